@@ -1,0 +1,200 @@
+/*
+ * statistics.c
+ *	  The functions under the views weft.stat_subscription and weft.stat_writer.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "funcapi.h"
+#include "shmem.h"
+#include "utils/builtins.h"
+#include "utils/pg_lsn.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
+PG_FUNCTION_INFO_V1(weft_stat_get_writer);
+
+#define SUBSCRIPTION_COLUMNS 18
+#define WRITER_COLUMNS 9
+
+static const char *const activity_names[] = {
+	[WRITER_STARTING] = "starting",
+	[WRITER_IDLE] = "idle",
+	[WRITER_APPLYING] = "applying",
+	[WRITER_WAITING_FOR_DATA] = "waiting for data",
+	[WRITER_WAITING_FOR_DEPENDENCY] = "waiting for dependency",
+	[WRITER_WAITING_FOR_COMMIT_ORDER] = "waiting for commit order",
+	[WRITER_RETRYING] = "waiting to retry",
+	[WRITER_EXITED] = "exited",
+};
+
+/* The plain fields of an entry. */
+typedef struct EntryFields
+{
+	Oid			subid;
+	int			leader_pid;
+	int			num_writers;
+	char		native_reason[NATIVE_REASON_LEN];
+} EntryFields;
+
+static bool
+read_entry(SubscriptionShared *entry, EntryFields *fields)
+{
+	SpinLockAcquire(&entry->mutex);
+	fields->subid = entry->subid;
+	fields->leader_pid = entry->leader_pid;
+	fields->num_writers = entry->num_writers;
+	memcpy(fields->native_reason, entry->native_reason, NATIVE_REASON_LEN);
+	SpinLockRelease(&entry->mutex);
+	return OidIsValid(fields->subid);
+}
+
+static Datum
+lsn_or_null(uint64 lsn, bool *isnull)
+{
+	*isnull = lsn == InvalidXLogRecPtr;
+	return LSNGetDatum(lsn);
+}
+
+static Datum
+count(pg_atomic_uint64 *counter)
+{
+	return Int64GetDatum((int64) pg_atomic_read_u64(counter));
+}
+
+/* The sum of a counter over all writers. */
+#define SUM_OF_WRITERS(entry, counter) \
+	sum_of_writers(entry, offsetof(WriterShared, counter))
+
+static int64
+sum_of_writers(SubscriptionShared *entry, Size offset)
+{
+	int64		result = 0;
+
+	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+		result += pg_atomic_read_u64((pg_atomic_uint64 *)
+									 ((char *) &entry->writers[i] + offset));
+	return result;
+}
+
+static int
+count_busy(SubscriptionShared *entry, int num_writers)
+{
+	int			result = 0;
+
+	for (int i = 0; i < num_writers; i++)
+	{
+		uint32		activity = pg_atomic_read_u32(&entry->writers[i].activity);
+
+		if (activity != WRITER_STARTING && activity != WRITER_IDLE &&
+			activity != WRITER_EXITED)
+			result++;
+	}
+	return result;
+}
+
+static void
+put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *fields)
+{
+	Datum		values[SUBSCRIPTION_COLUMNS];
+	bool		nulls[SUBSCRIPTION_COLUMNS] = {0};
+	uint64		received = pg_atomic_read_u64(&entry->received_lsn);
+	uint64		applied = pg_atomic_read_u64(&entry->applied_lsn);
+	TimestampTz applied_time = pg_atomic_read_u64(&entry->applied_time);
+	Interval	lag = {0};
+	int			i = 0;
+
+	if (applied < received && applied_time != 0)
+		lag.time = Max(GetCurrentTimestamp() - applied_time, 0);
+
+	values[i++] = ObjectIdGetDatum(fields->subid);
+	values[i++] = Int32GetDatum(fields->leader_pid);
+	values[i++] = Int32GetDatum(fields->num_writers);
+	values[i++] = Int32GetDatum(count_busy(entry, fields->num_writers));
+	values[i] = lsn_or_null(received, &nulls[i]);
+	i++;
+	values[i] = lsn_or_null(applied, &nulls[i]);
+	i++;
+	nulls[i] = received == 0 || applied == 0;
+	values[i++] = Int64GetDatum(received > applied ? received - applied : 0);
+	values[i++] = IntervalPGetDatum(&lag);
+	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, transactions) +
+								pg_atomic_read_u64(&entry->native_transactions));
+	values[i++] = count(&entry->native_transactions);
+	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, changes));
+	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, dependency_waits));
+	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, order_waits));
+	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, misspeculations));
+	values[i++] = count(&entry->barriers);
+	values[i++] = count(&entry->ring_size);
+	values[i++] = count(&entry->ring_used);
+	nulls[i] = fields->native_reason[0] == '\0';
+	values[i++] = CStringGetTextDatum(fields->native_reason);
+	Assert(i == SUBSCRIPTION_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* One row for every subscription that is being applied on this server. */
+Datum
+weft_stat_get_subscription(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		SubscriptionShared *entry = shmem_get(i);
+		EntryFields	fields;
+
+		if (read_entry(entry, &fields))
+			put_subscription(rsinfo, entry, &fields);
+	}
+	return (Datum) 0;
+}
+
+static void
+put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, WriterShared *writer)
+{
+	Datum		values[WRITER_COLUMNS];
+	bool		nulls[WRITER_COLUMNS] = {0};
+	uint32		pid = pg_atomic_read_u32(&writer->pid);
+	int			i = 0;
+
+	values[i++] = ObjectIdGetDatum(subid);
+	values[i++] = Int32GetDatum(number);
+	nulls[i] = pid == 0;
+	values[i++] = Int32GetDatum(pid);
+	values[i++] = CStringGetTextDatum(activity_names[pg_atomic_read_u32(&writer->activity)]);
+	values[i++] = count(&writer->seq);
+	values[i] = lsn_or_null(pg_atomic_read_u64(&writer->remote_lsn), &nulls[i]);
+	i++;
+	values[i++] = count(&writer->transactions);
+	values[i++] = count(&writer->changes);
+	values[i++] = count(&writer->misspeculations);
+	Assert(i == WRITER_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* One row for every writer on this server. */
+Datum
+weft_stat_get_writer(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		SubscriptionShared *entry = shmem_get(i);
+		EntryFields	fields;
+
+		if (!read_entry(entry, &fields))
+			continue;
+		for (int j = 0; j < fields.num_writers; j++)
+			put_writer(rsinfo, fields.subid, j, &entry->writers[j]);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,181 @@
+/*
+ * wait_for_subscription.c
+ *	  weft.wait_for_subscription(): wait until a subscription has caught up.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlogdefs.h"
+#include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
+#include "commands/defrem.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "replication/walreceiver.h"
+#include "ring/wait.h"
+#include "shmem.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/datetime.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_lsn.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "catalog/pg_type.h"
+#include "utils/wait_event.h"
+
+PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
+
+/* How often progress is looked at, in milliseconds. */
+#define POLL_INTERVAL 10
+
+/* The longest header that a page of WAL begins with. */
+#define LONGEST_PAGE_HEADER 40
+
+/*
+ * Where the publisher's WAL ends now.  The insert position is taken, since
+ * transactions that are committed asynchronously count, too.  If it stands
+ * behind the header of a page without a record, nothing would ever be sent
+ * from there: the record before ends where the page begins.
+ */
+static const char publisher_position[] =
+"SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
+" THEN pg_catalog.pg_last_wal_replay_lsn()"
+" ELSE pg_catalog.pg_current_wal_insert_lsn() END,"
+" pg_catalog.current_setting('wal_block_size')::pg_catalog.int4";
+
+static XLogRecPtr
+ask_publisher(WalReceiverConn *conn, const char *subscription)
+{
+	Oid			types[] = {LSNOID, INT4OID};
+	WalRcvExecResult *result = walrcv_exec(conn, publisher_position, 2, types);
+	TupleTableSlot *slot;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	bool		isnull;
+
+	if (result->status != WALRCV_OK_TUPLES)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not ask the publisher of subscription \"%s\" for its position: %s",
+						subscription, result->err)));
+
+	slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
+	if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
+	{
+		uint64		block;
+
+		lsn = DatumGetLSN(slot_getattr(slot, 1, &isnull));
+		block = DatumGetInt32(slot_getattr(slot, 2, &isnull));
+		if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
+			lsn -= lsn % block;
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	walrcv_clear_result(result);
+	return lsn;
+}
+
+/* Connects to the publisher and returns where its WAL ends now. */
+static XLogRecPtr
+get_publisher_lsn(Subscription *subscription)
+{
+	WalReceiverConn *conn;
+	XLogRecPtr	result;
+	char	   *error = NULL;
+
+	conn = walrcv_connect(subscription->conninfo, false, false,
+						  subscription->passwordrequired && !subscription->ownersuperuser,
+						  subscription->name, &error);
+	if (conn == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
+						subscription->name, error)));
+	PG_TRY();
+	{
+		result = ask_publisher(conn, subscription->name);
+	}
+	PG_FINALLY();
+	{
+		walrcv_disconnect(conn);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+static void
+report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogRecPtr target)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_QUERY_CANCELED),
+			 errmsg("timed out while waiting for subscription \"%s\"", subscription->name),
+			 tables > 0 ?
+			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.",
+							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.",
+							  tables, tables,
+							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target)) :
+			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.",
+					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target)),
+			 subscription->enabled ?
+			 errhint("See the server log and \"weft.stat_subscription\" for what holds it up.") :
+			 errhint("The subscription is disabled.")));
+}
+
+/* Milliseconds in an interval; months count as 30 days. */
+static int64
+interval_milliseconds(Interval *interval)
+{
+	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
+
+	return days * SECS_PER_DAY * 1000 + interval->time / 1000;
+}
+
+/*
+ * weft.wait_for_subscription(subscription name, timeout interval)
+ *
+ * Returns when all tables of the subscription are synchronized and everything
+ * that was committed on the publisher when the function was called is applied
+ * here.  Fails if that is not so after the timeout, if the publisher cannot be
+ * reached, and if the caller does not own the subscription.
+ */
+Datum
+weft_wait_for_subscription(PG_FUNCTION_ARGS)
+{
+	char	   *name = NameStr(*PG_GETARG_NAME(0));
+	int64		timeout = interval_milliseconds(PG_GETARG_INTERVAL_P(1));
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	Oid			subid = get_subscription_oid(name, false);
+	Subscription *subscription;
+	XLogRecPtr	target;
+
+	shmem_require();
+	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
+
+	subscription = GetSubscription(subid, false);
+	load_file("libpqwalreceiver", false);
+	target = get_publisher_lsn(subscription);
+
+	for (;;)
+	{
+		SubscriptionShared *entry = shmem_find(subid);
+		XLogRecPtr	applied = entry ? pg_atomic_read_u64(&entry->applied_lsn) : 0;
+		int			tables;
+
+		AcceptInvalidationMessages();
+		tables = list_length(GetSubscriptionRelations(subid, true));
+		if (tables == 0 && applied >= target)
+			break;
+		if (GetCurrentTimestamp() >= end)
+			report_timeout(subscription, tables, applied, target);
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 POLL_INTERVAL, ring_wait_event(RING_WAIT_SUBSCRIPTION));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	PG_RETURN_VOID();
+}

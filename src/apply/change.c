@@ -1,0 +1,279 @@
+/*
+ * change.c
+ *	  Applying one message, through the server's own apply code.
+ *
+ * That code is made for a process that ends after an error.  We go on, so what
+ * an error leaves behind there is put in order by change_repair():
+ *	 - the relation map has a relation marked as open; taking in its RELATION
+ *	   message again makes the entry new;
+ *	 - the error context still names relation and column of the message, and
+ *	   could be asked for a column that the next relation does not have; the
+ *	   handler of an empty transaction's COMMIT clears it.
+ */
+#include "postgres.h"
+
+#include "apply/writer.h"
+#include "compat.h"
+#include "mb/pg_wchar.h"
+#include "pgstat.h"
+#include "replication/worker_internal.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "wire.h"
+
+#if HAVE_APPLY_CONFLICTS
+#include "replication/conflict.h"
+#include "utils/pgstat_internal.h"
+#endif
+
+/* The newest RELATION message of a relation; it stays in the broadcast log. */
+typedef struct RelationMessage
+{
+	LogicalRepRelId relid;		/* hash key */
+	const char *message;
+	int			length;
+} RelationMessage;
+
+static HTAB *relation_messages;
+
+/* The message that the server's code is working on, or failed at. */
+static const char *current_message;
+static int	current_length;
+
+bool
+change_in_progress(void)
+{
+	return current_message != NULL;
+}
+
+static void
+dispatch(char *message, int length)
+{
+	StringInfoData buffer;
+	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
+
+	current_message = message;
+	current_length = length;
+	initReadOnlyStringInfo(&buffer, message, length);
+	apply_dispatch(&buffer);
+	current_message = NULL;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(ApplyMessageContext);
+}
+
+#if HAVE_APPLY_CONFLICTS
+
+/*
+ * The server logs and counts some conflicts and goes on.  If we are too early,
+ * there may be no conflict at all: then nothing is logged, the attempt counts
+ * as misspeculated, and the counters go back to what they were before it.
+ */
+#define CONFLICT_MESSAGE "conflict detected on relation"
+
+static emit_log_hook_type previous_emit_log_hook;
+static bool conflict_met;
+static PgStat_Counter kept_conflicts[CONFLICT_NUM_TYPES];
+
+static void
+emit_log(ErrorData *error)
+{
+	if (!writer.final && current_message != NULL && error->elevel == LOG &&
+		error->message_id != NULL &&
+		strncmp(error->message_id, CONFLICT_MESSAGE, strlen(CONFLICT_MESSAGE)) == 0)
+	{
+		conflict_met = true;
+		error->output_to_server = false;
+	}
+	if (previous_emit_log_hook)
+		previous_emit_log_hook(error);
+}
+
+static PgStat_Counter *
+pending_conflicts(void)
+{
+	PgStat_EntryRef *entry = pgstat_fetch_pending_entry(PGSTAT_KIND_SUBSCRIPTION,
+														InvalidOid, MySubscription->oid);
+
+	return entry ? ((PgStat_BackendSubEntry *) entry->pending)->conflict_count : NULL;
+}
+
+/* Before an attempt. */
+void
+change_keep_conflicts(void)
+{
+	PgStat_Counter *pending = pending_conflicts();
+
+	conflict_met = false;
+	if (pending)
+		memcpy(kept_conflicts, pending, sizeof(kept_conflicts));
+	else
+		memset(kept_conflicts, 0, sizeof(kept_conflicts));
+}
+
+/* After an attempt that was rolled back. */
+void
+change_forget_conflicts(void)
+{
+	PgStat_Counter *pending = pending_conflicts();
+
+	if (pending && !writer.final)
+		memcpy(pending, kept_conflicts, sizeof(kept_conflicts));
+}
+
+static void
+check_conflict(void)
+{
+	if (conflict_met)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("conflict in a speculative transaction")));
+}
+
+#else
+
+void
+change_keep_conflicts(void)
+{
+}
+
+void
+change_forget_conflicts(void)
+{
+}
+
+#endif
+
+/* Called once in a writer. */
+void
+change_init(void)
+{
+	HASHCTL		info;
+
+	info.keysize = sizeof(LogicalRepRelId);
+	info.entrysize = sizeof(RelationMessage);
+	info.hcxt = ApplyContext;
+	relation_messages = hash_create("weft relation messages", 64, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+#if HAVE_APPLY_CONFLICTS
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = emit_log;
+#endif
+}
+
+/* Takes in a RELATION message from the broadcast log. */
+void
+change_relation(const char *message, int length)
+{
+	WireRelation relation;
+	RelationMessage *entry;
+	const char *problem = wire_read_relation(message, length, false, &relation);
+
+	if (problem)
+		elog(ERROR, "broken broadcast log: %s", problem);
+	entry = hash_search(relation_messages, &relation.relid, HASH_ENTER, NULL);
+	entry->message = message;
+	entry->length = length;
+	dispatch(unconstify(char *, message), length);
+}
+
+/* The server takes text as it comes; what is not valid would be stored. */
+static void
+check_text(const char *message, int length)
+{
+	int			column = wire_invalid_text(message, length, false);
+
+	if (column != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 errmsg("invalid logical replication message for subscription \"%s\"",
+						MySubscription->name),
+				 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
+						   logicalrep_message_type((LogicalRepMsgType) message[0]),
+						   LSN_FORMAT_ARGS(writer.final_lsn), column,
+						   GetDatabaseEncodingName()),
+				 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));
+}
+
+/* Applies a message of a transaction. */
+void
+change_apply(char *message, int length)
+{
+	WireBegin	begin;
+
+	switch (message[0])
+	{
+		case LOGICAL_REP_MSG_BEGIN:
+			wire_read_begin(message, length, &begin);
+			writer.remote_xid = begin.xid;
+			writer.final_lsn = begin.final_lsn;
+			break;
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+			check_text(message, length);
+			/* FALLTHROUGH */
+		case LOGICAL_REP_MSG_TRUNCATE:
+			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
+			break;
+	}
+	dispatch(message, length);
+#if HAVE_APPLY_CONFLICTS
+	check_conflict();
+#endif
+}
+
+static void
+renew_relation(LogicalRepRelId relid)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	if (entry)
+		dispatch(unconstify(char *, entry->message), entry->length);
+}
+
+/* Clears the server's error context. */
+static void
+clear_error_context(void)
+{
+	char		commit[1 + 1 + 8 + 8 + 8] = {LOGICAL_REP_MSG_COMMIT};
+	uint64		final_lsn = pg_hton64(writer.final_lsn);
+
+	memcpy(commit + 2, &final_lsn, sizeof(final_lsn));
+
+	/* The apply worker would look after tables to synchronise; we must not. */
+	MyLogicalRepWorker->type = WORKERTYPE_PARALLEL_APPLY;
+	dispatch(commit, sizeof(commit));
+	MyLogicalRepWorker->type = WORKERTYPE_APPLY;
+}
+
+/* Puts the server's apply code in order after a transaction was rolled back. */
+void
+change_repair(void)
+{
+	const char *message = current_message;
+	int			length = current_length;
+	WireChange	change;
+	WireCursor	relids;
+	int			count;
+
+	current_message = NULL;
+	MemoryContextReset(ApplyMessageContext);
+	if (message == NULL)
+		return;
+
+	switch (message[0])
+	{
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+			if (wire_read_change(message, length, false, &change) == NULL)
+				renew_relation(change.relid);
+			break;
+		case LOGICAL_REP_MSG_TRUNCATE:
+			if (wire_read_truncate(message, length, false, &count, &relids) == NULL)
+				for (int i = 0; i < count; i++)
+					renew_relation(wire_uint32(&relids));
+			break;
+	}
+	clear_error_context();
+}

@@ -1,0 +1,417 @@
+/*
+ * transaction.c
+ *	  Applying one transaction from the ring.
+ *
+ * A transaction is speculative while earlier ones are not committed.  What goes
+ * wrong then - an error, a conflict, somebody who needs our locks - may be only
+ * because it is too early: it is rolled back, waits until it is the oldest, and
+ * is applied again from its beginning.  Once it was the oldest when it began,
+ * what goes wrong is real, and goes to the leader.
+ *
+ * There are two ways to become "final" in mid-transaction, both only when all
+ * earlier ones are committed and nothing has gone wrong:
+ *	 - a record that must run alone (RING_EXCLUSIVE);
+ *	 - the transaction is so long that the leader needs the space of what has
+ *	   been read.
+ * From there on it cannot go back, and need not: whatever earlier transactions
+ * did is there, and if what we did before had been in the way of one of them,
+ * that one would have waited for our locks, and yield.c would have made us give
+ * up.
+ *
+ * Order of events at the end: wait for seq - 1; commit (which makes the changes
+ * visible and then releases the locks); ring_commit(seq).  If we die before the
+ * commit record is written, the origin still stands before this transaction; if
+ * after, behind it.  The leader dies with us in both cases.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "apply/writer.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+/* A transaction that has read so much of the ring lets go of it if it can. */
+#define RELEASE_SHARE 8			/* one eighth */
+
+/* The buffer for messages that come in pieces may stay as large as this. */
+#define MESSAGE_KEPT (1024 * 1024)
+
+typedef enum AttemptResult
+{
+	ATTEMPT_COMMITTED,
+	ATTEMPT_MISSPECULATED,
+} AttemptResult;
+
+static bool subscription_valid = true;
+
+/* Says which transaction an error is about where the server's code does not. */
+static void
+error_callback(void *arg)
+{
+	if (!change_in_progress())
+		errcontext("applying remote transaction %u of subscription \"%s\", finished at %X/%X",
+				   writer.remote_xid, MySubscription->name,
+				   LSN_FORMAT_ARGS(writer.final_lsn));
+}
+
+static void
+subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	subscription_valid = false;
+}
+
+/* Forgets a message that came in pieces; memory for a long one is not kept. */
+static void
+reset_message(void)
+{
+	MemoryContext old;
+
+	if (writer.message.data != NULL && writer.message.maxlen <= MESSAGE_KEPT)
+	{
+		resetStringInfo(&writer.message);
+		return;
+	}
+	if (writer.message.data != NULL)
+		pfree(writer.message.data);
+	old = MemoryContextSwitchTo(ApplyContext);
+	initStringInfo(&writer.message);
+	MemoryContextSwitchTo(old);
+}
+
+/* Called once in a writer. */
+void
+transaction_init(void)
+{
+	reset_message();
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, subscription_changed, (Datum) 0);
+}
+
+/*
+ * Reads the subscription again if it has changed.  What matters here is who
+ * the changes are made as; the rest makes the leader start again, and us with
+ * it.
+ */
+static void
+reread_subscription(void)
+{
+	MemoryContext old;
+	Subscription *subscription;
+
+	AcceptInvalidationMessages();
+	if (!subscription_valid)
+	{
+		subscription_valid = true;
+		StartTransactionCommand();
+		old = MemoryContextSwitchTo(ApplyContext);
+		subscription = GetSubscription(MySubscription->oid, true);
+		MemoryContextSwitchTo(old);
+		if (subscription)
+		{
+			FreeSubscription(MySubscription);
+			MySubscription = subscription;
+		}
+		CommitTransactionCommand();
+	}
+
+	/* A transaction to skip never comes here; the leader sees to it. */
+	MySubscription->skiplsn = InvalidXLogRecPtr;
+}
+
+static void
+set_activity(WriterActivity activity)
+{
+	pg_atomic_write_u32(&writer.shared->activity, activity);
+}
+
+static bool
+is_oldest(void)
+{
+	return ring_committed(writer.ring) == writer.seq - 1;
+}
+
+/* Waits until all earlier transactions are committed. */
+static bool
+wait_oldest(void)
+{
+	bool		result;
+
+	if (is_oldest())
+	{
+		pg_read_barrier();
+		return true;
+	}
+	pg_atomic_fetch_add_u64(&writer.shared->order_waits, 1);
+	set_activity(WRITER_WAITING_FOR_COMMIT_ORDER);
+	result = ring_wait_committed(&writer.waiter, writer.seq - 1,
+								 ring_wait_event(RING_WAIT_WRITER_COMMIT_ORDER));
+	set_activity(WRITER_APPLYING);
+	return result;
+}
+
+/* Waits until an earlier transaction is committed. */
+static bool
+wait_dependency(uint64 seq)
+{
+	bool		result;
+
+	if (seq <= ring_committed(writer.ring))
+	{
+		pg_read_barrier();
+		return true;
+	}
+	pg_atomic_fetch_add_u64(&writer.shared->dependency_waits, 1);
+	set_activity(WRITER_WAITING_FOR_DEPENDENCY);
+	result = ring_wait_committed(&writer.waiter, seq,
+								 ring_wait_event(RING_WAIT_WRITER_DEPENDENCY));
+	set_activity(WRITER_APPLYING);
+	return result;
+}
+
+/*
+ * Lets the leader have the space of what we have read, if there is much of it
+ * and we are the oldest.
+ */
+static void
+release_space(bool waiting)
+{
+	RingTransaction *transaction = writer.cursor.transaction;
+	uint64		base = Max(transaction->start, pg_atomic_read_u64(&transaction->consumed));
+	uint64		read = writer.cursor.position - base;
+
+	if (read == 0 || (!waiting && read < writer.ring->size / RELEASE_SHARE))
+		return;
+	if (!writer.final)
+	{
+		if (!is_oldest())
+			return;
+		writer.final = true;
+	}
+
+	/* The leader writes there only after it has seen this. */
+	pg_memory_barrier();
+	pg_atomic_write_u64(&transaction->consumed, writer.cursor.position);
+	SetLatch(&GetPGProcByNumber(writer.ring->leader_procno)->procLatch);
+}
+
+/* Waits for more of the transaction. */
+static bool
+wait_data(void)
+{
+	bool		result;
+
+	release_space(true);
+	set_activity(WRITER_WAITING_FOR_DATA);
+	result = ring_wait_data(&writer.waiter, &writer.cursor);
+	set_activity(WRITER_APPLYING);
+	return result;
+}
+
+/* Takes in what the leader has broadcast, up to a version. */
+static void
+catch_up(uint64 version)
+{
+	const char *data;
+	Size		length;
+
+	while (broadcast_read(&writer.broadcast, version, &data, &length))
+		change_relation(data, length);
+}
+
+/* Applies one record; returns false if it came too early. */
+static bool
+apply_record(const RingRecordHeader *header, const char *payload)
+{
+	if (header->flags & RING_EXCLUSIVE)
+	{
+		if (!wait_oldest())
+			return false;
+		writer.final = true;
+	}
+
+	if (header->kind == RING_BROADCAST)
+	{
+		catch_up(header->number);
+		return true;
+	}
+
+	if (!wait_dependency(header->number))
+		return false;
+
+	if (writer.message.len > 0 || (header->flags & RING_MORE))
+	{
+		appendBinaryStringInfo(&writer.message, payload, header->length);
+		if (header->flags & RING_MORE)
+			return true;
+		change_apply(writer.message.data, writer.message.len);
+		reset_message();
+	}
+	else
+		change_apply(unconstify(char *, payload), header->length);
+
+	return true;
+}
+
+/* Commits what has been applied. */
+static void
+commit_transaction(void)
+{
+	RingTransaction *transaction = writer.cursor.transaction;
+	XLogRecPtr	local_end = InvalidXLogRecPtr;
+
+	if (IsTransactionState())
+	{
+		replorigin_session_origin_lsn = transaction->end_lsn;
+		replorigin_session_origin_timestamp = transaction->commit_time;
+		CommitTransactionCommand();
+		local_end = XactLastCommitEnd;
+		replorigin_session_origin_lsn = InvalidXLogRecPtr;
+		replorigin_session_origin_timestamp = 0;
+	}
+	in_remote_transaction = false;
+	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
+	ring_commit(writer.ring, writer.seq, local_end);
+}
+
+/* Applies the transaction from its beginning. */
+static AttemptResult
+attempt(void)
+{
+	const RingRecordHeader *header;
+	const char *payload;
+	bool		changed = true;
+
+	ring_rewind(&writer.cursor, writer.ring, writer.seq);
+	catch_up(writer.cursor.transaction->broadcast);
+	reset_message();
+
+	for (;;)
+	{
+		RingReadResult result = ring_read(&writer.cursor, &header, &payload);
+
+		if (result == RING_READ_END)
+			break;
+		if (result == RING_READ_NOTHING_YET)
+			changed = wait_data();
+		else
+		{
+			changed = apply_record(header, payload);
+			release_space(false);
+		}
+		if (!changed)
+			return ATTEMPT_MISSPECULATED;
+	}
+	if (!wait_oldest())
+		return ATTEMPT_MISSPECULATED;
+	commit_transaction();
+	return ATTEMPT_COMMITTED;
+}
+
+/*
+ * Rolls an attempt back, and takes care that nothing of it is left in the
+ * server's apply code either.
+ */
+static void
+roll_back(void)
+{
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	AbortOutOfAnyTransaction();
+	in_remote_transaction = false;
+	change_repair();
+	change_forget_conflicts();
+}
+
+/* Ends this writer, and the leader with the error. */
+static void
+fail(ErrorData *error)
+{
+	failure_report(&writer.ring->failure, error);
+	proc_exit(0);
+}
+
+/* Makes an attempt; an error is either reported or a misspeculation. */
+static AttemptResult
+guarded_attempt(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ErrorContextCallback callback;
+	AttemptResult result;
+
+	callback.callback = error_callback;
+	callback.previous = error_context_stack;
+	replorigin_session_origin = writer.subscription->origin;
+	change_keep_conflicts();
+
+	PG_TRY();
+	{
+		error_context_stack = &callback;
+		result = attempt();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		error_context_stack = callback.previous;
+		MemoryContextSwitchTo(ApplyContext);
+		error = CopyErrorData();
+		FlushErrorState();
+		roll_back();
+		RESUME_INTERRUPTS();
+
+		if (writer.final)
+			fail(error);
+		ereport(DEBUG1,
+				(errmsg_internal("remote transaction %u was too early and is applied again: %s",
+								 writer.remote_xid, error->message)));
+		FreeErrorData(error);
+		result = ATTEMPT_MISSPECULATED;
+	}
+	PG_END_TRY();
+
+	error_context_stack = callback.previous;
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/* Applies a transaction that the writer has taken from the ring. */
+void
+transaction_apply(uint64 seq)
+{
+	writer.seq = seq;
+	pg_atomic_write_u64(&writer.shared->seq, seq);
+	reread_subscription();
+	set_activity(WRITER_APPLYING);
+
+	writer.final = is_oldest();
+	if (guarded_attempt() == ATTEMPT_MISSPECULATED)
+	{
+		/* An attempt that gave up on its own has not been rolled back. */
+		roll_back();
+		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
+		set_activity(WRITER_RETRYING);
+		while (!ring_wait_committed(&writer.waiter, seq - 1,
+									ring_wait_event(RING_WAIT_WRITER_RETRY)))
+			;					/* we hold no locks that anybody could want */
+		set_activity(WRITER_APPLYING);
+		writer.final = true;
+		if (guarded_attempt() == ATTEMPT_MISSPECULATED)
+			elog(ERROR, "oldest transaction gave up");
+	}
+
+	pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
+	set_activity(WRITER_IDLE);
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}

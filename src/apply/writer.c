@@ -1,0 +1,191 @@
+/*
+ * writer.c
+ *	  A writer: the background worker that applies transactions.
+ *
+ * A writer looks to the server's apply code as if it were the apply worker: it
+ * is connected as the subscription's owner, has MySubscription and a copy of
+ * the leader's LogicalRepWorker entry, and the leader's replication origin.
+ * The copy keeps the entry itself safe from us, and lets change.c say for a
+ * moment that we are something else.
+ *
+ * The origin's position may be advanced by a commit only.  An abort would
+ * advance it, too, if it met the origin set, so it is taken away first: in
+ * transaction.c after an error, and here when the process ends.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "apply/writer.h"
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+Writer		writer;
+
+static void
+writer_exit(int code, Datum arg)
+{
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+}
+
+/*
+ * Everything is rolled back: tell the leader that we are gone.  The ring is not
+ * mapped any more.
+ */
+static void
+writer_gone(int code, Datum leader_procno)
+{
+	pg_atomic_write_u32(&writer.shared->activity, WRITER_EXITED);
+	pg_memory_barrier();
+	SetLatch(&GetPGProcByNumber(DatumGetInt32(leader_procno))->procLatch);
+}
+
+/*
+ * Finds the ring that we were started for.  If it is not there any more, the
+ * leader has ended, or has started others: then so do we.
+ */
+static void
+attach(Datum main_arg)
+{
+	int			index = DatumGetInt32(main_arg) / WEFT_MAX_WRITERS;
+	uint32		generation;
+	SubscriptionShared *subscription = shmem_get(index);
+	dsm_handle	handle = DSM_HANDLE_INVALID;
+	dsm_segment *segment;
+
+	writer.number = DatumGetInt32(main_arg) % WEFT_MAX_WRITERS;
+	writer.subscription = subscription;
+	writer.shared = &subscription->writers[writer.number];
+	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
+
+	SpinLockAcquire(&subscription->mutex);
+	if (subscription->generation == generation)
+		handle = subscription->ring;
+	SpinLockRelease(&subscription->mutex);
+
+	segment = handle == DSM_HANDLE_INVALID ? NULL : dsm_attach(handle);
+	if (segment == NULL)
+		proc_exit(0);
+	dsm_pin_mapping(segment);
+	writer.ring = dsm_segment_address(segment);
+	broadcast_attach(&writer.broadcast, writer.ring);
+
+	writer.waiter.ring = writer.ring;
+	writer.waiter.writer = writer.number;
+	writer.waiter.give_up = yield_needed;
+	writer.ring->writer_procno[writer.number] = MyProcNumber;
+	pg_write_barrier();
+	pg_atomic_write_u32(&writer.shared->pid, MyProcPid);
+}
+
+/* Becomes, for the server's apply code, the subscription's apply worker. */
+static void
+impersonate_apply_worker(Oid subid)
+{
+	LogicalRepWorker *copy = MemoryContextAllocZero(TopMemoryContext,
+													sizeof(LogicalRepWorker));
+	LogicalRepWorker *leader;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	leader = logicalrep_worker_find(subid, InvalidOid, true);
+	if (leader)
+		*copy = *leader;
+	LWLockRelease(LogicalRepWorkerLock);
+	if (leader == NULL)
+		proc_exit(0);
+
+	copy->stream_fileset = NULL;
+	copy->parallel_apply = false;
+	MyLogicalRepWorker = copy;
+}
+
+/* Connects to the database as the subscription's owner. */
+static void
+connect_as_owner(void)
+{
+	SubscriptionShared *subscription = writer.subscription;
+
+	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnectionByOid(subscription->dbid, subscription->userid, 0);
+	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* Loads the subscription. */
+static void
+load_subscription(Oid subid)
+{
+	MemoryContext old;
+
+	StartTransactionCommand();
+	old = MemoryContextSwitchTo(ApplyContext);
+	MySubscription = GetSubscription(subid, true);
+	MemoryContextSwitchTo(old);
+	if (MySubscription == NULL || !MySubscription->enabled)
+		proc_exit(0);
+
+	/* The server's code reads it once more, the first time it is asked. */
+	maybe_reread_subscription();
+	CommitTransactionCommand();
+
+	/* Durability is the leader's affair. */
+	SetConfigOption("synchronous_commit", "off", PGC_BACKEND, PGC_S_OVERRIDE);
+}
+
+/* Entry point of the background worker. */
+void
+writer_main(Datum main_arg)
+{
+	char		origin_name[NAMEDATALEN];
+	ErrorContextCallback callback;
+	uint64		seq;
+	Oid			subid;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	attach(main_arg);
+	on_shmem_exit(writer_gone, Int32GetDatum(writer.ring->leader_procno));
+	subid = writer.subscription->subid;
+	impersonate_apply_worker(subid);
+	connect_as_owner();
+
+	ApplyContext = AllocSetContextCreate(TopMemoryContext, "ApplyContext",
+										 ALLOCSET_DEFAULT_SIZES);
+	ApplyMessageContext = AllocSetContextCreate(ApplyContext, "ApplyMessageContext",
+												ALLOCSET_DEFAULT_SIZES);
+	load_subscription(subid);
+	replorigin_session_setup(writer.subscription->origin, MyLogicalRepWorker->proc->pid);
+	before_shmem_exit(writer_exit, (Datum) 0);
+	ReplicationOriginNameForLogicalRep(subid, InvalidOid, origin_name, sizeof(origin_name));
+	set_apply_error_context_origin(origin_name);
+	callback.callback = apply_error_callback;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+	apply_error_context_stack = error_context_stack;
+
+	change_init();
+	transaction_init();
+	pg_atomic_write_u32(&writer.shared->activity, WRITER_IDLE);
+	pgstat_report_activity(STATE_IDLE, NULL);
+
+	while ((seq = ring_wait_transaction(&writer.waiter)) != 0)
+		transaction_apply(seq);
+
+	proc_exit(0);
+}

@@ -1,0 +1,60 @@
+/*
+ * writer.h
+ *	  A writer: the background worker that applies transactions.
+ *
+ * Shared by the files of apply/ only.
+ */
+#ifndef WEFT_WRITER_H
+#define WEFT_WRITER_H
+
+#include "lib/stringinfo.h"
+#include "ring/broadcast.h"
+#include "ring/ring.h"
+#include "ring/wait.h"
+#include "shmem.h"
+
+typedef struct Writer
+{
+	int			number;
+	SubscriptionShared *subscription;
+	WriterShared *shared;
+	Ring	   *ring;
+	RingWaiter	waiter;
+	RingCursor	cursor;
+	BroadcastReader broadcast;
+	StringInfoData message;		/* one that came in pieces, so far */
+
+	/* The transaction at hand. */
+	uint64		seq;
+	TransactionId remote_xid;
+	XLogRecPtr	final_lsn;		/* on the publisher */
+
+	/*
+	 * It is the oldest, and will not be applied from its beginning again: an
+	 * error now is the transaction's own.
+	 */
+	bool		final;
+} Writer;
+
+extern Writer writer;
+
+/* writer.c */
+extern PGDLLEXPORT void writer_main(Datum main_arg) pg_attribute_noreturn();
+
+/* transaction.c */
+extern void transaction_init(void);
+extern void transaction_apply(uint64 seq);
+
+/* change.c */
+extern void change_init(void);
+extern void change_apply(char *message, int length);
+extern void change_relation(const char *message, int length);
+extern bool change_in_progress(void);
+extern void change_repair(void);
+extern void change_forget_conflicts(void);
+extern void change_keep_conflicts(void);
+
+/* yield.c */
+extern bool yield_needed(void *arg);
+
+#endif							/* WEFT_WRITER_H */

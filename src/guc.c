@@ -1,0 +1,44 @@
+/*
+ * guc.c
+ *	  The configuration parameters weft.*, in alphabetical order.
+ */
+#include "postgres.h"
+
+#include "guc.h"
+#include "utils/guc.h"
+
+int			weft_max_writers_per_subscription = 8;
+int			weft_ring_size = 16 * 1024;
+int			weft_writers_per_subscription = 4;
+
+/* Defines the parameters; called once, while the postmaster loads us. */
+void
+guc_define(void)
+{
+	DefineCustomIntVariable("weft.max_writers_per_subscription",
+							"Sets the maximum number of writers that one subscription may use.",
+							"Caps weft.writers_per_subscription and the subscription's num_writers.",
+							&weft_max_writers_per_subscription,
+							8, 1, WEFT_MAX_WRITERS,
+							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.ring_size",
+							"Sets the shared memory that holds a subscription's received, not yet committed changes.",
+							"Rounded up to a power of two. Takes effect when the apply worker starts.",
+							&weft_ring_size,
+							16 * 1024, 64, 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.writers_per_subscription",
+							"Sets the number of writers that apply a subscription's transactions.",
+							"Zero leaves the subscription to the server's own apply worker. "
+							"A subscription's num_writers overrides this.",
+							&weft_writers_per_subscription,
+							4, 0, WEFT_MAX_WRITERS,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("weft");
+}

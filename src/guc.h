@@ -1,0 +1,17 @@
+/*
+ * guc.h
+ *	  The configuration parameters weft.*
+ */
+#ifndef WEFT_GUC_H
+#define WEFT_GUC_H
+
+/* How many writers a subscription can have, whatever is configured. */
+#define WEFT_MAX_WRITERS 64
+
+extern int	weft_max_writers_per_subscription;
+extern int	weft_ring_size;		/* in kilobytes */
+extern int	weft_writers_per_subscription;
+
+extern void guc_define(void);
+
+#endif							/* WEFT_GUC_H */

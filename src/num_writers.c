@@ -1,0 +1,125 @@
+/*
+ * num_writers.c
+ *	  A subscription's own number of writers.
+ *
+ * It is stored as the subscription's security label of provider "weft".  So it
+ * goes with the subscription when that is renamed or dropped, and pg_dump and
+ * pg_upgrade carry it over, without a table of ours in any database.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/objectaddress.h"
+#include "catalog/pg_subscription.h"
+#include "commands/seclabel.h"
+#include "guc.h"
+#include "num_writers.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+#include "access/table.h"
+
+#define LABEL_PROVIDER "weft"
+#define LABEL_PREFIX "num_writers="
+
+void
+num_writers_check(int num_writers)
+{
+	if (num_writers < 0 || num_writers > WEFT_MAX_WRITERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d is outside the valid range for parameter \"%s\" (%d .. %d)",
+						num_writers, "num_writers", 0, WEFT_MAX_WRITERS),
+				 errhint("Zero leaves the subscription to the server's own apply worker.")));
+}
+
+/* Returns the number in a label, or NUM_WRITERS_DEFAULT if it is not one. */
+static int
+parse_label(const char *label)
+{
+	char	   *end;
+	long		result;
+
+	if (strncmp(label, LABEL_PREFIX, strlen(LABEL_PREFIX)) != 0)
+		return NUM_WRITERS_DEFAULT;
+	label += strlen(LABEL_PREFIX);
+	if (*label < '0' || *label > '9')
+		return NUM_WRITERS_DEFAULT;
+	result = strtol(label, &end, 10);
+	if (*end != '\0' || result > WEFT_MAX_WRITERS)
+		return NUM_WRITERS_DEFAULT;
+	return (int) result;
+}
+
+/*
+ * Makes everybody who applies the subscription look at it again, once this
+ * transaction has committed.
+ */
+static void
+invalidate_subscription(Oid subid)
+{
+	Relation	catalog = table_open(SubscriptionRelationId, RowExclusiveLock);
+	HeapTuple	tuple = SearchSysCache1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid));
+
+	if (HeapTupleIsValid(tuple))
+	{
+		CacheInvalidateHeapTuple(catalog, tuple, NULL);
+		ReleaseSysCache(tuple);
+	}
+	table_close(catalog, NoLock);
+}
+
+/* SECURITY LABEL FOR weft ...; this is what a restore says. */
+static void
+check_label(const ObjectAddress *object, const char *label)
+{
+	if (object->classId != SubscriptionRelationId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("security labels of provider \"%s\" are for subscriptions only",
+						LABEL_PROVIDER)));
+	if (label != NULL && parse_label(label) == NUM_WRITERS_DEFAULT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid security label \"%s\"", label),
+				 errhint("Use \"%s\" and a number from %d to %d.",
+						 LABEL_PREFIX, 0, WEFT_MAX_WRITERS)));
+	invalidate_subscription(object->objectId);
+}
+
+/* Registers the label provider; called once, while the postmaster loads us. */
+void
+num_writers_define(void)
+{
+	register_label_provider(LABEL_PROVIDER, check_label);
+}
+
+/*
+ * Returns the number of writers stored for a subscription, or
+ * NUM_WRITERS_DEFAULT.  Needs a transaction.
+ */
+int
+num_writers_get(Oid subid)
+{
+	ObjectAddress object;
+	char	   *label;
+
+	ObjectAddressSet(object, SubscriptionRelationId, subid);
+	label = GetSecurityLabel(&object, LABEL_PROVIDER);
+	return label ? parse_label(label) : NUM_WRITERS_DEFAULT;
+}
+
+/*
+ * Stores the number of writers for a subscription.  The caller has checked the
+ * number and the user's right to change the subscription.
+ */
+void
+num_writers_set(Oid subid, int num_writers)
+{
+	ObjectAddress object;
+
+	ObjectAddressSet(object, SubscriptionRelationId, subid);
+	SetSecurityLabel(&object, LABEL_PROVIDER,
+					 psprintf("%s%d", LABEL_PREFIX, num_writers));
+	invalidate_subscription(subid);
+}

@@ -1,0 +1,130 @@
+/*
+ * dependency.c
+ *	  Which earlier transaction has touched the same row.
+ *
+ * last_seq[] has for each hash value of a relation's name and a row's key the
+ * newest transaction that touched such a row.  What is found there is what a
+ * change depends on, and its own seq takes its place.  Two rows with the same
+ * hash only make one transaction wait without need; a dependency is never
+ * lost, for a newer seq stands for all older ones: transactions commit in
+ * order.  So there is nothing to clean up and nothing to allocate.
+ *
+ * With replica identity full the key is the whole row.  If a value was not
+ * sent because it is unchanged (TOAST), the row cannot be found again by its
+ * hash: such a "wide" change depends on all earlier ones of its table, and all
+ * later ones depend on it.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "receive/dependency.h"
+
+#define LAST_SEQ_SIZE 65536		/* a power of two */
+
+static uint64 last_seq[LAST_SEQ_SIZE];
+
+/* Forgets everything: there is a new ring. */
+void
+dependency_reset(void)
+{
+	memset(last_seq, 0, sizeof(last_seq));
+}
+
+/* Notes that transaction seq touches a row, and who did before in *result. */
+static void
+touch(uint64 hash, uint64 seq, uint64 *result)
+{
+	uint64	   *entry = &last_seq[hash & (LAST_SEQ_SIZE - 1)];
+
+	if (*entry != seq && *entry > *result)
+		*result = *entry;
+	*entry = seq;
+}
+
+/*
+ * Reads a tuple and hashes its key into *hash.  A key column that was not sent
+ * makes it wide.  Returns what is wrong with the tuple, or NULL.
+ */
+static const char *
+hash_tuple(LeaderRelation *relation, WireCursor *cursor, uint64 *hash, bool *wide)
+{
+	int			next_key = 0;
+	int			natts = wire_uint16(cursor);
+
+	if (!cursor->failed && natts != relation->natts)
+		return "the number of columns is not the relation's";
+
+	*hash = relation->seed;
+	for (int i = 0; i < natts; i++)
+	{
+		WireColumn	column;
+
+		if (!wire_column(cursor, &column))
+			return cursor->failed ? "a column is longer than the message" :
+				"the kind of a column is unknown";
+		if (next_key < relation->num_keys && relation->keys[next_key] == i)
+		{
+			next_key++;
+			if (column.status == LOGICALREP_COLUMN_UNCHANGED)
+				*wide = true;
+			else
+				*hash = hash_combine64(*hash,
+									   column.data == NULL ? 0 :
+									   hash_bytes_extended((const unsigned char *) column.data,
+														   column.length, 0));
+		}
+	}
+	return cursor->failed ? "the message ends too early" : NULL;
+}
+
+/*
+ * Returns the seq that a change depends on, or 0, and notes the change as one
+ * of transaction seq.  Reads the whole change; if that is damaged, *problem
+ * says how.
+ */
+uint64
+dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
+					 const char **problem)
+{
+	uint64		result = relation->floor;
+	uint64		hash;
+	bool		wide;
+
+	/* Without a replica identity, only rows that are inserted can be told apart. */
+	wide = relation->num_keys == 0 && change->type != LOGICAL_REP_MSG_INSERT;
+
+	if (change->old_kind != 0)
+	{
+		*problem = hash_tuple(relation, &change->tuples, &hash, &wide);
+		if (*problem)
+			return 0;
+		touch(hash, seq, &result);
+		if (change->type == LOGICAL_REP_MSG_UPDATE && wire_uint8(&change->tuples) != 'N')
+		{
+			*problem = "the new tuple is missing";
+			return 0;
+		}
+	}
+
+	if (change->type != LOGICAL_REP_MSG_DELETE)
+	{
+		*problem = hash_tuple(relation, &change->tuples, &hash, &wide);
+		if (*problem)
+			return 0;
+		if (relation->num_keys > 0)
+			touch(hash, seq, &result);
+	}
+
+	*problem = NULL;
+	if (change->tuples.next != change->tuples.end)
+	{
+		*problem = "there are bytes behind the end of the message";
+		return 0;
+	}
+
+	result = Max(result, wide ? relation->last_any : relation->last_wide);
+	if (wide)
+		relation->last_wide = seq;
+	relation->last_any = seq;
+	return result == seq ? 0 : result;
+}

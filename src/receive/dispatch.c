@@ -1,0 +1,133 @@
+/*
+ * dispatch.c
+ *	  Putting a transaction into the ring.
+ */
+#include "postgres.h"
+
+#include "receive/dependency.h"
+#include "receive/feedback.h"
+#include "receive/leader.h"
+#include "receive/relations.h"
+#include "wire.h"
+
+/*
+ * A transaction is offered to the writers when it is complete, or when so many
+ * bytes of it are there: then applying and receiving overlap.
+ */
+#define PUBLISH_BYTES (32 * 1024)
+
+/* Where the records that the writers know of end. */
+static uint64 published_write;
+
+static void
+publish(void)
+{
+	ring_publish(&leader.producer);
+	published_write = leader.producer.write;
+}
+
+/*
+ * Appends a record to the open transaction, in pieces if need be; waits for
+ * space.
+ */
+void
+dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
+				const char *data, Size length)
+{
+	Size		done = 0;
+
+	for (;;)
+	{
+		Size		part = ring_append(&leader.producer, kind, flags, number,
+									   data + done, length - done);
+
+		if (part != SIZE_MAX)
+		{
+			done += part;
+			if (done == length)
+				break;
+		}
+		publish();
+		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_SPACE);
+	}
+	if (leader.producer.write - published_write >= PUBLISH_BYTES)
+		publish();
+}
+
+/* Opens a transaction with its BEGIN message. */
+void
+dispatch_begin(const char *message, int length)
+{
+	if (ring_committed(leader.producer.ring) < leader.barrier)
+		leader_drain(leader.barrier);
+	while (!ring_begin(&leader.producer, leader.broadcast.version))
+		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_SPACE);
+	published_write = leader.producer.write;
+	dispatch_record(RING_MESSAGE, 0, 0, message, length);
+}
+
+/* The open transaction must run alone from here on. */
+void
+dispatch_barrier(void)
+{
+	if (leader.barrier != leader.producer.seq)
+	{
+		leader.barrier = leader.producer.seq;
+		pg_atomic_fetch_add_u64(&leader.shared->barriers, 1);
+	}
+}
+
+/* Appends an INSERT, UPDATE or DELETE. */
+void
+dispatch_change(const char *message, int length)
+{
+	WireChange	change;
+	LeaderRelation *relation;
+	const char *problem;
+	uint64		depends_on;
+	uint16		flags = 0;
+
+	problem = wire_read_change(message, length, false, &change);
+	if (problem)
+		leader_damage(message, problem);
+	relation = relations_find(change.relid);
+	if (relation == NULL)
+		leader_damage(message, "the relation is unknown");
+
+	depends_on = dependency_of_change(relation, &change, leader.producer.seq, &problem);
+	if (problem)
+		leader_damage(message, problem);
+
+	if (relations_class(relation) == RELATION_EXCLUSIVE)
+	{
+		dispatch_barrier();
+		flags = RING_EXCLUSIVE;
+	}
+	dispatch_record(RING_MESSAGE, flags, depends_on, message, length);
+}
+
+/* Appends a TRUNCATE. */
+void
+dispatch_truncate(const char *message, int length)
+{
+	WireCursor	relids;
+	int			count;
+	const char *problem = wire_read_truncate(message, length, false, &count, &relids);
+
+	if (problem)
+		leader_damage(message, problem);
+	for (int i = 0; i < count; i++)
+		if (relations_find(wire_uint32(&relids)) == NULL)
+			leader_damage(message, "the relation is unknown");
+
+	dispatch_barrier();
+	dispatch_record(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
+}
+
+/* Completes the open transaction. */
+void
+dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	ring_complete(&leader.producer, end_lsn, commit_time);
+	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
+}

@@ -1,0 +1,19 @@
+/*
+ * feedback.h
+ *	  What the publisher is told about our progress.
+ */
+#ifndef WEFT_FEEDBACK_H
+#define WEFT_FEEDBACK_H
+
+#include "access/xlogdefs.h"
+#include "replication/walreceiver.h"
+
+extern void feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end);
+extern bool feedback_flush_pending(void);
+extern void feedback_flush(void);
+extern void feedback_send(WalReceiverConn *conn, XLogRecPtr received,
+						  bool force, bool request_reply);
+extern void feedback_forward(WalReceiverConn *conn, const char *buffer, int length);
+extern void feedback_synchronize_native(void);
+
+#endif							/* WEFT_FEEDBACK_H */

@@ -1,0 +1,874 @@
+/*
+ * leader.c
+ *	  The leader: the server's apply worker, once Weft receives for it.
+ *
+ * The server's apply loop asks for a message through leader_receive().  What
+ * can be applied in parallel never reaches it: we put those transactions into
+ * the ring, and go on receiving.  Everything else is returned to the loop as
+ * if it came straight from the publisher, and so is applied by the server's
+ * own code, with all it does around it: prepared and streamed transactions,
+ * transactions while ALTER SUBSCRIPTION ... SKIP is waiting for its LSN, and
+ * every transaction if there are no writers.
+ *
+ * The loop and the writers never work at the same time.  Whatever it is
+ * given, "nothing yet" included, it is given only when no transaction is in
+ * flight ("drained").  What it does then - apply, report the flush position,
+ * synchronise tables, read its configuration and its subscription again, wait
+ * for the socket - is right as it stands, provided it knows how far we are: so
+ * before anything else it gets a keepalive of our own making with the end of
+ * what we have received, and the position of the last local commit through
+ * store_flush_position().  (The blocks of streamed transactions, which are
+ * only written to a file, are the exception: they do not wait.)
+ *
+ * While transactions are in flight we do ourselves what may not wait: answer
+ * keepalives, report progress, notice time-outs, signals and invalidations.
+ *
+ * With streaming = parallel, the server's parallel apply workers hold locks for
+ * transactions that go on and on, and its leader takes part in deadlock
+ * detection with them.  While there is such a transaction, everything is given
+ * to the loop.
+ *
+ * Waiting: the leader waits for the socket, for space in the ring, and for
+ * transactions to commit; each time also for its latch, which writers and
+ * signals set.  It never waits for a lock on a table (relations.c), and not
+ * for a user.  Writers wait for the leader only to get more of a transaction.
+ *
+ * If we die, all writers end (writers.c), and the next leader asks for
+ * everything behind the origin's position again.  The writers commit in order,
+ * with that position in their commit records: nothing is lost or doubled.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "postmaster/walwriter.h"
+#include "receive/dependency.h"
+#include "receive/feedback.h"
+#include "receive/leader.h"
+#include "receive/relations.h"
+#include "receive/seam.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "wire.h"
+
+/* 'w', start of the data, end of WAL, time; then the message. */
+#define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
+/* 'k', end of WAL, time, reply requested. */
+#define KEEPALIVE_LENGTH (1 + 8 + 8 + 1)
+
+/* How long tables that are being synchronised may wait for the loop. */
+#define SYNC_TURN_INTERVAL 100	/* ms */
+/* How often the loop gets a turn under full load. */
+#define TURN_INTERVAL 10000		/* ms */
+
+/* A broadcast log of this size is begun anew. */
+#define BROADCAST_LIMIT (64 * 1024 * 1024)
+
+Leader		leader;
+
+static void
+subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	leader.subscription_valid = false;
+}
+
+static void
+leader_exit(int code, Datum arg)
+{
+	writers_stop();
+	shmem_release(leader.shared);
+}
+
+/* First call: become a leader. */
+static void
+leader_start(WalReceiverConn *conn)
+{
+	SubscriptionShared *shared = shmem_claim(MySubscription->oid);
+
+	if (shared == NULL)
+		elog(ERROR, "no free entry for subscription %u", MySubscription->oid);
+
+	leader.context = AllocSetContextCreate(TopMemoryContext, "weft leader",
+										   ALLOCSET_DEFAULT_SIZES);
+	leader.message_context = AllocSetContextCreate(leader.context, "weft message",
+												   ALLOCSET_DEFAULT_SIZES);
+	leader.shared = shared;
+	leader.conn = conn;
+	leader.position = BETWEEN_TRANSACTIONS;
+	leader.handover = HANDOVER_NOTHING;
+	leader.socket = PGINVALID_SOCKET;
+	leader.received_time = leader.last_turn = GetCurrentTimestamp();
+	before_shmem_exit(leader_exit, (Datum) 0);
+	relations_init();
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
+
+	leader.subscription_valid = true;
+	leader.configured = weft_writers_per_subscription;
+	leader.wanted_writers = writers_wanted();
+	writers_start(leader.wanted_writers);
+}
+
+/* Is no transaction in flight? */
+bool
+leader_drained(void)
+{
+	if (leader.producer.ring == NULL)
+		return true;
+	return !leader.producer.open &&
+		ring_committed(leader.producer.ring) == leader.producer.seq;
+}
+
+/* Takes into account what the writers have committed. */
+void
+leader_collect(void)
+{
+	Ring	   *ring = leader.producer.ring;
+	RingTransaction *transaction = NULL;
+	uint64		committed;
+
+	if (ring == NULL)
+		return;
+	committed = ring_committed(ring);
+	pg_read_barrier();
+	while (leader.collected < committed)
+	{
+		transaction = ring_transaction(ring, ++leader.collected);
+		feedback_committed(transaction->end_lsn, transaction->local_end);
+	}
+	if (transaction)
+	{
+		pg_atomic_write_u64(&leader.shared->applied_lsn, transaction->end_lsn);
+		pg_atomic_write_u64(&leader.shared->applied_time, transaction->commit_time);
+		pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
+	}
+}
+
+/* As the server does, asks for a sign of life, and ends if there is none. */
+static void
+check_timeout(void)
+{
+	TimestampTz now;
+	bool		ping;
+
+	if (wal_receiver_timeout <= 0)
+		return;
+	now = GetCurrentTimestamp();
+	if (TimestampDifferenceExceeds(leader.received_time, now, wal_receiver_timeout))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("terminating logical replication worker due to timeout")));
+	ping = !leader.ping_sent &&
+		TimestampDifferenceExceeds(leader.received_time, now, wal_receiver_timeout / 2);
+	if (ping)
+	{
+		feedback_send(leader.conn, leader.received_lsn, true, true);
+		leader.ping_sent = true;
+	}
+}
+
+/*
+ * Sleeps until the socket, if one is given, can be read, or a transaction
+ * commits, or it is time to do something else.  Does what may not wait.
+ */
+void
+leader_sleep(pgsocket socket, RingWaitEvent event)
+{
+	int			events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
+	int			occurred;
+
+	leader_collect();
+	writers_check();
+	feedback_send(leader.conn, leader.received_lsn, false, false);
+
+	if (leader.producer.ring)
+		ring_await_commit(leader.producer.ring, leader.collected + 1);
+	if (leader.producer.ring == NULL ||
+		ring_committed(leader.producer.ring) == leader.collected)
+	{
+		if (socket != PGINVALID_SOCKET)
+			events |= WL_SOCKET_READABLE;
+		occurred = WaitLatchOrSocket(MyLatch, events, socket,
+									 feedback_flush_pending() ? WalWriterDelay : 1000L,
+									 ring_wait_event(event));
+		if (occurred & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+		if (socket == PGINVALID_SOCKET)
+			/* We are not listening, so silence means nothing. */
+			leader.received_time = GetCurrentTimestamp();
+		else if (occurred & WL_TIMEOUT)
+			check_timeout();
+	}
+	if (leader.producer.ring)
+		ring_await_commit(leader.producer.ring, 0);
+
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	leader_collect();
+	writers_check();
+}
+
+/* Waits until a transaction, and so all before it, is committed. */
+void
+leader_drain(uint64 seq)
+{
+	while (ring_committed(leader.producer.ring) < seq)
+		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_DRAIN);
+	leader_collect();
+}
+
+/*
+ * Ends with an error because of a damaged message, after what came before its
+ * transaction has been applied: else a publisher that sends the same again
+ * would keep us from getting even there.
+ */
+void
+leader_damage(const char *message, const char *problem)
+{
+	if (leader.producer.ring)
+		leader_drain(leader.producer.seq - (leader.producer.open ? 1 : 0));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PROTOCOL_VIOLATION),
+			 errmsg("invalid logical replication message for subscription \"%s\"",
+					MySubscription->name),
+			 errdetail("Message \"%s\" at LSN %X/%X: %s.",
+					   message ? logicalrep_message_type((LogicalRepMsgType) message[0]) : "",
+					   LSN_FORMAT_ARGS(leader.message_lsn), problem),
+			 errhint("Nothing of this transaction has been applied. Check the publisher and what lies between it and this server.")));
+}
+
+/*
+ * Acts on what has changed around us.  Called between transactions.
+ */
+static void
+look_around(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+
+	AcceptInvalidationMessages();
+	maybe_reread_subscription();
+
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+	if (!leader.tables_valid)
+	{
+		leader.tables_valid = true;
+		StartTransactionCommand();
+		leader.tables_syncing =
+			GetSubscriptionRelations(MySubscription->oid, true) != NIL ||
+			MySubscription->twophasestate == LOGICALREP_TWOPHASE_STATE_PENDING;
+		CommitTransactionCommand();
+	}
+	if (!leader.subscription_valid || leader.configured != weft_writers_per_subscription)
+	{
+		leader.subscription_valid = true;
+		leader.configured = weft_writers_per_subscription;
+		leader.wanted_writers = writers_wanted();
+	}
+	if (leader.wanted_writers != leader.started_for ||
+		(leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT))
+	{
+		if (leader.num_writers > 0)
+			leader_drain(leader.producer.seq);
+		writers_stop();
+		writers_start(leader.wanted_writers);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+static void
+hand_over(HandoverKind kind, char *message, int length)
+{
+	leader.handover = kind;
+	leader.message = message;
+	leader.message_length = length;
+	leader.message_end_lsn = InvalidXLogRecPtr;
+	leader.message_commit_time = 0;
+}
+
+/* The same for a message that ends a transaction, or WAL without one. */
+static void
+hand_over_end(char *message, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	hand_over(HANDOVER_MESSAGE, message, length);
+	leader.message_end_lsn = end_lsn;
+	leader.message_commit_time = commit_time;
+}
+
+/*
+ * Decides what becomes of a transaction that begins.
+ */
+static void
+begin_transaction(char *message, int length, const char *payload, int payload_length)
+{
+	WireBegin	begin;
+	const char *problem = wire_read_begin(payload, payload_length, &begin);
+
+	if (problem)
+		leader_damage(payload, problem);
+
+	look_around();
+	if (leader.socket != PGINVALID_SOCKET &&
+		TimestampDifferenceExceeds(leader.last_turn, leader.received_time,
+								   leader.tables_syncing ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
+	{
+		/* The message is looked at again afterwards. */
+		hand_over(HANDOVER_TURN, message, length);
+		return;
+	}
+
+	leader.final_lsn = begin.final_lsn;
+	if (leader.num_writers == 0 || leader.parallel_streams > 0 ||
+		!XLogRecPtrIsInvalid(MySubscription->skiplsn))
+	{
+		leader.position = IN_NATIVE_TRANSACTION;
+		hand_over(HANDOVER_MESSAGE, message, length);
+	}
+	else
+	{
+		leader.position = IN_TRANSACTION;
+		dispatch_begin(payload, payload_length);
+	}
+}
+
+/* The end of a transaction that began with BEGIN. */
+static void
+commit_transaction(char *message, int length, const char *payload, int payload_length)
+{
+	WireCommit	commit;
+	const char *problem = wire_read_commit(payload, payload_length, &commit);
+
+	if (problem == NULL && commit.commit_lsn != leader.final_lsn)
+		problem = "the LSN is not the one that BEGIN has announced";
+	if (problem)
+		leader_damage(payload, problem);
+
+	leader.received_lsn = Max(leader.received_lsn, commit.end_lsn);
+	if (leader.position == IN_TRANSACTION)
+	{
+		dispatch_commit(commit.end_lsn, commit.commit_time);
+		leader.settled_lsn = Max(leader.settled_lsn, commit.end_lsn);
+		leader.native_is_behind = true;
+		MyLogicalRepWorker->last_lsn = leader.received_lsn;
+		MyLogicalRepWorker->last_send_time = leader.sent_time;
+		MyLogicalRepWorker->last_recv_time = leader.received_time;
+	}
+	else
+		hand_over_end(message, length, commit.end_lsn, commit.commit_time);
+	leader.position = BETWEEN_TRANSACTIONS;
+}
+
+/* Checks a change that the server's apply loop is going to read. */
+static void
+check_native_change(const char *payload, int length, bool streamed)
+{
+	WireChange	change;
+	WireCursor	relids;
+	int			count;
+	const char *problem;
+
+	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
+		problem = wire_read_truncate(payload, length, streamed, &count, &relids);
+	else
+	{
+		problem = wire_read_change(payload, length, streamed, &change);
+		if (problem == NULL)
+			problem = wire_check_tuple(&change.tuples, -1);
+		if (problem == NULL && change.old_kind != 0 &&
+			change.type == LOGICAL_REP_MSG_UPDATE)
+			problem = wire_uint8(&change.tuples) != 'N' ? "the new tuple is missing" :
+				wire_check_tuple(&change.tuples, -1);
+		if (problem == NULL && change.tuples.next != change.tuples.end)
+			problem = "there are bytes behind the end of the message";
+		if (problem == NULL && wire_invalid_text(payload, length, streamed) != 0)
+			problem = "a value is not valid in the encoding of the database";
+	}
+	if (problem)
+		leader_damage(payload, problem);
+}
+
+/* A message within a transaction. */
+static void
+transaction_message(char *message, int length, const char *payload, int payload_length)
+{
+	bool		native = leader.position != IN_TRANSACTION;
+	StringInfoData relation;
+
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+			if (native)
+				check_native_change(payload, payload_length, false);
+			else
+				dispatch_change(payload, payload_length);
+			break;
+
+		case LOGICAL_REP_MSG_TRUNCATE:
+			if (native)
+				check_native_change(payload, payload_length, false);
+			else
+				dispatch_truncate(payload, payload_length);
+			break;
+
+		case LOGICAL_REP_MSG_RELATION:
+			relations_message(payload, payload_length);
+			if (!native)
+			{
+				/* The server's own relation map must know of it too. */
+				MemoryContextSwitchTo(ApplyMessageContext);
+				initReadOnlyStringInfo(&relation, unconstify(char *, payload), payload_length);
+				apply_dispatch(&relation);
+				MemoryContextReset(ApplyMessageContext);
+				MemoryContextSwitchTo(leader.message_context);
+			}
+			break;
+
+		case LOGICAL_REP_MSG_TYPE:
+		case LOGICAL_REP_MSG_ORIGIN:
+		case LOGICAL_REP_MSG_MESSAGE:
+			/* Nothing to apply. */
+			break;
+
+		default:
+			leader_damage(payload, "the message does not belong into a transaction");
+	}
+	if (native)
+		hand_over(HANDOVER_MESSAGE, message, length);
+}
+
+/* A message within a block of a streamed transaction. */
+static void
+stream_message(const char *payload, int payload_length)
+{
+	WireCursor	cursor;
+
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+		case LOGICAL_REP_MSG_TRUNCATE:
+			check_native_change(payload, payload_length, true);
+			break;
+		case LOGICAL_REP_MSG_RELATION:
+			{
+				WireRelation relation;
+				const char *problem = wire_read_relation(payload, payload_length,
+														 true, &relation);
+
+				if (problem)
+					leader_damage(payload, problem);
+				relations_streamed_message(leader.stream_xid, payload, payload_length);
+				break;
+			}
+		case LOGICAL_REP_MSG_TYPE:
+		case LOGICAL_REP_MSG_MESSAGE:
+			wire_start(&cursor, payload + 1, payload_length - 1);
+			if (wire_bytes(&cursor, sizeof(TransactionId)) == NULL)
+				leader_damage(payload, "the message ends too early");
+			break;
+		case LOGICAL_REP_MSG_ORIGIN:
+			break;
+		case LOGICAL_REP_MSG_STREAM_STOP:
+			leader.position = BETWEEN_TRANSACTIONS;
+			break;
+		default:
+			leader_damage(payload, "the message does not belong into a streamed transaction");
+	}
+}
+
+/* A streamed transaction begins or goes on. */
+static void
+stream_start(const char *payload, int payload_length)
+{
+	WireCursor	cursor;
+
+	wire_start(&cursor, payload + 1, payload_length - 1);
+	leader.stream_xid = wire_uint32(&cursor);
+	if (!TransactionIdIsValid(leader.stream_xid))
+		leader_damage(payload, "the transaction ID is missing");
+	if (wire_uint8(&cursor) == 1 && MyLogicalRepWorker->parallel_apply)
+		leader.parallel_streams++;
+	leader.position = IN_STREAM_BLOCK;
+}
+
+/* A streamed transaction, or a subtransaction of one, ends. */
+static void
+stream_end(char *message, int length, const char *payload, int payload_length)
+{
+	WireCursor	cursor;
+	TransactionId xid;
+	XLogRecPtr	end_lsn = InvalidXLogRecPtr;
+	TimestampTz commit_time = 0;
+
+	wire_start(&cursor, payload + 1, payload_length - 1);
+	if (payload[0] == LOGICAL_REP_MSG_STREAM_PREPARE)
+	{
+		wire_bytes(&cursor, 1 + 8);
+		end_lsn = wire_uint64(&cursor);
+		commit_time = wire_uint64(&cursor);
+		xid = wire_uint32(&cursor);
+	}
+	else
+	{
+		xid = wire_uint32(&cursor);
+		if (payload[0] == LOGICAL_REP_MSG_STREAM_COMMIT)
+		{
+			wire_bytes(&cursor, 1 + 8);
+			end_lsn = wire_uint64(&cursor);
+			commit_time = wire_uint64(&cursor);
+		}
+	}
+
+	if (payload[0] != LOGICAL_REP_MSG_STREAM_ABORT || wire_uint32(&cursor) == xid)
+	{
+		relations_stream_end(xid, payload[0] != LOGICAL_REP_MSG_STREAM_ABORT);
+		if (leader.parallel_streams > 0)
+			leader.parallel_streams--;
+	}
+	hand_over_end(message, length, end_lsn, commit_time);
+}
+
+/* A prepared transaction is committed or rolled back. */
+static void
+prepared_end(char *message, int length, const char *payload, int payload_length)
+{
+	WireCursor	cursor;
+	XLogRecPtr	end_lsn;
+
+	wire_start(&cursor, payload + 1, payload_length - 1);
+	wire_bytes(&cursor, 1 + 8);
+	end_lsn = wire_uint64(&cursor);
+	if (payload[0] == LOGICAL_REP_MSG_ROLLBACK_PREPARED)
+		wire_bytes(&cursor, 8);
+	hand_over_end(message, length, end_lsn, wire_uint64(&cursor));
+}
+
+/* A message between transactions. */
+static void
+outer_message(char *message, int length, const char *payload, int payload_length)
+{
+	const char *problem;
+
+	if (payload[0] == LOGICAL_REP_MSG_BEGIN)
+	{
+		begin_transaction(message, length, payload, payload_length);
+		return;
+	}
+
+	problem = wire_check_other(payload, payload_length);
+	if (problem)
+		leader_damage(payload, problem);
+
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_BEGIN_PREPARE:
+			look_around();
+			leader.position = IN_PREPARED_TRANSACTION;
+			hand_over(HANDOVER_MESSAGE, message, length);
+			break;
+
+		case LOGICAL_REP_MSG_STREAM_START:
+			stream_start(payload, payload_length);
+			hand_over(HANDOVER_MESSAGE, message, length);
+			break;
+
+		case LOGICAL_REP_MSG_STREAM_COMMIT:
+		case LOGICAL_REP_MSG_STREAM_ABORT:
+		case LOGICAL_REP_MSG_STREAM_PREPARE:
+			stream_end(message, length, payload, payload_length);
+			break;
+
+		case LOGICAL_REP_MSG_COMMIT_PREPARED:
+		case LOGICAL_REP_MSG_ROLLBACK_PREPARED:
+			prepared_end(message, length, payload, payload_length);
+			break;
+
+		case LOGICAL_REP_MSG_RELATION:
+			relations_message(payload, payload_length);
+			hand_over(HANDOVER_MESSAGE, message, length);
+			break;
+
+		case LOGICAL_REP_MSG_TYPE:
+		case LOGICAL_REP_MSG_MESSAGE:
+			hand_over(HANDOVER_MESSAGE, message, length);
+			break;
+
+		default:
+			leader_damage(payload, "the message does not belong outside of a transaction");
+	}
+}
+
+/* A message with data. */
+static void
+data_message(char *message, int length)
+{
+	WireCursor	header;
+	const char *payload = message + DATA_HEADER_LENGTH;
+	int			payload_length = length - DATA_HEADER_LENGTH;
+
+	wire_start(&header, message + 1, length - 1);
+	leader.message_lsn = wire_uint64(&header);
+	(void) wire_uint64(&header);
+	leader.sent_time = wire_uint64(&header);
+	if (header.failed || payload_length < 1)
+		leader_damage(NULL, "the message is empty");
+	leader.received_lsn = Max(leader.received_lsn, leader.message_lsn);
+
+	switch (leader.position)
+	{
+		case BETWEEN_TRANSACTIONS:
+			outer_message(message, length, payload, payload_length);
+			break;
+
+		case IN_TRANSACTION:
+		case IN_NATIVE_TRANSACTION:
+			if (payload[0] == LOGICAL_REP_MSG_COMMIT)
+				commit_transaction(message, length, payload, payload_length);
+			else
+				transaction_message(message, length, payload, payload_length);
+			break;
+
+		case IN_PREPARED_TRANSACTION:
+			if (payload[0] == LOGICAL_REP_MSG_PREPARE)
+			{
+				const char *problem = wire_check_other(payload, payload_length);
+
+				if (problem)
+					leader_damage(payload, problem);
+				leader.position = BETWEEN_TRANSACTIONS;
+				prepared_end(message, length, payload, payload_length);
+			}
+			else
+				transaction_message(message, length, payload, payload_length);
+			break;
+
+		case IN_STREAM_BLOCK:
+			stream_message(payload, payload_length);
+			hand_over(HANDOVER_MESSAGE, message, length);
+			break;
+	}
+	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
+}
+
+/* A keepalive. */
+static void
+keepalive_message(char *message, int length)
+{
+	WireCursor	cursor;
+	XLogRecPtr	end_lsn;
+	bool		reply_requested;
+
+	wire_start(&cursor, message + 1, length - 1);
+	end_lsn = wire_uint64(&cursor);
+	leader.sent_time = wire_uint64(&cursor);
+	reply_requested = wire_uint8(&cursor) != 0;
+	if (cursor.failed)
+		leader_damage(NULL, "a keepalive ends too early");
+
+	leader.received_lsn = Max(leader.received_lsn, end_lsn);
+	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
+	if (leader_drained())
+	{
+		hand_over_end(message, length,
+					  leader.position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
+					  0);
+		return;
+	}
+	leader.settled_lsn = Max(leader.settled_lsn, end_lsn);
+
+	feedback_send(leader.conn, leader.received_lsn, reply_requested, false);
+	MyLogicalRepWorker->last_lsn = MyLogicalRepWorker->reply_lsn = leader.received_lsn;
+	MyLogicalRepWorker->last_send_time = MyLogicalRepWorker->reply_time = leader.sent_time;
+	MyLogicalRepWorker->last_recv_time = leader.received_time;
+	leader.native_is_behind = true;
+}
+
+/* The server's apply loop asks for more, so it is through with the last. */
+static void
+account_for_native(void)
+{
+	if (XLogRecPtrIsInvalid(leader.native_lsn))
+		return;
+	if (leader.native_lsn > pg_atomic_read_u64(&leader.shared->applied_lsn))
+		pg_atomic_write_u64(&leader.shared->applied_lsn, leader.native_lsn);
+	if (leader.native_commit_time != 0)
+	{
+		pg_atomic_write_u64(&leader.shared->applied_time, leader.native_commit_time);
+		pg_atomic_fetch_add_u64(&leader.shared->native_transactions, 1);
+	}
+	leader.native_lsn = InvalidXLogRecPtr;
+	leader.native_commit_time = 0;
+}
+
+/* Tells the server's apply loop, by a keepalive, how far we are. */
+static int
+make_keepalive(char **buffer)
+{
+	static char keepalive[KEEPALIVE_LENGTH];
+	uint64		fields[2];
+
+	feedback_synchronize_native();
+	fields[0] = pg_hton64(leader.settled_lsn);
+	fields[1] = pg_hton64(leader.sent_time);
+	keepalive[0] = 'k';
+	memcpy(keepalive + 1, fields, sizeof(fields));
+	keepalive[KEEPALIVE_LENGTH - 1] = 0;
+	*buffer = keepalive;
+	leader.native_is_behind = false;
+	leader.native_lsn = leader.settled_lsn;
+	return KEEPALIVE_LENGTH;
+}
+
+/* Gives the server's apply loop what is kept for it. */
+static int
+deliver(char **buffer, pgsocket *wait_fd)
+{
+	HandoverKind kind = leader.handover;
+
+	/* What passes by transactions in flight cannot bring it up to date. */
+	if (leader.native_is_behind && leader_drained())
+		return make_keepalive(buffer);
+
+	leader.handover = HANDOVER_NOTHING;
+	switch (kind)
+	{
+		case HANDOVER_MESSAGE:
+			*buffer = leader.message;
+			leader.message = NULL;
+			leader.native_lsn = leader.message_end_lsn;
+			leader.native_commit_time = leader.message_commit_time;
+			return leader.message_length;
+		case HANDOVER_TURN:
+			/* It must not sleep: there is more, and we have it. */
+			SetLatch(MyLatch);
+			leader.last_turn = GetCurrentTimestamp();
+			*wait_fd = leader.socket;
+			return 0;
+		case HANDOVER_END:
+			return -1;
+		case HANDOVER_NOTHING:
+			break;
+	}
+	pg_unreachable();
+}
+
+/* May what is kept for the server's apply loop be given to it now? */
+static bool
+deliverable(void)
+{
+	if (leader_drained())
+		return true;
+
+	/* Without parallel apply workers it only writes these to a file. */
+	return leader.handover == HANDOVER_MESSAGE && !MyLogicalRepWorker->parallel_apply &&
+		(leader.position == IN_STREAM_BLOCK ||
+		 leader.message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_STOP);
+}
+
+/*
+ * Takes the next message from the publisher.  Returns false if there is none
+ * and the server's apply loop may wait for one.
+ */
+static bool
+next_message(pgsocket *wait_fd)
+{
+	char	   *message;
+	int			length;
+
+	if (leader.message != NULL)
+	{
+		/* One that we have looked at before the loop had its turn. */
+		message = leader.message;
+		length = leader.message_length;
+		leader.message = NULL;
+	}
+	else
+		length = (seam_native->walrcv_receive) (leader.conn, &message, &leader.socket);
+
+	if (length > 0)
+	{
+		leader.received_time = GetCurrentTimestamp();
+		leader.ping_sent = false;
+		MemoryContextReset(leader.message_context);
+		if (message[0] == 'w')
+			data_message(message, length);
+		else if (message[0] == 'k')
+			keepalive_message(message, length);
+		/* Others are ignored, as the server does. */
+	}
+	else if (length < 0)
+		hand_over(HANDOVER_END, NULL, 0);
+	else if (leader_drained())
+	{
+		if (leader.position != BETWEEN_TRANSACTIONS)
+			return false;
+		look_around();
+		leader.last_turn = GetCurrentTimestamp();
+		return false;
+	}
+	else
+		leader_sleep(leader.socket, RING_WAIT_LEADER_MAIN);
+	return true;
+}
+
+/*
+ * Called by the server's apply loop in place of walrcv_receive, and with the
+ * same meaning: returns the length of a message, which is in *buffer until the
+ * next call; 0 if there is none and *wait_fd is to be waited for; -1 at the
+ * end of the stream.
+ */
+int
+leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
+{
+	MemoryContext old = CurrentMemoryContext;
+	int			result;
+
+	if (leader.shared == NULL)
+		leader_start(conn);
+	MemoryContextSwitchTo(leader.message_context);
+	account_for_native();
+
+	for (;;)
+	{
+		CHECK_FOR_INTERRUPTS();
+		leader_collect();
+		writers_check();
+
+		if (leader.handover != HANDOVER_NOTHING)
+		{
+			if (deliverable())
+			{
+				result = deliver(buffer, wait_fd);
+				break;
+			}
+			leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_DRAIN);
+		}
+		else if (!next_message(wait_fd))
+		{
+			result = leader.native_is_behind ? make_keepalive(buffer) : 0;
+			*wait_fd = leader.socket;
+			break;
+		}
+	}
+	MemoryContextSwitchTo(old);
+	return result;
+}

@@ -1,0 +1,131 @@
+/*
+ * leader.h
+ *	  The leader: the server's apply worker, once Weft receives for it.
+ *
+ * Shared by the files of receive/ only.
+ */
+#ifndef WEFT_LEADER_H
+#define WEFT_LEADER_H
+
+#include "postmaster/bgworker.h"
+#include "replication/walreceiver.h"
+#include "ring/broadcast.h"
+#include "ring/ring.h"
+#include "ring/wait.h"
+#include "shmem.h"
+#include "utils/hsearch.h"
+
+/* Where in the publisher's stream we are. */
+typedef enum StreamPosition
+{
+	BETWEEN_TRANSACTIONS,
+	IN_TRANSACTION,				/* which goes into the ring */
+	IN_NATIVE_TRANSACTION,		/* which the server's apply loop applies */
+	IN_PREPARED_TRANSACTION,	/* the same, up to PREPARE */
+	IN_STREAM_BLOCK,			/* between STREAM START and STREAM STOP */
+} StreamPosition;
+
+/* What is to be given to the server's apply loop once nothing is in flight. */
+typedef enum HandoverKind
+{
+	HANDOVER_NOTHING,
+	HANDOVER_MESSAGE,
+	HANDOVER_TURN,				/* let it do its housekeeping */
+	HANDOVER_END,				/* the stream has ended */
+} HandoverKind;
+
+typedef struct Leader
+{
+	WalReceiverConn *conn;
+	MemoryContext context;		/* lives as long as we do */
+	MemoryContext message_context;	/* reset for each message */
+	SubscriptionShared *shared;
+	int			wanted_writers; /* as configured when last looked at */
+	int			started_for;	/* wanted_writers when they were started */
+	int			configured;		/* weft.writers_per_subscription then */
+
+	/* Valid while writers run, that is while num_writers > 0. */
+	int			num_writers;
+	BackgroundWorkerHandle *writers[WEFT_MAX_WRITERS];
+	dsm_segment *segment;
+	RingProducer producer;
+	BroadcastLog broadcast;
+	uint64		collected;		/* all up to this seq is in our accounts */
+
+	/* No transaction may be begun before this seq is committed. */
+	uint64		barrier;
+
+	StreamPosition position;
+	XLogRecPtr	message_lsn;	/* of the message at hand */
+	XLogRecPtr	final_lsn;		/* of the current transaction */
+	XLogRecPtr	received_lsn;	/* end of what has arrived */
+
+	/*
+	 * Before this, all that has arrived is in the ring or was given to the
+	 * server's apply loop.  A message that is kept is behind it.
+	 */
+	XLogRecPtr	settled_lsn;
+	TimestampTz received_time;	/* when something last did, on our clock */
+	TimestampTz sent_time;		/* when it was sent, on the publisher's */
+	bool		ping_sent;
+
+	/*
+	 * Transactions that the server's own parallel apply workers have begun
+	 * and not finished.
+	 */
+	int			parallel_streams;
+	TransactionId stream_xid;	/* of the current block */
+
+	/* A message kept until nothing is in flight; it stays in libpq's buffer. */
+	HandoverKind handover;
+	char	   *message;
+	int			message_length;
+	pgsocket	socket;			/* once the publisher has kept us waiting */
+
+	/*
+	 * The end of the transaction, or of WAL without one, that is over with the
+	 * message that is kept; and of what the loop was given last, which it is
+	 * through with when it asks for more.  No commit time: no transaction.
+	 */
+	XLogRecPtr	message_end_lsn;
+	TimestampTz message_commit_time;
+	XLogRecPtr	native_lsn;
+	TimestampTz native_commit_time;
+
+	/*
+	 * What is known to the server's apply loop is older than what we have
+	 * received: it gets a keepalive first.
+	 */
+	bool		native_is_behind;
+	TimestampTz last_turn;		/* when its housekeeping was last done */
+	bool		tables_syncing; /* so its housekeeping is urgent */
+	bool		tables_valid;	/* tables_syncing is up to date */
+	bool		subscription_valid; /* wanted_writers is up to date */
+} Leader;
+
+extern Leader leader;
+
+/* leader.c */
+extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd);
+extern bool leader_drained(void);
+extern void leader_drain(uint64 seq);
+extern void leader_collect(void);
+extern void leader_sleep(pgsocket socket, RingWaitEvent event);
+extern void leader_damage(const char *message, const char *problem) pg_attribute_noreturn();
+
+/* dispatch.c */
+extern void dispatch_begin(const char *message, int length);
+extern void dispatch_change(const char *message, int length);
+extern void dispatch_truncate(const char *message, int length);
+extern void dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
+extern void dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
+							const char *data, Size length);
+extern void dispatch_barrier(void);
+
+/* writers.c */
+extern int	writers_wanted(void);
+extern void writers_start(int count);
+extern void writers_stop(void);
+extern void writers_check(void);
+
+#endif							/* WEFT_LEADER_H */

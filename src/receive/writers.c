@@ -1,0 +1,249 @@
+/*
+ * writers.c
+ *	  Starting and stopping a leader's writers.
+ *
+ * The writers share the leader's replication origin.  A writer that outlived
+ * its leader could commit a transaction that the next leader has already asked
+ * for again.  So a leader never ends before all its writers have: it waits for
+ * them in a before_shmem_exit callback, which comes before the one that gives
+ * its place as the subscription's worker up, and before the origin is released.
+ * If it cannot, because it was killed, the postmaster restarts everything.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "num_writers.h"
+#include "receive/dependency.h"
+#include "receive/leader.h"
+#include "receive/relations.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+
+/*
+ * Returns how many writers the subscription should have; zero for the server's
+ * own path.
+ */
+int
+writers_wanted(void)
+{
+	int			result;
+
+	StartTransactionCommand();
+	result = num_writers_get(MySubscription->oid);
+	CommitTransactionCommand();
+	if (result == NUM_WRITERS_DEFAULT)
+		result = weft_writers_per_subscription;
+	return Min(result, weft_max_writers_per_subscription);
+}
+
+/* Says why the server's own path is used. */
+static void
+stay_native(const char *reason, const char *hint)
+{
+	SpinLockAcquire(&leader.shared->mutex);
+	strlcpy(leader.shared->native_reason, reason, NATIVE_REASON_LEN);
+	SpinLockRelease(&leader.shared->mutex);
+	ereport(LOG,
+			(errmsg("subscription \"%s\" is applied without parallel writers: %s",
+					MySubscription->name, reason),
+			 hint ? errhint("%s", hint) : 0));
+}
+
+/* Registers one writer; returns false if there is no place for it. */
+static bool
+register_writer(int number)
+{
+	BackgroundWorker worker = {0};
+
+	snprintf(worker.bgw_name, BGW_MAXLEN, "weft writer %d for subscription %u",
+			 number, MySubscription->oid);
+	strlcpy(worker.bgw_type, "weft writer", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "writer_main", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(shmem_index(leader.shared) * WEFT_MAX_WRITERS + number);
+	memcpy(worker.bgw_extra, &leader.shared->generation, sizeof(uint32));
+	worker.bgw_notify_pid = MyProcPid;
+	return RegisterDynamicBackgroundWorker(&worker, &leader.writers[number]);
+}
+
+/* Makes the ring; returns false if there is no memory for it. */
+static bool
+create_ring(int count)
+{
+	uint64		bytes = ring_bytes(weft_ring_size);
+	Size		size = ring_shmem_size(bytes);
+	MemoryContext old = CurrentMemoryContext;
+	ErrorData  *error = NULL;
+
+	PG_TRY();
+	{
+		leader.segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(old);
+		error = CopyErrorData();
+		FlushErrorState();
+		leader.segment = NULL;
+	}
+	PG_END_TRY();
+
+	if (leader.segment == NULL)
+	{
+		stay_native(error ? error->message : "no dynamic shared memory is left",
+					"Lower \"weft.ring_size\", or provide more shared memory.");
+		return false;
+	}
+	dsm_pin_mapping(leader.segment);
+
+	memset(&leader.producer, 0, sizeof(leader.producer));
+	leader.producer.ring = dsm_segment_address(leader.segment);
+	memset(leader.producer.ring, 0, offsetof(Ring, data));
+	ring_init(leader.producer.ring, bytes, count);
+	broadcast_create(&leader.broadcast, leader.producer.ring);
+	dependency_reset();
+	leader.collected = 0;
+	leader.barrier = 0;
+	relations_broadcast_all();
+	pg_atomic_write_u64(&leader.shared->ring_size, bytes);
+	return true;
+}
+
+static void
+drop_ring(void)
+{
+	pg_atomic_write_u64(&leader.shared->ring_size, 0);
+	pg_atomic_write_u64(&leader.shared->ring_used, 0);
+	broadcast_detach(leader.broadcast.area);
+	dsm_detach(leader.segment);
+	leader.segment = NULL;
+	leader.producer.ring = NULL;
+}
+
+/*
+ * Starts so many writers, or fewer if there is no place for all of them.  With
+ * none, the server's own path stays in use.
+ */
+void
+writers_start(int count)
+{
+	SubscriptionShared *shared = leader.shared;
+	MemoryContext old;
+
+	Assert(leader.num_writers == 0);
+	leader.started_for = count;
+	if (count == 0)
+	{
+		stay_native("the number of writers is 0", NULL);
+		return;
+	}
+	if (!create_ring(count))
+		return;
+
+	shmem_reset_writers(shared);
+	SpinLockAcquire(&shared->mutex);
+	shared->dbid = MySubscription->dbid;
+	shared->userid = MyLogicalRepWorker->userid;
+	shared->origin = replorigin_session_origin;
+	shared->ring = dsm_segment_handle(leader.segment);
+	shared->generation++;
+	shared->num_writers = count;
+	shared->native_reason[0] = '\0';
+	SpinLockRelease(&shared->mutex);
+
+	old = MemoryContextSwitchTo(leader.context);
+	while (leader.num_writers < count && register_writer(leader.num_writers))
+		leader.num_writers++;
+	MemoryContextSwitchTo(old);
+
+	leader.producer.ring->num_writers = leader.num_writers;
+	SpinLockAcquire(&shared->mutex);
+	shared->num_writers = leader.num_writers;
+	SpinLockRelease(&shared->mutex);
+
+	if (leader.num_writers == 0)
+	{
+		drop_ring();
+		stay_native("no background worker is left",
+					"Increase \"max_worker_processes\".");
+	}
+	else if (leader.num_writers < count)
+		ereport(LOG,
+				(errmsg("subscription \"%s\" is applied by %d of %d writers: no more background workers are left",
+						MySubscription->name, leader.num_writers, count),
+				 errhint("Increase \"max_worker_processes\".")));
+	else
+		ereport(LOG,
+				(errmsg("subscription \"%s\" is applied by %d writers",
+						MySubscription->name, count)));
+}
+
+/*
+ * Ends all writers and waits until they are gone.  What is in flight is rolled
+ * back.
+ */
+void
+writers_stop(void)
+{
+	int			count = leader.num_writers;
+	bool		in_flight;
+
+	if (count == 0)
+		return;
+
+	leader.num_writers = 0;
+	in_flight = !leader_drained();
+	ring_stop(leader.producer.ring);
+	for (int i = 0; i < count; i++)
+	{
+		/* Those that never got so far as to look at the ring, too. */
+		if (in_flight || pg_atomic_read_u32(&leader.shared->writers[i].pid) == 0)
+			TerminateBackgroundWorker(leader.writers[i]);
+		WaitForBackgroundWorkerShutdown(leader.writers[i]);
+		pfree(leader.writers[i]);
+	}
+	drop_ring();
+	SpinLockAcquire(&leader.shared->mutex);
+	leader.shared->num_writers = 0;
+	leader.shared->ring = DSM_HANDLE_INVALID;
+	SpinLockRelease(&leader.shared->mutex);
+}
+
+/*
+ * Throws what a writer has reported, and ends the leader if a writer is gone.
+ */
+void
+writers_check(void)
+{
+	if (leader.num_writers == 0)
+		return;
+	if (failure_reported(&leader.producer.ring->failure))
+		failure_throw(&leader.producer.ring->failure);
+
+	for (int i = 0; i < leader.num_writers; i++)
+	{
+		WriterShared *writer = &leader.shared->writers[i];
+		pid_t		pid;
+
+		if (pg_atomic_read_u32(&writer->activity) != WRITER_EXITED &&
+			(pg_atomic_read_u32(&writer->pid) != 0 ||
+			 GetBackgroundWorkerPid(leader.writers[i], &pid) != BGWH_STOPPED))
+			continue;
+
+		/* It may have reported why. */
+		if (failure_reported(&leader.producer.ring->failure))
+			failure_throw(&leader.producer.ring->failure);
+
+		/* The launcher starts us again. */
+		ereport(LOG,
+				(errmsg("logical replication worker for subscription \"%s\" will restart because writer %d has ended",
+						MySubscription->name, i)));
+		proc_exit(0);
+	}
+}

@@ -1,0 +1,43 @@
+/*
+ * broadcast.h
+ *	  A log of messages that every writer must have seen.
+ *
+ * The leader appends; version n is the log's first n messages.  Each
+ * transaction says which version it starts with, and transactions are taken
+ * in order, so a writer only ever moves forward.  Nothing is removed: the log
+ * lives as long as the ring, and the leader starts anew when it has become too
+ * long.
+ */
+#ifndef WEFT_BROADCAST_H
+#define WEFT_BROADCAST_H
+
+#include "ring/ring.h"
+
+/* The leader's end. */
+typedef struct BroadcastLog
+{
+	Ring	   *ring;
+	dsa_area   *area;
+	dsa_pointer last;			/* the newest message */
+	uint64		version;
+	Size		bytes;			/* used so far */
+} BroadcastLog;
+
+/* A writer's place. */
+typedef struct BroadcastReader
+{
+	Ring	   *ring;
+	dsa_area   *area;
+	dsa_pointer last;			/* the message read last */
+	uint64		version;
+} BroadcastReader;
+
+extern void broadcast_create(BroadcastLog *log, Ring *ring);
+extern uint64 broadcast_append(BroadcastLog *log, const char *data, Size length);
+
+extern void broadcast_attach(BroadcastReader *reader, Ring *ring);
+extern bool broadcast_read(BroadcastReader *reader, uint64 version,
+						   const char **data, Size *length);
+extern void broadcast_detach(dsa_area *area);
+
+#endif							/* WEFT_BROADCAST_H */

@@ -1,0 +1,33 @@
+/*
+ * failure.h
+ *	  An error on its way from the writer that met it to the leader.
+ */
+#ifndef WEFT_FAILURE_H
+#define WEFT_FAILURE_H
+
+#include "port/atomics.h"
+#include "utils/elog.h"
+
+/* Longer texts are cut. */
+#define FAILURE_TEXT_LEN 2048
+
+typedef struct Failure
+{
+	/*
+	 * Set last.  Only the writer of the oldest transaction reports a failure,
+	 * and it ends then, so there is never more than one.
+	 */
+	pg_atomic_uint32 reported;
+	int			sqlerrcode;
+	char		message[FAILURE_TEXT_LEN];
+	char		detail[FAILURE_TEXT_LEN];
+	char		hint[FAILURE_TEXT_LEN];
+	char		context[FAILURE_TEXT_LEN];
+} Failure;
+
+extern void failure_init(Failure *failure);
+extern void failure_report(Failure *failure, const ErrorData *error);
+extern bool failure_reported(Failure *failure);
+extern void failure_throw(Failure *failure) pg_attribute_noreturn();
+
+#endif							/* WEFT_FAILURE_H */

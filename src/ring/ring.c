@@ -1,0 +1,297 @@
+/*
+ * ring.c
+ *	  The shared-memory buffer between a leader and its writers.
+ *
+ * One leader appends, many writers read.  Ring positions are 64-bit numbers
+ * that only grow; a position's place in memory is its remainder by the size.
+ * A record is a header of 16 bytes and a payload, and is never cut by the end
+ * of the memory: a message that would be is split into two records, and so is
+ * one that does not fit into the space that is free (RING_MORE).
+ *
+ * Transactions get their seq in the order in which they committed on the
+ * publisher, and stand in the ring in that order, one behind the other.  The
+ * way of one of them, with who does it and what the next step relies on:
+ *
+ *	 leader  ring_begin		fills the descriptor transactions[seq].  The slot is
+ *							free because seq - RING_TRANSACTIONS is committed.
+ *	 leader  ring_append	copies records into free memory.
+ *	 leader  ring_publish	end := write position, then published := seq.  Happens
+ *							at ring_complete, or earlier if the transaction is
+ *							long or the leader must wait for space.
+ *	 writer  ring_take		taken := seq, by compare-and-exchange, so exactly one
+ *							writer gets it, and in the order of seq.
+ *	 writer  ring_read		reads up to "end", and waits there unless "complete".
+ *	 writer  (wait.c)		waits until committed = seq - 1, commits, sets
+ *							local_end, then committed := seq.
+ *	 leader  ring_used		memory up to the transaction's end is free again.
+ *
+ * Since space is released in commit order, the records of a transaction stay
+ * until it has committed, and a writer may apply it again from its beginning.
+ * The exception is a transaction that does not fit: its writer says, by moving
+ * "consumed", that it will not go back.  It may do so only once the transaction
+ * is the oldest, so the leader can look at the oldest transaction alone.
+ *
+ * Deadlock: the leader waits for space only after it has published what it
+ * wrote.  Whatever fills the ring is then taken, in order, by the writers; the
+ * oldest transaction waits for nobody but the leader, and if the ring is full
+ * of it, "consumed" frees it.
+ *
+ * If a process dies between any two of these steps, the leader ends, takes all
+ * writers with it and makes a new ring; the replication origin tells from where
+ * on transactions are asked for again.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "ring/ring.h"
+#include "ring/wait.h"
+#include "storage/proc.h"
+
+/* Turns weft.ring_size into the size of a ring's data. */
+uint64
+ring_bytes(int kilobytes)
+{
+	return pg_nextpower2_64((uint64) kilobytes * 1024);
+}
+
+/* How much shared memory a ring with so many bytes of data needs. */
+Size
+ring_shmem_size(uint64 bytes)
+{
+	return add_size(offsetof(Ring, data), bytes);
+}
+
+/* Initialises a ring in zeroed shared memory. */
+void
+ring_init(Ring *ring, uint64 bytes, int num_writers)
+{
+	ring->size = bytes;
+	ring->num_writers = num_writers;
+	ring->leader_procno = MyProcNumber;
+	ring->broadcast_first = InvalidDsaPointer;
+	pg_atomic_init_u64(&ring->broadcast_version, 0);
+	pg_atomic_init_u64(&ring->published.value, 0);
+	pg_atomic_init_u64(&ring->taken.value, 0);
+	pg_atomic_init_u64(&ring->committed.value, 0);
+	pg_atomic_init_u64(&ring->idle_writers.value, 0);
+	pg_atomic_init_u32(&ring->stop, 0);
+	pg_atomic_init_u64(&ring->leader_awaits, 0);
+	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	{
+		pg_atomic_init_u64(&ring->writer_awaits[i], 0);
+		ring->writer_procno[i] = INVALID_PROC_NUMBER;
+	}
+	failure_init(&ring->failure);
+	for (int i = 0; i < RING_TRANSACTIONS; i++)
+	{
+		RingTransaction *transaction = &ring->transactions[i];
+
+		pg_atomic_init_u64(&transaction->end, 0);
+		pg_atomic_init_u64(&transaction->consumed, 0);
+		pg_atomic_init_u32(&transaction->complete, 0);
+		pg_atomic_init_u32(&transaction->data_awaited, 0);
+	}
+}
+
+/*
+ * Finds out what the writers have released; returns the bytes in use.
+ */
+uint64
+ring_used(RingProducer *producer)
+{
+	Ring	   *ring = producer->ring;
+	uint64		committed = ring_committed(ring);
+	uint64		released = producer->released;
+
+	if (committed > 0)
+		released = Max(released,
+					   pg_atomic_read_u64(&ring_transaction(ring, committed)->end));
+	if (committed < producer->seq)
+		released = Max(released,
+					   pg_atomic_read_u64(&ring_transaction(ring, committed + 1)->consumed));
+
+	/* The memory is written again only after these reads. */
+	pg_memory_barrier();
+
+	producer->released = released;
+	return producer->write - released;
+}
+
+/*
+ * Opens the next transaction.  Returns false, with nothing changed, if there
+ * are too many in the ring already.
+ */
+bool
+ring_begin(RingProducer *producer, uint64 broadcast)
+{
+	Ring	   *ring = producer->ring;
+	RingTransaction *transaction;
+
+	Assert(!producer->open);
+	if (producer->seq + 1 - ring_committed(ring) >= RING_TRANSACTIONS)
+		return false;
+
+	producer->seq++;
+	producer->open = true;
+	producer->published = false;
+
+	transaction = ring_transaction(ring, producer->seq);
+	transaction->start = producer->write;
+	transaction->broadcast = broadcast;
+	transaction->writer = -1;
+	transaction->end_lsn = InvalidXLogRecPtr;
+	transaction->commit_time = 0;
+	transaction->local_end = InvalidXLogRecPtr;
+	pg_atomic_write_u64(&transaction->end, producer->write);
+	pg_atomic_write_u64(&transaction->consumed, 0);
+	pg_atomic_write_u32(&transaction->complete, 0);
+	pg_atomic_write_u32(&transaction->data_awaited, 0);
+	return true;
+}
+
+/*
+ * Appends a record to the open transaction, or as much of its payload as there
+ * is room for.  Returns how many bytes of the payload were taken; if that is
+ * not all of them, the caller publishes, waits for space and calls again with
+ * the rest.  A record without payload that finds no room returns SIZE_MAX.
+ */
+Size
+ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
+			uint64 number, const char *data, Size length)
+{
+	Ring	   *ring = producer->ring;
+	Size		done = 0;
+
+	do
+	{
+		uint64		offset = producer->write & (ring->size - 1);
+		uint64		room = ring->size - (producer->write - producer->released);
+		RingRecordHeader *header = (RingRecordHeader *) (ring->data + offset);
+		Size		part;
+
+		if (room < RING_ALIGNMENT + length - done)
+			room = ring->size - ring_used(producer);
+
+		/* Many tiny pieces would cost more than to wait for some room. */
+		if (room < Min(RING_ALIGNMENT + length - done, ring->size / 8))
+			return length == 0 ? SIZE_MAX : done;
+
+		room = Min(room, ring->size - offset);
+		part = Min(length - done, room - RING_ALIGNMENT);
+
+		header->length = part;
+		header->kind = kind;
+		header->flags = flags | (part < length - done ? RING_MORE : 0);
+		header->number = number;
+		memcpy(header + 1, data + done, part);
+
+		done += part;
+		producer->write += TYPEALIGN(RING_ALIGNMENT, RING_ALIGNMENT + part);
+	} while (done < length);
+
+	return done;
+}
+
+/*
+ * Makes what was appended to the open transaction readable.  The first time
+ * this also offers the transaction to the writers.
+ */
+void
+ring_publish(RingProducer *producer)
+{
+	Ring	   *ring = producer->ring;
+	RingTransaction *transaction = ring_transaction(ring, producer->seq);
+
+	/* The records, and the plain fields, before "end" and "published". */
+	pg_write_barrier();
+	pg_atomic_write_u64(&transaction->end, producer->write);
+
+	if (!producer->published)
+	{
+		producer->published = true;
+		pg_write_barrier();
+		pg_atomic_write_u64(&ring->published.value, producer->seq);
+		ring_wake_idle_writer(ring);
+	}
+	else
+		ring_wake_reader(ring, transaction);
+}
+
+/*
+ * Closes the open transaction: all its records are there.
+ */
+void
+ring_complete(RingProducer *producer, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	RingTransaction *transaction = ring_transaction(producer->ring, producer->seq);
+
+	Assert(producer->open);
+	transaction->end_lsn = end_lsn;
+	transaction->commit_time = commit_time;
+	pg_write_barrier();
+	pg_atomic_write_u64(&transaction->end, producer->write);
+	pg_write_barrier();
+	pg_atomic_write_u32(&transaction->complete, 1);
+	producer->open = false;
+	ring_publish(producer);
+}
+
+/*
+ * Takes the next transaction for a writer.  Returns its seq, or zero if there
+ * is none now.
+ */
+uint64
+ring_take(Ring *ring, int writer)
+{
+	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
+
+	for (;;)
+	{
+		if (taken >= pg_atomic_read_u64(&ring->published.value))
+			return 0;
+		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + 1))
+			break;
+	}
+	ring_transaction(ring, taken + 1)->writer = writer;
+	return taken + 1;
+}
+
+/* Puts a cursor to the beginning of a transaction that was taken. */
+void
+ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq)
+{
+	cursor->ring = ring;
+	cursor->seq = seq;
+	cursor->transaction = ring_transaction(ring, seq);
+	cursor->position = cursor->transaction->start;
+}
+
+/*
+ * Reads the next record.  The payload stays where it is, in the ring, until
+ * the transaction has committed or "consumed" has passed it.
+ */
+RingReadResult
+ring_read(RingCursor *cursor, const RingRecordHeader **header, const char **payload)
+{
+	RingTransaction *transaction = cursor->transaction;
+	const RingRecordHeader *record;
+
+	if (cursor->position == pg_atomic_read_u64(&transaction->end))
+	{
+		bool		complete = pg_atomic_read_u32(&transaction->complete) != 0;
+
+		/* "end" may have moved before "complete" was set: look again. */
+		pg_read_barrier();
+		if (cursor->position == pg_atomic_read_u64(&transaction->end))
+			return complete ? RING_READ_END : RING_READ_NOTHING_YET;
+	}
+	pg_read_barrier();
+
+	record = (const RingRecordHeader *)
+		(cursor->ring->data + (cursor->position & (cursor->ring->size - 1)));
+	*header = record;
+	*payload = (const char *) (record + 1);
+	cursor->position += TYPEALIGN(RING_ALIGNMENT, RING_ALIGNMENT + record->length);
+	return RING_READ_RECORD;
+}

@@ -1,0 +1,176 @@
+/*
+ * ring.h
+ *	  The shared-memory buffer between a leader and its writers.
+ *
+ * The protocol is described at the head of ring.c and wait.c.
+ */
+#ifndef WEFT_RING_H
+#define WEFT_RING_H
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "guc.h"
+#include "port/atomics.h"
+#include "ring/failure.h"
+#include "storage/dsm.h"
+#include "utils/dsa.h"
+
+/* Transactions that can be in the ring at a time; a power of two. */
+#define RING_TRANSACTIONS 16384
+
+/* Every record begins at a multiple of this. */
+#define RING_ALIGNMENT 16
+
+typedef enum RingRecordKind
+{
+	RING_MESSAGE,				/* payload is (part of) a message */
+	RING_BROADCAST,				/* catch up with the broadcast log up to
+								 * "number", then go on */
+} RingRecordKind;
+
+/* The message goes on in the next record. */
+#define RING_MORE		0x0001
+
+/*
+ * Whoever reads this record waits first until its transaction is the oldest;
+ * from there on the transaction is not applied a second time.
+ */
+#define RING_EXCLUSIVE	0x0002
+
+typedef struct RingRecordHeader
+{
+	uint32		length;			/* of the payload */
+	uint16		kind;			/* a RingRecordKind */
+	uint16		flags;
+	uint64		number;			/* RING_MESSAGE: seq that this depends on, or
+								 * 0; RING_BROADCAST: version */
+} RingRecordHeader;
+
+StaticAssertDecl(sizeof(RingRecordHeader) == RING_ALIGNMENT,
+				 "a record header fills one unit of alignment");
+
+/*
+ * A transaction in the ring.  The leader fills it in and publishes it; the
+ * fields below "complete" are set before "complete" is, and read after it.
+ */
+typedef struct RingTransaction
+{
+	uint64		start;			/* ring position of the first record */
+	uint64		broadcast;		/* version of the broadcast log it starts with */
+	pg_atomic_uint64 end;		/* records before this may be read */
+	pg_atomic_uint64 consumed;	/* the writer needs nothing before this */
+	pg_atomic_uint32 complete;	/* "end" is the end of the transaction */
+	pg_atomic_uint32 data_awaited;	/* writer sleeps until "end" moves */
+	int			writer;			/* who applies it, valid once taken */
+
+	XLogRecPtr	end_lsn;		/* on the publisher */
+	TimestampTz commit_time;	/* on the publisher */
+
+	/* Set by the writer before it advances Ring.committed. */
+	XLogRecPtr	local_end;		/* end of our commit record, or invalid */
+} RingTransaction;
+
+/* A field that is written often gets a cache line of its own. */
+typedef union RingCounter
+{
+	pg_atomic_uint64 value;
+	char		padding[PG_CACHE_LINE_SIZE];
+} RingCounter;
+
+typedef struct Ring
+{
+	uint64		size;			/* of data, in bytes; a power of two */
+	int			num_writers;
+	int			leader_procno;
+
+	/* The broadcast log; see broadcast.h. */
+	dsa_handle	broadcast_area;
+	dsa_pointer broadcast_first;	/* written before the version becomes 1 */
+	pg_atomic_uint64 broadcast_version;
+
+	/* Written by the leader: highest seq that may be taken. */
+	RingCounter published;
+
+	/* Written by the writers, in commit order: highest seq committed. */
+	RingCounter committed;
+
+	/* Written by any writer: highest seq taken. */
+	RingCounter taken;
+
+	/* Bit n: writer n sleeps because there was nothing to take. */
+	RingCounter idle_writers;
+
+	/* Set by the leader to send the writers home once they are idle. */
+	pg_atomic_uint32 stop;
+
+	/*
+	 * Who sleeps until "committed" has reached a number: the leader, the
+	 * writers.  Zero: not sleeping.
+	 */
+	pg_atomic_uint64 leader_awaits;
+	pg_atomic_uint64 writer_awaits[WEFT_MAX_WRITERS];
+	int			writer_procno[WEFT_MAX_WRITERS];
+
+	Failure		failure;
+
+	RingTransaction transactions[RING_TRANSACTIONS];
+	char		data[FLEXIBLE_ARRAY_MEMBER];
+} Ring;
+
+/* The leader's end of a ring. */
+typedef struct RingProducer
+{
+	Ring	   *ring;
+	uint64		write;			/* ring position of the next record */
+	uint64		released;		/* everything before this may be overwritten */
+	uint64		seq;			/* of the newest transaction */
+	bool		open;			/* that transaction is not complete yet */
+	bool		published;		/* and the writers know of it */
+} RingProducer;
+
+/* A writer's place in the transaction that it applies. */
+typedef struct RingCursor
+{
+	Ring	   *ring;
+	RingTransaction *transaction;
+	uint64		seq;
+	uint64		position;
+} RingCursor;
+
+typedef enum RingReadResult
+{
+	RING_READ_RECORD,
+	RING_READ_END,				/* of the transaction */
+	RING_READ_NOTHING_YET,
+} RingReadResult;
+
+extern uint64 ring_bytes(int kilobytes);
+extern Size ring_shmem_size(uint64 bytes);
+extern void ring_init(Ring *ring, uint64 bytes, int num_writers);
+
+extern bool ring_begin(RingProducer *producer, uint64 broadcast);
+extern Size ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
+						uint64 number, const char *data, Size length);
+extern void ring_publish(RingProducer *producer);
+extern void ring_complete(RingProducer *producer, XLogRecPtr end_lsn,
+						  TimestampTz commit_time);
+extern uint64 ring_used(RingProducer *producer);
+
+extern uint64 ring_take(Ring *ring, int writer);
+extern void ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq);
+extern RingReadResult ring_read(RingCursor *cursor, const RingRecordHeader **header,
+								const char **payload);
+
+static inline RingTransaction *
+ring_transaction(Ring *ring, uint64 seq)
+{
+	return &ring->transactions[seq & (RING_TRANSACTIONS - 1)];
+}
+
+static inline uint64
+ring_committed(Ring *ring)
+{
+	return pg_atomic_read_u64(&ring->committed.value);
+}
+
+#endif							/* WEFT_RING_H */

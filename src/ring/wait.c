@@ -1,0 +1,262 @@
+/*
+ * wait.c
+ *	  Sleeping and waking around a ring.
+ *
+ * All sleeping is on the process's own latch, and all of it follows one rule:
+ * whoever wants to sleep first writes down what for, then a full barrier, then
+ * looks once more whether it has happened; whoever makes it happen first makes
+ * it so, then a full barrier, then looks who has written down that he sleeps.
+ * One of the two always sees the other.  A latch set for nothing only costs a
+ * turn of the loop.
+ *
+ * What is written down where:
+ *	 a writer with nothing to do		its bit in idle_writers
+ *	 a writer that wants seq committed	writer_awaits[own number]
+ *	 a writer that wants more records	transaction->data_awaited
+ *	 the leader that wants seq committed	leader_awaits
+ *
+ * Writers wait for earlier transactions only, so among themselves no circle of
+ * waits can come to be here.  But a waiting writer holds row and table locks,
+ * and an earlier transaction may wait for those, directly or through sessions
+ * of users; no deadlock detector sees that.  So a writer wakes up on a timeout
+ * too, and asks give_up whether somebody must have its locks.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "port/pg_bitutils.h"
+#include "postmaster/interrupt.h"
+#include "ring/wait.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/spin.h"
+#include "utils/guc.h"
+#include "utils/wait_event.h"
+
+/* How often a sleeping writer asks give_up, in milliseconds. */
+#define GIVE_UP_CHECK_INTERVAL 10
+
+/* A commit takes some microseconds; sleeping and waking cost more. */
+#define SPINS_BEFORE_SLEEP 100
+
+static const char *const wait_event_names[] = {
+	[RING_WAIT_LEADER_MAIN] = "WeftLeaderMain",
+	[RING_WAIT_LEADER_SPACE] = "WeftLeaderSpace",
+	[RING_WAIT_LEADER_DRAIN] = "WeftLeaderDrain",
+	[RING_WAIT_WRITER_MAIN] = "WeftWriterMain",
+	[RING_WAIT_WRITER_DATA] = "WeftWriterData",
+	[RING_WAIT_WRITER_DEPENDENCY] = "WeftWriterDependency",
+	[RING_WAIT_WRITER_COMMIT_ORDER] = "WeftWriterCommitOrder",
+	[RING_WAIT_WRITER_RETRY] = "WeftWriterRetry",
+	[RING_WAIT_SUBSCRIPTION] = "WeftSubscription",
+};
+
+/* Returns what to give to WaitLatch for one of our wait events. */
+uint32
+ring_wait_event(RingWaitEvent event)
+{
+	static uint32 cached[lengthof(wait_event_names)];
+
+	if (cached[event] == 0)
+		cached[event] = WaitEventExtensionNew(wait_event_names[event]);
+	return cached[event];
+}
+
+static void
+wake(int procno)
+{
+	if (procno != INVALID_PROC_NUMBER)
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+/*
+ * Wakes one writer that has nothing to do, if there is one.  Lowest number
+ * first, so that under little load the same writer, with warm caches, does all.
+ */
+void
+ring_wake_idle_writer(Ring *ring)
+{
+	uint64		idle;
+
+	pg_memory_barrier();
+	idle = pg_atomic_read_u64(&ring->idle_writers.value);
+	while (idle != 0)
+	{
+		int			writer = pg_rightmost_one_pos64(idle);
+		uint64		bit = UINT64CONST(1) << writer;
+
+		if (pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit) & bit)
+		{
+			wake(ring->writer_procno[writer]);
+			return;
+		}
+		idle = pg_atomic_read_u64(&ring->idle_writers.value);
+	}
+}
+
+/* Wakes the writer of a transaction if it waits for more of it. */
+void
+ring_wake_reader(Ring *ring, RingTransaction *transaction)
+{
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&transaction->data_awaited) != 0)
+	{
+		pg_atomic_write_u32(&transaction->data_awaited, 0);
+		wake(ring->writer_procno[transaction->writer]);
+	}
+}
+
+/* Tells the writers to end as soon as they have nothing to do. */
+void
+ring_stop(Ring *ring)
+{
+	pg_atomic_write_u32(&ring->stop, 1);
+	pg_memory_barrier();
+	for (int i = 0; i < ring->num_writers; i++)
+		wake(ring->writer_procno[i]);
+}
+
+/*
+ * The leader wants its latch set once seq is committed; zero takes that back.
+ * The caller then looks at ring_committed() before it sleeps.
+ */
+void
+ring_await_commit(Ring *ring, uint64 seq)
+{
+	pg_atomic_write_u64(&ring->leader_awaits, seq);
+	pg_memory_barrier();
+}
+
+/*
+ * Records that the calling writer has committed transaction seq, which must be
+ * the oldest one, and wakes whoever waits for that.
+ */
+void
+ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end)
+{
+	uint64		awaited;
+
+	Assert(ring_committed(ring) == seq - 1);
+	ring_transaction(ring, seq)->local_end = local_end;
+	pg_write_barrier();
+	pg_atomic_write_u64(&ring->committed.value, seq);
+	pg_memory_barrier();
+
+	for (int i = 0; i < ring->num_writers; i++)
+	{
+		awaited = pg_atomic_read_u64(&ring->writer_awaits[i]);
+		if (awaited != 0 && awaited <= seq)
+			wake(ring->writer_procno[i]);
+	}
+	awaited = pg_atomic_read_u64(&ring->leader_awaits);
+	if (awaited != 0 && awaited <= seq)
+	{
+		pg_atomic_write_u64(&ring->leader_awaits, 0);
+		wake(ring->leader_procno);
+	}
+}
+
+static void
+writer_sleep(long timeout, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+
+	if (timeout >= 0)
+		events |= WL_TIMEOUT;
+	if (WaitLatch(MyLatch, events, timeout, wait_event) & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Waits for a transaction to apply and takes it.  Returns its seq, or zero if
+ * the writer is to end.
+ */
+uint64
+ring_wait_transaction(RingWaiter *waiter)
+{
+	Ring	   *ring = waiter->ring;
+	uint64		bit = UINT64CONST(1) << waiter->writer;
+
+	for (;;)
+	{
+		uint64		seq;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+
+		if ((seq = ring_take(ring, waiter->writer)) != 0)
+			return seq;
+
+		pg_atomic_fetch_or_u64(&ring->idle_writers.value, bit);
+		pg_memory_barrier();
+		seq = ring_take(ring, waiter->writer);
+		if (seq == 0 && pg_atomic_read_u32(&ring->stop) == 0)
+			writer_sleep(-1, ring_wait_event(RING_WAIT_WRITER_MAIN));
+		pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit);
+
+		if (seq != 0)
+			return seq;
+		if (pg_atomic_read_u32(&ring->stop) != 0)
+			return 0;
+	}
+}
+
+/*
+ * Waits until transaction seq is committed.  Returns false if give_up said to
+ * stop waiting.
+ */
+bool
+ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event)
+{
+	Ring	   *ring = waiter->ring;
+	bool		done;
+
+	for (int spins = 0; spins < SPINS_BEFORE_SLEEP; spins++)
+	{
+		if (ring_committed(ring) >= seq)
+		{
+			pg_read_barrier();
+			return true;
+		}
+		pg_spin_delay();
+	}
+
+	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], seq);
+	for (;;)
+	{
+		pg_memory_barrier();
+		done = ring_committed(ring) >= seq;
+		if (done || waiter->give_up(waiter->arg))
+			break;
+		writer_sleep(GIVE_UP_CHECK_INTERVAL, wait_event);
+	}
+	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
+	return done;
+}
+
+/*
+ * Waits until there is more to read of a transaction.  Returns false if
+ * give_up said to stop waiting.
+ */
+bool
+ring_wait_data(RingWaiter *waiter, RingCursor *cursor)
+{
+	RingTransaction *transaction = cursor->transaction;
+
+	for (;;)
+	{
+		pg_atomic_write_u32(&transaction->data_awaited, 1);
+		pg_memory_barrier();
+		if (pg_atomic_read_u64(&transaction->end) != cursor->position ||
+			pg_atomic_read_u32(&transaction->complete) != 0)
+			return true;
+		if (waiter->give_up(waiter->arg))
+			return false;
+		writer_sleep(GIVE_UP_CHECK_INTERVAL, ring_wait_event(RING_WAIT_WRITER_DATA));
+	}
+}

@@ -1,0 +1,52 @@
+/*
+ * wait.h
+ *	  Sleeping and waking around a ring.
+ */
+#ifndef WEFT_WAIT_H
+#define WEFT_WAIT_H
+
+#include "ring/ring.h"
+
+/*
+ * Asked from time to time while a writer waits.  If it returns true, the
+ * writer gives up waiting.
+ */
+typedef bool (*RingGiveUp) (void *arg);
+
+typedef struct RingWaiter
+{
+	Ring	   *ring;
+	int			writer;			/* own number */
+	RingGiveUp	give_up;
+	void	   *arg;			/* for give_up */
+} RingWaiter;
+
+/* Leader */
+extern void ring_wake_idle_writer(Ring *ring);
+extern void ring_wake_reader(Ring *ring, RingTransaction *transaction);
+extern void ring_stop(Ring *ring);
+extern void ring_await_commit(Ring *ring, uint64 seq);
+
+/* Writers */
+extern uint64 ring_wait_transaction(RingWaiter *waiter);
+extern bool ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event);
+extern bool ring_wait_data(RingWaiter *waiter, RingCursor *cursor);
+extern void ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end);
+
+/* Wait events, as pg_stat_activity shows them. */
+typedef enum RingWaitEvent
+{
+	RING_WAIT_LEADER_MAIN,
+	RING_WAIT_LEADER_SPACE,
+	RING_WAIT_LEADER_DRAIN,
+	RING_WAIT_WRITER_MAIN,
+	RING_WAIT_WRITER_DATA,
+	RING_WAIT_WRITER_DEPENDENCY,
+	RING_WAIT_WRITER_COMMIT_ORDER,
+	RING_WAIT_WRITER_RETRY,
+	RING_WAIT_SUBSCRIPTION,
+} RingWaitEvent;
+
+extern uint32 ring_wait_event(RingWaitEvent event);
+
+#endif							/* WEFT_WAIT_H */

@@ -1,0 +1,199 @@
+/*
+ * shmem.c
+ *	  The shared root: one entry for every subscription that is being applied.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "replication/logicallauncher.h"
+#include "shmem.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+typedef struct SharedRoot
+{
+	LWLock	   *lock;			/* held while an entry is claimed or given up */
+	int			num_entries;
+	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
+} SharedRoot;
+
+static SharedRoot *root = NULL;
+
+/*
+ * Every leader is one of the server's logical replication workers, so there
+ * can never be more of them than this.
+ */
+static int
+shmem_num_entries(void)
+{
+	return Max(max_logical_replication_workers, 1);
+}
+
+static Size
+shmem_size(void)
+{
+	return add_size(offsetof(SharedRoot, entries),
+					mul_size(shmem_num_entries(), sizeof(SubscriptionShared)));
+}
+
+/* Asks for our share of the main shared memory. */
+void
+shmem_request(void)
+{
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche("weft", 1);
+}
+
+/* Forgets what an earlier set of writers has left behind. */
+void
+shmem_reset_writers(SubscriptionShared *entry)
+{
+	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	{
+		pg_atomic_write_u32(&entry->writers[i].pid, 0);
+		pg_atomic_write_u32(&entry->writers[i].activity, WRITER_STARTING);
+		pg_atomic_write_u64(&entry->writers[i].seq, 0);
+		pg_atomic_write_u64(&entry->writers[i].remote_lsn, 0);
+	}
+}
+
+static void
+shmem_reset_counters(SubscriptionShared *entry)
+{
+	pg_atomic_write_u64(&entry->received_lsn, 0);
+	pg_atomic_write_u64(&entry->applied_lsn, 0);
+	pg_atomic_write_u64(&entry->applied_time, 0);
+	pg_atomic_write_u64(&entry->native_transactions, 0);
+	pg_atomic_write_u64(&entry->barriers, 0);
+	pg_atomic_write_u64(&entry->ring_size, 0);
+	pg_atomic_write_u64(&entry->ring_used, 0);
+	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	{
+		WriterShared *writer = &entry->writers[i];
+
+		pg_atomic_write_u64(&writer->transactions, 0);
+		pg_atomic_write_u64(&writer->changes, 0);
+		pg_atomic_write_u64(&writer->dependency_waits, 0);
+		pg_atomic_write_u64(&writer->order_waits, 0);
+		pg_atomic_write_u64(&writer->misspeculations, 0);
+	}
+}
+
+/* Creates the shared root, or finds it. */
+void
+shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	root = ShmemInitStruct("weft", shmem_size(), &found);
+	if (!found)
+	{
+		memset(root, 0, shmem_size());
+		root->lock = &GetNamedLWLockTranche("weft")->lock;
+		root->num_entries = shmem_num_entries();
+		for (int i = 0; i < root->num_entries; i++)
+		{
+			SpinLockInit(&root->entries[i].mutex);
+			shmem_reset_writers(&root->entries[i]);
+			shmem_reset_counters(&root->entries[i]);
+		}
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+shmem_require(void)
+{
+	if (root == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("weft is not loaded"),
+				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+int
+shmem_count(void)
+{
+	return root ? root->num_entries : 0;
+}
+
+SubscriptionShared *
+shmem_get(int index)
+{
+	Assert(index >= 0 && index < root->num_entries);
+	return &root->entries[index];
+}
+
+int
+shmem_index(const SubscriptionShared *entry)
+{
+	return entry - root->entries;
+}
+
+/*
+ * Returns the entry of the subscription, or NULL if nobody applies it now.
+ */
+SubscriptionShared *
+shmem_find(Oid subid)
+{
+	SubscriptionShared *result = NULL;
+
+	LWLockAcquire(root->lock, LW_SHARED);
+	for (int i = 0; i < root->num_entries && result == NULL; i++)
+		if (root->entries[i].subid == subid)
+			result = &root->entries[i];
+	LWLockRelease(root->lock);
+	return result;
+}
+
+/*
+ * Gives the calling leader an entry for its subscription, with all counters at
+ * zero.  Returns NULL if there is none left.
+ */
+SubscriptionShared *
+shmem_claim(Oid subid)
+{
+	SubscriptionShared *result = NULL;
+
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < root->num_entries; i++)
+	{
+		SubscriptionShared *entry = &root->entries[i];
+
+		if (!OidIsValid(entry->subid))
+		{
+			result = entry;
+			break;
+		}
+	}
+	if (result)
+	{
+		shmem_reset_writers(result);
+		shmem_reset_counters(result);
+		SpinLockAcquire(&result->mutex);
+		result->subid = subid;
+		result->leader_pid = MyProcPid;
+		result->num_writers = 0;
+		result->ring = DSM_HANDLE_INVALID;
+		result->native_reason[0] = '\0';
+		SpinLockRelease(&result->mutex);
+	}
+	LWLockRelease(root->lock);
+	return result;
+}
+
+/* Gives an entry back; no writer of it may be running any more. */
+void
+shmem_release(SubscriptionShared *entry)
+{
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	SpinLockAcquire(&entry->mutex);
+	entry->subid = InvalidOid;
+	entry->leader_pid = 0;
+	entry->num_writers = 0;
+	entry->ring = DSM_HANDLE_INVALID;
+	SpinLockRelease(&entry->mutex);
+	LWLockRelease(root->lock);
+}

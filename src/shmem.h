@@ -1,0 +1,97 @@
+/*
+ * shmem.h
+ *	  The shared root: one entry for every subscription that is being applied.
+ *
+ * An entry is claimed by a subscription's leader when it starts and given up
+ * when it ends.  Statistics are read from here by anybody, without a lock:
+ * they are atomics, and a reader that meets a change of leader sees a mixture
+ * of old and new at worst.
+ */
+#ifndef WEFT_SHMEM_H
+#define WEFT_SHMEM_H
+
+#include "access/xlogdefs.h"
+#include "guc.h"
+#include "port/atomics.h"
+#include "storage/dsm.h"
+#include "storage/spin.h"
+
+/* What a writer is doing, as weft.stat_writer shows it. */
+typedef enum WriterActivity
+{
+	WRITER_STARTING,
+	WRITER_IDLE,
+	WRITER_APPLYING,
+	WRITER_WAITING_FOR_DATA,
+	WRITER_WAITING_FOR_DEPENDENCY,
+	WRITER_WAITING_FOR_COMMIT_ORDER,
+	WRITER_RETRYING,
+	WRITER_EXITED,
+} WriterActivity;
+
+typedef struct WriterShared
+{
+	/* Zero until the writer has attached; written by the writer alone. */
+	pg_atomic_uint32 pid;
+	pg_atomic_uint32 activity;	/* a WriterActivity */
+
+	/* Position in the commit order of the current or last transaction. */
+	pg_atomic_uint64 seq;
+	pg_atomic_uint64 remote_lsn;	/* and its end on the publisher */
+
+	/* Counted since the leader started. */
+	pg_atomic_uint64 transactions;
+	pg_atomic_uint64 changes;
+	pg_atomic_uint64 dependency_waits;
+	pg_atomic_uint64 order_waits;
+	pg_atomic_uint64 misspeculations;
+} WriterShared;
+
+#define NATIVE_REASON_LEN 160
+
+typedef struct SubscriptionShared
+{
+	/*
+	 * Protects the plain fields.  They are written by the leader only, so the
+	 * leader reads them without it.
+	 */
+	slock_t		mutex;
+
+	Oid			subid;			/* InvalidOid while the entry is free */
+	Oid			dbid;
+	Oid			userid;			/* owner of the subscription */
+	int			leader_pid;
+	uint32		generation;		/* counts the sets of writers started here */
+	int			num_writers;	/* how many run now */
+	dsm_handle	ring;
+	RepOriginId origin;
+
+	/* Why the server's own path is in use; empty while it is not. */
+	char		native_reason[NATIVE_REASON_LEN];
+
+	pg_atomic_uint64 received_lsn;
+	pg_atomic_uint64 applied_lsn;
+	pg_atomic_uint64 applied_time;	/* commit time on the publisher */
+	pg_atomic_uint64 native_transactions;	/* applied by the leader itself */
+	pg_atomic_uint64 barriers;
+	pg_atomic_uint64 ring_size; /* in bytes; zero without a ring */
+	pg_atomic_uint64 ring_used;
+
+	WriterShared writers[WEFT_MAX_WRITERS];
+} SubscriptionShared;
+
+/* Fails with an ERROR and a hint where Weft was not preloaded. */
+extern void shmem_require(void);
+
+extern void shmem_request(void);
+extern void shmem_startup(void);
+
+extern SubscriptionShared *shmem_claim(Oid subid);
+extern void shmem_release(SubscriptionShared *entry);
+extern int	shmem_count(void);
+extern SubscriptionShared *shmem_get(int index);
+extern int	shmem_index(const SubscriptionShared *entry);
+extern SubscriptionShared *shmem_find(Oid subid);
+extern void shmem_reset_writers(SubscriptionShared *entry);
+
+#endif							/* WEFT_SHMEM_H */

@@ -1,0 +1,58 @@
+/*
+ * weft.c
+ *	  Entry: everything is put in its place while the postmaster loads us.
+ */
+#include "postgres.h"
+
+#include "api/subscription_options.h"
+#include "fmgr.h"
+#include "guc.h"
+#include "miscadmin.h"
+#include "num_writers.h"
+#include "receive/seam.h"
+#include "shmem.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+
+PG_MODULE_MAGIC;
+
+static shmem_request_hook_type previous_shmem_request_hook = NULL;
+static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
+
+static void
+request_shared_memory(void)
+{
+	if (previous_shmem_request_hook)
+		previous_shmem_request_hook();
+	shmem_request();
+}
+
+static void
+start_shared_memory(void)
+{
+	if (previous_shmem_startup_hook)
+		previous_shmem_startup_hook();
+	shmem_startup();
+}
+
+/* Called when the library is loaded. */
+void
+_PG_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("weft must be loaded when the server starts"),
+				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
+
+	guc_define();
+	num_writers_define();
+	subscription_options_install();
+
+	previous_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shared_memory;
+	previous_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = start_shared_memory;
+
+	seam_install();
+}

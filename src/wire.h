@@ -1,0 +1,176 @@
+/*
+ * wire.h
+ *	  Reading logical replication messages without trusting them.
+ *
+ * Everything here looks at bytes only: nothing is allocated, nothing thrown.
+ * A function that can meet damage returns NULL if there is none, else what is
+ * wrong, as a sentence without its full stop.
+ *
+ * "data" and "length" are a message from its type byte on.  Within a streamed
+ * transaction ("streamed") the type is followed by a transaction ID.
+ */
+#ifndef WEFT_WIRE_H
+#define WEFT_WIRE_H
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "port/pg_bswap.h"
+#include "replication/logicalproto.h"
+
+/* Marks a column of the replica identity in a RELATION message. */
+#define WIRE_KEY_COLUMN 0x01
+
+typedef struct WireCursor
+{
+	const char *next;
+	const char *end;
+	bool		failed;			/* something ran past the end */
+} WireCursor;
+
+typedef struct WireColumn
+{
+	char		status;			/* a LOGICALREP_COLUMN_* */
+	int			length;
+	const char *data;			/* not terminated */
+} WireColumn;
+
+/* An INSERT, UPDATE or DELETE; the tuples are not looked into. */
+typedef struct WireChange
+{
+	char		type;			/* a LogicalRepMsgType */
+	LogicalRepRelId relid;
+	char		old_kind;		/* 'K' key, 'O' all columns, 0 none */
+	WireCursor	tuples;			/* stands on the first tuple's column count */
+} WireChange;
+
+typedef struct WireRelation
+{
+	LogicalRepRelId relid;
+	const char *nspname;		/* empty means pg_catalog */
+	const char *relname;
+	char		replident;
+	int			natts;
+	WireCursor	attributes;		/* stands on the first column */
+} WireRelation;
+
+typedef struct WireAttribute
+{
+	bool		is_key;
+	const char *name;
+} WireAttribute;
+
+typedef struct WireBegin
+{
+	XLogRecPtr	final_lsn;
+	TimestampTz commit_time;
+	TransactionId xid;
+} WireBegin;
+
+typedef struct WireCommit
+{
+	XLogRecPtr	commit_lsn;
+	XLogRecPtr	end_lsn;
+	TimestampTz commit_time;
+} WireCommit;
+
+static inline void
+wire_start(WireCursor *cursor, const char *data, int length)
+{
+	cursor->next = data;
+	cursor->end = data + length;
+	cursor->failed = false;
+}
+
+static inline const char *
+wire_bytes(WireCursor *cursor, int length)
+{
+	const char *result = cursor->next;
+
+	if (length < 0 || cursor->end - cursor->next < length)
+	{
+		cursor->failed = true;
+		return NULL;
+	}
+	cursor->next += length;
+	return result;
+}
+
+static inline uint8
+wire_uint8(WireCursor *cursor)
+{
+	const char *bytes = wire_bytes(cursor, 1);
+
+	return bytes ? (uint8) *bytes : 0;
+}
+
+static inline uint16
+wire_uint16(WireCursor *cursor)
+{
+	const char *bytes = wire_bytes(cursor, 2);
+	uint16		result = 0;
+
+	if (bytes)
+		memcpy(&result, bytes, sizeof(result));
+	return pg_ntoh16(result);
+}
+
+static inline uint32
+wire_uint32(WireCursor *cursor)
+{
+	const char *bytes = wire_bytes(cursor, 4);
+	uint32		result = 0;
+
+	if (bytes)
+		memcpy(&result, bytes, sizeof(result));
+	return pg_ntoh32(result);
+}
+
+static inline uint64
+wire_uint64(WireCursor *cursor)
+{
+	const char *bytes = wire_bytes(cursor, 8);
+	uint64		result = 0;
+
+	if (bytes)
+		memcpy(&result, bytes, sizeof(result));
+	return pg_ntoh64(result);
+}
+
+/* Reads one column; false if what stands there is not one. */
+static inline bool
+wire_column(WireCursor *cursor, WireColumn *column)
+{
+	column->status = (char) wire_uint8(cursor);
+	column->length = 0;
+	column->data = NULL;
+	switch (column->status)
+	{
+		case LOGICALREP_COLUMN_NULL:
+		case LOGICALREP_COLUMN_UNCHANGED:
+			break;
+		case LOGICALREP_COLUMN_TEXT:
+		case LOGICALREP_COLUMN_BINARY:
+			column->length = (int) wire_uint32(cursor);
+			column->data = wire_bytes(cursor, column->length);
+			break;
+		default:
+			return false;
+	}
+	return !cursor->failed;
+}
+
+extern const char *wire_read_begin(const char *data, int length, WireBegin *begin);
+extern const char *wire_read_commit(const char *data, int length, WireCommit *commit);
+extern const char *wire_read_change(const char *data, int length, bool streamed,
+									WireChange *change);
+extern const char *wire_read_relation(const char *data, int length, bool streamed,
+									  WireRelation *relation);
+extern const char *wire_read_attribute(WireCursor *cursor, WireAttribute *attribute);
+extern const char *wire_read_truncate(const char *data, int length, bool streamed,
+									  int *nrelids, WireCursor *relids);
+extern const char *wire_check_tuple(WireCursor *cursor, int natts);
+extern const char *wire_check_other(const char *data, int length);
+
+extern int	wire_invalid_text(const char *data, int length, bool streamed);
+
+#endif							/* WEFT_WIRE_H */
