@@ -6,7 +6,8 @@
  * wrong then - an error, a conflict, somebody who needs our locks - may be only
  * because it is too early: it is rolled back, waits until it is the oldest, and
  * is applied again from its beginning.  Once it was the oldest when it began,
- * what goes wrong is real, and goes to the leader.
+ * what goes wrong is real, and goes to the leader.  To wait for a lock for long
+ * counts as going wrong, too: while we wait, we keep our own.
  *
  * There are two ways to become "final" in mid-transaction, both only when all
  * earlier ones are committed and nothing has gone wrong:
@@ -41,6 +42,13 @@
 
 /* A transaction that has read so much of the ring lets go of it if it can. */
 #define RELEASE_SHARE 8			/* one eighth */
+
+/*
+ * So long a speculative transaction waits for a lock, in milliseconds.  It may
+ * be a user's, held for hours, and an earlier transaction may need a lock of
+ * ours meanwhile.
+ */
+#define SPECULATIVE_LOCK_TIMEOUT 1000
 
 /* The buffer for messages that come in pieces may stay as large as this. */
 #define MESSAGE_KEPT (1024 * 1024)
@@ -385,6 +393,26 @@ guarded_attempt(void)
 	return result;
 }
 
+/* Lets a speculative transaction give up when it waits too long for a lock. */
+static void
+limit_lock_waits(bool limited)
+{
+	static int	configured;
+	static bool active = false;
+
+	if (limited == active)
+		return;
+	if (limited)
+	{
+		configured = LockTimeout;
+		if (configured == 0 || configured > SPECULATIVE_LOCK_TIMEOUT)
+			LockTimeout = SPECULATIVE_LOCK_TIMEOUT;
+	}
+	else
+		LockTimeout = configured;
+	active = limited;
+}
+
 /* Applies a transaction that the writer has taken from the ring. */
 void
 transaction_apply(uint64 seq)
@@ -395,6 +423,7 @@ transaction_apply(uint64 seq)
 	set_activity(WRITER_APPLYING);
 
 	writer.final = is_oldest();
+	limit_lock_waits(!writer.final);
 	if (guarded_attempt() == ATTEMPT_MISSPECULATED)
 	{
 		/* An attempt that gave up on its own has not been rolled back. */
@@ -406,12 +435,13 @@ transaction_apply(uint64 seq)
 			;					/* we hold no locks that anybody could want */
 		set_activity(WRITER_APPLYING);
 		writer.final = true;
+		limit_lock_waits(false);
 		if (guarded_attempt() == ATTEMPT_MISSPECULATED)
 			elog(ERROR, "oldest transaction gave up");
 	}
 
+	limit_lock_waits(false);
 	pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
 	set_activity(WRITER_IDLE);
-	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }

@@ -33,6 +33,9 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+/* Statistics are reported after so long without work, as the server does. */
+#define STATS_INTERVAL 1000L	/* ms */
+
 Writer		writer;
 
 static void
@@ -146,13 +149,31 @@ load_subscription(Oid subid)
 	SetConfigOption("synchronous_commit", "off", PGC_BACKEND, PGC_S_OVERRIDE);
 }
 
+/* Applies what there is to apply, until it is time to end. */
+static void
+work(void)
+{
+	for (;;)
+	{
+		bool		stats_pending = pgstat_report_stat(false) > 0;
+		uint64		seq = ring_wait_transaction(&writer.waiter,
+												stats_pending ? STATS_INTERVAL : -1);
+
+		if (seq != 0)
+			transaction_apply(seq);
+		else if (ring_stopping(writer.ring))
+			break;
+		else
+			pgstat_report_stat(true);
+	}
+}
+
 /* Entry point of the background worker. */
 void
 writer_main(Datum main_arg)
 {
 	char		origin_name[NAMEDATALEN];
 	ErrorContextCallback callback;
-	uint64		seq;
 	Oid			subid;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -184,8 +205,6 @@ writer_main(Datum main_arg)
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 
-	while ((seq = ring_wait_transaction(&writer.waiter)) != 0)
-		transaction_apply(seq);
-
+	work();
 	proc_exit(0);
 }

@@ -7,6 +7,7 @@
 #ifndef WEFT_WRITER_H
 #define WEFT_WRITER_H
 
+#include "compat.h"
 #include "lib/stringinfo.h"
 #include "ring/broadcast.h"
 #include "ring/ring.h"
@@ -39,7 +40,7 @@ typedef struct Writer
 extern Writer writer;
 
 /* writer.c */
-extern PGDLLEXPORT void writer_main(Datum main_arg) pg_attribute_noreturn();
+pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 
 /* transaction.c */
 extern void transaction_init(void);

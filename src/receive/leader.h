@@ -7,6 +7,7 @@
 #ifndef WEFT_LEADER_H
 #define WEFT_LEADER_H
 
+#include "compat.h"
 #include "postmaster/bgworker.h"
 #include "replication/walreceiver.h"
 #include "ring/broadcast.h"
@@ -14,6 +15,9 @@
 #include "ring/wait.h"
 #include "shmem.h"
 #include "utils/hsearch.h"
+
+/* 'w', start of the data, end of WAL, time; then the message itself. */
+#define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
 
 /* Where in the publisher's stream we are. */
 typedef enum StreamPosition
@@ -111,7 +115,15 @@ extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
 extern void leader_collect(void);
 extern void leader_sleep(pgsocket socket, RingWaitEvent event);
-extern void leader_damage(const char *message, const char *problem) pg_attribute_noreturn();
+extern void leader_look_around(void);
+extern void leader_hand_over(HandoverKind kind, char *message, int length);
+extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
+								 TimestampTz commit_time);
+pg_noreturn extern void leader_damage(const char *message, const char *problem);
+
+/* messages.c */
+extern void message_data(char *message, int length);
+extern void message_keepalive(char *message, int length);
 
 /* dispatch.c */
 extern void dispatch_begin(const char *message, int length);

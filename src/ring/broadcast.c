@@ -11,6 +11,7 @@
 
 #include "ring/broadcast.h"
 #include "storage/lwlock.h"
+#include "utils/memutils.h"
 
 typedef struct BroadcastMessage
 {
@@ -23,8 +24,11 @@ typedef struct BroadcastMessage
 void
 broadcast_create(BroadcastLog *log, Ring *ring)
 {
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
 	log->ring = ring;
 	log->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
+	MemoryContextSwitchTo(old);
 	dsa_pin_mapping(log->area);
 	log->last = InvalidDsaPointer;
 	log->version = 0;
@@ -60,8 +64,11 @@ broadcast_append(BroadcastLog *log, const char *data, Size length)
 void
 broadcast_attach(BroadcastReader *reader, Ring *ring)
 {
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
 	reader->ring = ring;
 	reader->area = dsa_attach(ring->broadcast_area);
+	MemoryContextSwitchTo(old);
 	dsa_pin_mapping(reader->area);
 	reader->last = InvalidDsaPointer;
 	reader->version = 0;

@@ -5,6 +5,7 @@
 #ifndef WEFT_FAILURE_H
 #define WEFT_FAILURE_H
 
+#include "compat.h"
 #include "port/atomics.h"
 #include "utils/elog.h"
 
@@ -28,6 +29,6 @@ typedef struct Failure
 extern void failure_init(Failure *failure);
 extern void failure_report(Failure *failure, const ErrorData *error);
 extern bool failure_reported(Failure *failure);
-extern void failure_throw(Failure *failure) pg_attribute_noreturn();
+pg_noreturn extern void failure_throw(Failure *failure);
 
 #endif							/* WEFT_FAILURE_H */

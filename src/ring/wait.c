@@ -156,24 +156,28 @@ ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end)
 	}
 }
 
-static void
+/* Returns false if the timeout, in milliseconds, is over; -1: no timeout. */
+static bool
 writer_sleep(long timeout, uint32 wait_event)
 {
 	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	int			occurred;
 
 	if (timeout >= 0)
 		events |= WL_TIMEOUT;
-	if (WaitLatch(MyLatch, events, timeout, wait_event) & WL_LATCH_SET)
+	occurred = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (occurred & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
+	return (occurred & WL_TIMEOUT) == 0;
 }
 
 /*
  * Waits for a transaction to apply and takes it.  Returns its seq, or zero if
- * the writer is to end.
+ * the timeout, in milliseconds, is over (-1: never), or the writer is to end.
  */
 uint64
-ring_wait_transaction(RingWaiter *waiter)
+ring_wait_transaction(RingWaiter *waiter, long timeout)
 {
 	Ring	   *ring = waiter->ring;
 	uint64		bit = UINT64CONST(1) << waiter->writer;
@@ -181,6 +185,7 @@ ring_wait_transaction(RingWaiter *waiter)
 	for (;;)
 	{
 		uint64		seq;
+		bool		timed_out = false;
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -195,15 +200,20 @@ ring_wait_transaction(RingWaiter *waiter)
 		pg_atomic_fetch_or_u64(&ring->idle_writers.value, bit);
 		pg_memory_barrier();
 		seq = ring_take(ring, waiter->writer);
-		if (seq == 0 && pg_atomic_read_u32(&ring->stop) == 0)
-			writer_sleep(-1, ring_wait_event(RING_WAIT_WRITER_MAIN));
+		if (seq == 0 && !ring_stopping(ring))
+			timed_out = !writer_sleep(timeout, ring_wait_event(RING_WAIT_WRITER_MAIN));
 		pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit);
 
-		if (seq != 0)
+		if (seq != 0 || timed_out || ring_stopping(ring))
 			return seq;
-		if (pg_atomic_read_u32(&ring->stop) != 0)
-			return 0;
 	}
+}
+
+/* Are the writers to end? */
+bool
+ring_stopping(Ring *ring)
+{
+	return pg_atomic_read_u32(&ring->stop) != 0;
 }
 
 /*

@@ -28,7 +28,8 @@ extern void ring_stop(Ring *ring);
 extern void ring_await_commit(Ring *ring, uint64 seq);
 
 /* Writers */
-extern uint64 ring_wait_transaction(RingWaiter *waiter);
+extern uint64 ring_wait_transaction(RingWaiter *waiter, long timeout);
+extern bool ring_stopping(Ring *ring);
 extern bool ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event);
 extern bool ring_wait_data(RingWaiter *waiter, RingCursor *cursor);
 extern void ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end);

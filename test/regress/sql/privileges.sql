@@ -1,0 +1,38 @@
+-- Who may do what
+CREATE EXTENSION weft;
+CREATE ROLE regress_weft_owner LOGIN;
+CREATE ROLE regress_weft_other LOGIN;
+GRANT pg_create_subscription TO regress_weft_owner;
+SELECT format('GRANT CREATE ON DATABASE %I TO regress_weft_owner', current_database()) \gexec
+
+SET ROLE regress_weft_owner;
+CREATE SUBSCRIPTION s CONNECTION 'dbname=nosuch password=secret' PUBLICATION p
+	WITH (connect = false, num_writers = 2);
+RESET ROLE;
+
+-- only the owner changes it or waits for it
+SET ROLE regress_weft_other;
+ALTER SUBSCRIPTION s SET (num_writers = 3);
+SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'num_writers=3';
+SELECT weft.wait_for_subscription('s', '1 s');
+-- everybody sees the views, and no connection string in them
+SELECT subname, leader_pid, num_writers FROM weft.stat_subscription;
+SELECT count(*) FROM weft.stat_writer;
+SELECT string_agg(v::text, '') ~ 'secret' AS secret_shown FROM weft.stat_subscription v;
+RESET ROLE;
+
+SET ROLE regress_weft_owner;
+ALTER SUBSCRIPTION s SET (num_writers = 3);
+SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'num_writers=4';
+RESET ROLE;
+SELECT label FROM pg_shseclabel WHERE provider = 'weft';
+
+-- null and unknown
+SELECT weft.wait_for_subscription(NULL, '1 s') IS NULL AS nothing;
+SELECT weft.wait_for_subscription('nosuch', '1 s');
+
+ALTER SUBSCRIPTION s SET (slot_name = NONE);
+DROP SUBSCRIPTION s;
+SELECT format('REVOKE CREATE ON DATABASE %I FROM regress_weft_owner', current_database()) \gexec
+DROP ROLE regress_weft_owner, regress_weft_other;
+DROP EXTENSION weft;
