@@ -9,6 +9,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_subscription.h"
 #include "commands/seclabel.h"
@@ -17,21 +19,11 @@
 #include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
-#include "access/table.h"
 
 #define LABEL_PROVIDER "weft"
 #define LABEL_PREFIX "num_writers="
 
-void
-num_writers_check(int num_writers)
-{
-	if (num_writers < 0 || num_writers > WEFT_MAX_WRITERS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%d is outside the valid range for parameter \"%s\" (%d .. %d)",
-						num_writers, "num_writers", 0, WEFT_MAX_WRITERS),
-				 errhint("Zero leaves the subscription to the server's own apply worker.")));
-}
+static object_access_hook_type previous_object_access_hook = NULL;
 
 /* Returns the number in a label, or NUM_WRITERS_DEFAULT if it is not one. */
 static int
@@ -87,11 +79,23 @@ check_label(const ObjectAddress *object, const char *label)
 	invalidate_subscription(object->objectId);
 }
 
+/* DROP SUBSCRIPTION leaves security labels behind; the OID may come back. */
+static void
+object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
+{
+	if (previous_object_access_hook)
+		previous_object_access_hook(access, classId, objectId, subId, arg);
+	if (access == OAT_DROP && classId == SubscriptionRelationId)
+		DeleteSharedSecurityLabel(objectId, classId);
+}
+
 /* Registers the label provider; called once, while the postmaster loads us. */
 void
 num_writers_define(void)
 {
 	register_label_provider(LABEL_PROVIDER, check_label);
+	previous_object_access_hook = object_access_hook;
+	object_access_hook = object_access;
 }
 
 /*

@@ -12,7 +12,4 @@ extern void num_writers_define(void);
 extern int	num_writers_get(Oid subid);
 extern void num_writers_set(Oid subid, int num_writers);
 
-/* Throws unless a subscription may have that number of writers. */
-extern void num_writers_check(int num_writers);
-
 #endif							/* WEFT_NUM_WRITERS_H */

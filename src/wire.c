@@ -81,7 +81,25 @@ wire_read_commit(const char *data, int length, WireCommit *commit)
 	commit->commit_time = wire_uint64(&cursor);
 	if (!cursor.failed && flags != 0)
 		return "the flags are unknown";
+	if (!cursor.failed && commit->end_lsn < commit->commit_lsn)
+		return "the end is before the commit";
 	return finish(&cursor);
+}
+
+/* Checks a TYPE message. */
+static const char *
+check_type(WireCursor *cursor)
+{
+	const char *name;
+	const char *problem;
+
+	wire_bytes(cursor, 4);
+	if (cursor->failed)
+		return TOO_SHORT;
+	if ((problem = read_string(cursor, &name)) != NULL ||
+		(problem = read_string(cursor, &name)) != NULL)
+		return problem;
+	return finish(cursor);
 }
 
 /*
@@ -215,6 +233,8 @@ wire_check_other(const char *data, int length)
 	wire_start(&cursor, data + 1, length - 1);
 	switch (data[0])
 	{
+		case LOGICAL_REP_MSG_TYPE:
+			return check_type(&cursor);
 		case LOGICAL_REP_MSG_ORIGIN:
 			return check_string_behind(&cursor, 8);
 		case LOGICAL_REP_MSG_BEGIN_PREPARE:

@@ -10,12 +10,27 @@
 #include "api/subscription_options.h"
 #include "commands/defrem.h"
 #include "commands/subscriptioncmds.h"
+#include "guc.h"
 #include "nodes/parsenodes.h"
 #include "num_writers.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
+
+static int
+read_num_writers(DefElem *option)
+{
+	if (option->arg == NULL || !IsA(option->arg, Integer) ||
+		intVal(option->arg) < 0 || intVal(option->arg) > WEFT_MAX_WRITERS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for subscription parameter \"%s\": \"%s\"",
+						option->defname, option->arg ? defGetString(option) : ""),
+				 errhint("Use an integer in the range %d .. %d; zero leaves the subscription to the server's own apply worker.",
+						 0, WEFT_MAX_WRITERS)));
+	return intVal(option->arg);
+}
 
 /*
  * Removes num_writers from a list of options; returns its value, or
@@ -41,8 +56,7 @@ take_num_writers(List **options)
 			ereport(ERROR,
 					(errcode(ERRCODE_SYNTAX_ERROR),
 					 errmsg("conflicting or redundant options")));
-		result = defGetInt32(option);
-		num_writers_check(result);
+		result = read_num_writers(option);
 	}
 	*options = others;
 	return result;

@@ -188,7 +188,7 @@ check_text(const char *message, int length)
 				 errmsg("invalid logical replication message for subscription \"%s\"",
 						MySubscription->name),
 				 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
-						   logicalrep_message_type((LogicalRepMsgType) message[0]),
+						   logicalrep_message_type((LogicalRepMsgType) (uint8) message[0]),
 						   LSN_FORMAT_ARGS(writer.final_lsn), column,
 						   GetDatabaseEncodingName()),
 				 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));

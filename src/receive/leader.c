@@ -241,7 +241,7 @@ leader_damage(const char *message, const char *problem)
 			 errmsg("invalid logical replication message for subscription \"%s\"",
 					MySubscription->name),
 			 errdetail("Message \"%s\" at LSN %X/%X: %s.",
-					   message ? logicalrep_message_type((LogicalRepMsgType) message[0]) : "",
+					   message ? logicalrep_message_type((LogicalRepMsgType) (uint8) message[0]) : "",
 					   LSN_FORMAT_ARGS(leader.message_lsn), problem),
 			 errhint("Nothing of this transaction has been applied. Check the publisher and what lies between it and this server.")));
 }
@@ -389,6 +389,14 @@ deliverable(void)
 		 leader.message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_STOP);
 }
 
+/* The stream has ended in the middle of a transaction. */
+static void
+drop_open_transaction(void)
+{
+	leader_drain(leader.producer.seq - 1);
+	writers_stop();
+}
+
 /*
  * Takes the next message from the publisher.  Returns false if there is none
  * and the server's apply loop may wait for one.
@@ -421,7 +429,11 @@ next_message(pgsocket *wait_fd)
 		/* Others are ignored, as the server does. */
 	}
 	else if (length < 0)
+	{
+		if (leader.producer.open)
+			drop_open_transaction();
 		leader_hand_over(HANDOVER_END, NULL, 0);
+	}
 	else if (leader_drained())
 	{
 		if (leader.position != BETWEEN_TRANSACTIONS)

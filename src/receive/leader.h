@@ -62,6 +62,7 @@ typedef struct Leader
 	StreamPosition position;
 	XLogRecPtr	message_lsn;	/* of the message at hand */
 	XLogRecPtr	final_lsn;		/* of the current transaction */
+	bool		changes_seen;	/* in the current transaction */
 	XLogRecPtr	received_lsn;	/* end of what has arrived */
 
 	/*

@@ -44,6 +44,7 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 	}
 
 	leader.final_lsn = begin.final_lsn;
+	leader.changes_seen = false;
 	if (leader.num_writers == 0 || leader.parallel_streams > 0 ||
 		!XLogRecPtrIsInvalid(MySubscription->skiplsn))
 	{
@@ -119,12 +120,14 @@ transaction_message(char *message, int length, const char *payload, int payload_
 {
 	bool		native = leader.position != IN_TRANSACTION;
 	StringInfoData relation;
+	const char *problem;
 
 	switch (payload[0])
 	{
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
+			leader.changes_seen = true;
 			if (native)
 				check_native_change(payload, payload_length, false);
 			else
@@ -132,6 +135,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		case LOGICAL_REP_MSG_TRUNCATE:
+			leader.changes_seen = true;
 			if (native)
 				check_native_change(payload, payload_length, false);
 			else
@@ -151,10 +155,16 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			}
 			break;
 
-		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_ORIGIN:
+			if (leader.changes_seen)
+				leader_damage(payload, "the message comes behind a change");
+			/* FALLTHROUGH */
+		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
 			/* Nothing to apply. */
+			problem = wire_check_other(payload, payload_length);
+			if (problem)
+				leader_damage(payload, problem);
 			break;
 
 		default:
@@ -215,8 +225,15 @@ stream_start(const char *payload, int payload_length)
 	leader.stream_xid = wire_uint32(&cursor);
 	if (!TransactionIdIsValid(leader.stream_xid))
 		leader_damage(payload, "the transaction ID is missing");
-	if (wire_uint8(&cursor) == 1 && MyLogicalRepWorker->parallel_apply)
-		leader.parallel_streams++;
+	if (wire_uint8(&cursor) == 1)
+	{
+		if (!relations_stream_begin(leader.stream_xid))
+			leader_damage(payload, "the transaction has begun already");
+		if (MyLogicalRepWorker->parallel_apply)
+			leader.parallel_streams++;
+	}
+	else if (!relations_stream_open(leader.stream_xid))
+		leader_damage(payload, "the transaction has not begun");
 	leader.position = IN_STREAM_BLOCK;
 }
 
@@ -248,6 +265,8 @@ stream_end(char *message, int length, const char *payload, int payload_length)
 		}
 	}
 
+	if (!relations_stream_open(xid))
+		leader_damage(payload, "the transaction has not begun");
 	if (payload[0] != LOGICAL_REP_MSG_STREAM_ABORT || wire_uint32(&cursor) == xid)
 	{
 		relations_stream_end(xid, payload[0] != LOGICAL_REP_MSG_STREAM_ABORT);
@@ -292,6 +311,7 @@ outer_message(char *message, int length, const char *payload, int payload_length
 	{
 		case LOGICAL_REP_MSG_BEGIN_PREPARE:
 			leader_look_around();
+			leader.changes_seen = false;
 			leader.position = IN_PREPARED_TRANSACTION;
 			leader_hand_over(HANDOVER_MESSAGE, message, length);
 			break;

@@ -39,7 +39,7 @@
 #include "utils/syscache.h"
 #include "wire.h"
 
-/* RELATION messages of a streamed transaction, until it has ended. */
+/* A streamed transaction that has not ended, with its RELATION messages. */
 typedef struct StreamedRelations
 {
 	TransactionId xid;			/* hash key */
@@ -184,22 +184,36 @@ relations_message(const char *message, int length)
 	}
 }
 
+/* A streamed transaction begins; returns false if it has begun already. */
+bool
+relations_stream_begin(TransactionId xid)
+{
+	bool		found;
+	StreamedRelations *entry = hash_search(streamed, &xid, HASH_ENTER, &found);
+
+	if (!found)
+		entry->messages = NIL;
+	return !found;
+}
+
+/* Has a streamed transaction begun, and not ended? */
+bool
+relations_stream_open(TransactionId xid)
+{
+	return hash_search(streamed, &xid, HASH_FIND, NULL) != NULL;
+}
+
 /*
- * Keeps a RELATION message of a streamed transaction.  If it commits, the
- * publisher takes it for known afterwards.
+ * Keeps a RELATION message of a streamed transaction that is open.  If it
+ * commits, the publisher takes it for known afterwards.
  */
 void
 relations_streamed_message(TransactionId xid, const char *message, int length)
 {
-	StreamedRelations *entry;
+	StreamedRelations *entry = hash_search(streamed, &xid, HASH_FIND, NULL);
 	MemoryContext old = MemoryContextSwitchTo(leader.context);
-	StringInfo	copy;
-	bool		found;
+	StringInfo	copy = makeStringInfo();
 
-	entry = hash_search(streamed, &xid, HASH_ENTER, &found);
-	if (!found)
-		entry->messages = NIL;
-	copy = makeStringInfo();
 	appendStringInfoChar(copy, message[0]);
 	appendBinaryStringInfo(copy, message + 1 + sizeof(TransactionId),
 						   length - 1 - sizeof(TransactionId));
@@ -214,8 +228,6 @@ relations_stream_end(TransactionId xid, bool committed)
 	StreamedRelations *entry = hash_search(streamed, &xid, HASH_FIND, NULL);
 	ListCell   *cell;
 
-	if (entry == NULL)
-		return;
 	foreach(cell, entry->messages)
 	{
 		StringInfo	message = lfirst(cell);

@@ -48,6 +48,8 @@ typedef struct LeaderRelation
 
 extern void relations_init(void);
 extern void relations_message(const char *message, int length);
+extern bool relations_stream_begin(TransactionId xid);
+extern bool relations_stream_open(TransactionId xid);
 extern void relations_streamed_message(TransactionId xid, const char *message, int length);
 extern void relations_stream_end(TransactionId xid, bool committed);
 extern LeaderRelation *relations_find(LogicalRepRelId relid);

@@ -17,9 +17,11 @@
 #include "receive/dependency.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 #include "storage/shmem.h"
 
 /*
@@ -50,6 +52,25 @@ stay_native(const char *reason, const char *hint)
 			(errmsg("subscription \"%s\" is applied without parallel writers: %s",
 					MySubscription->name, reason),
 			 hint ? errhint("%s", hint) : 0));
+}
+
+/*
+ * How many writers there is place for.  Some background workers are left for
+ * the synchronisation of tables, which otherwise would never begin.
+ */
+static int
+count_places(void)
+{
+	int			result = -Max(max_sync_workers_per_subscription, 1);
+
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		PGPROC	   *proc = GetPGProcByNumber(i);
+
+		if (proc->procgloballist == &ProcGlobal->bgworkerFreeProcs && proc->pid == 0)
+			result++;
+	}
+	return Max(result, 0);
 }
 
 /* Registers one writer; returns false if there is no place for it. */
@@ -123,7 +144,7 @@ drop_ring(void)
 	broadcast_detach(leader.broadcast.area);
 	dsm_detach(leader.segment);
 	leader.segment = NULL;
-	leader.producer.ring = NULL;
+	memset(&leader.producer, 0, sizeof(leader.producer));
 }
 
 /*
@@ -135,6 +156,7 @@ writers_start(int count)
 {
 	SubscriptionShared *shared = leader.shared;
 	MemoryContext old;
+	int			possible;
 
 	Assert(leader.num_writers == 0);
 	leader.started_for = count;
@@ -158,7 +180,8 @@ writers_start(int count)
 	SpinLockRelease(&shared->mutex);
 
 	old = MemoryContextSwitchTo(leader.context);
-	while (leader.num_writers < count && register_writer(leader.num_writers))
+	possible = Min(count, count_places());
+	while (leader.num_writers < possible && register_writer(leader.num_writers))
 		leader.num_writers++;
 	MemoryContextSwitchTo(old);
 

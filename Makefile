@@ -1,0 +1,53 @@
+EXTENSION = weft
+MODULE_big = weft
+PGFILEDESC = "weft - parallel apply for logical replication"
+DATA = $(wildcard sql/weft--*.sql)
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+PG_CPPFLAGS = -I$(srcdir)/src
+PG_CFLAGS = -Wall
+
+# These set up what they need, the server included, so that they need no
+# pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
+# already, TESTS='test/tap/003*.pl' some of the tests.
+tool_goals = demo check check-regress check-isolation check-tap check-core bench indent
+
+ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
+
+PG_CONFIG ?= pg_config
+pg_version := $(shell $(PG_CONFIG) --version)
+ifeq ($(shell expr '$(pg_version)' : 'PostgreSQL \([0-9]*\)' '>=' 17),0)
+$(error Weft needs PostgreSQL 17 or later, $(PG_CONFIG) belongs to $(or $(pg_version),no server: give one, as in make PG_CONFIG=/path/to/pg_config))
+endif
+
+# Nothing here is called within a query plan, so bitcode would be of no use.
+override with_llvm = no
+
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# PGXS does not find out by itself which headers an object depends on.
+$(OBJS): $(wildcard src/*.h src/*/*.h)
+
+endif
+
+ifneq ($(filter $(tool_goals),$(MAKECMDGOALS)),)
+
+.PHONY: $(tool_goals)
+
+demo:
+	@tools/setup.sh release python tools/demo.py
+
+check:
+	@tools/setup.sh assert python tools/run-check.py static regress isolation tap core
+
+check-regress check-isolation check-tap check-core: check-%:
+	@tools/setup.sh assert python tools/run-check.py $*
+
+bench:
+	@tools/setup.sh release python bench/run.py
+
+indent: SHELL = /bin/bash
+indent:
+	@set -o pipefail; tools/setup.sh assert tools/indent.sh | patch -p1
+
+endif

@@ -1,0 +1,82 @@
+"""pgbench: fills the tables, and makes the load."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .arguments import Options
+from .server import BenchError, Server
+
+
+@contextmanager
+def pgbench(server: Server, *arguments: str) -> Iterator[Iterator[str]]:
+    """Runs pgbench and gives what it says, as it comes; ends it if the caller does not wait."""
+    process = subprocess.Popen(
+        ("pgbench", *server.socket_options, *arguments, "postgres"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, text=True,
+    )  # fmt: skip
+    said: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in process.stdout:
+            said.append(line)
+            yield line
+
+    try:
+        yield lines()
+        said += process.stdout.readlines()
+        if process.wait() != 0:
+            raise BenchError("pgbench failed:\n" + "".join(said[-10:]))
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def filled_percent(line: str) -> int | None:
+    """How far "pgbench -i -q" has filled the accounts."""
+    found = re.search(r"tuples \((\d+)%\)", line)
+    return int(found[1]) if found else None
+
+
+def progress_rate(line: str) -> float | None:
+    """Transactions in the second that a line of "pgbench -P 1" is about."""
+    found = re.match(r"progress: [\d.]+ s, ([\d.]+) tps", line)
+    return float(found[1]) if found else None
+
+
+def processed(line: str) -> int | None:
+    found = re.match(r"number of transactions actually processed: (\d+)", line)
+    return int(found[1]) if found else None
+
+
+def fill_tables(server: Server, scale: int, at: Callable[[float], None]) -> None:
+    with pgbench(server, "-i", "-q", "-s", str(scale)) as lines:
+        for line in lines:
+            percent = filled_percent(line)
+            if percent is not None:
+                at(percent)
+
+
+def run_transactions(
+    server: Server, options: Options, seed: int, at: Callable[[float], None]
+) -> int:
+    """Runs TPC-B transactions; gives their number.  The seed decides which rows they touch."""
+    done, finished = 0.0, 0
+    with pgbench(
+        server, "-n", "-M", "prepared", "-P", "1", f"--random-seed={seed}",
+        "-c", str(options.clients), "-j", str(min(options.clients, os.cpu_count() or 1)),
+        "-t", str(options.transactions_per_client),
+    ) as lines:  # fmt: skip
+        for line in lines:
+            done += progress_rate(line) or 0
+            finished = processed(line) or finished
+            at(done)
+    if finished != options.transactions_per_client * options.clients:
+        raise BenchError(f"pgbench processed {finished:,} transactions only")
+    return finished

@@ -1,0 +1,106 @@
+"""What runs, how far it is, what is left: bars in a terminal, else lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+# Without a terminal, in seconds: how often a step says how far it is, and from when on it says
+# how long it took.
+REPORT_INTERVAL = 10
+WORTH_A_LINE = 2
+
+
+class Steps:
+    def __init__(self, console: Console):
+        self.console = console
+        # Few refreshes: what is drawn takes processor time from what is measured.
+        self.bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=2,
+            disable=not console.is_terminal,
+        )
+        self.whole = None
+        self.label = ""
+        self.title = ""
+
+    def __enter__(self) -> Steps:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.bars.stop()
+
+    @contextmanager
+    def all_of(self, what: str, passes: int) -> Iterator[None]:
+        """The bar for everything, counted in passes."""
+        self.title = what
+        self.whole = self.bars.add_task(f"[bold]{what}", total=passes)
+        yield
+        self.bars.remove_task(self.whole)
+        self.label = ""
+
+    def now(self, label: str) -> None:
+        """Names what the next steps belong to."""
+        self.label = label
+        self.bars.update(self.whole, description=f"[bold]{self.title}[/] {label}")
+
+    def pass_done(self) -> None:
+        self.bars.advance(self.whole)
+
+    @contextmanager
+    def step(self, what: str, total: float | None = None) -> Iterator[Step]:
+        step = Step(self, what, total)
+        yield step
+        step.end()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+
+class Step:
+    def __init__(self, steps: Steps, what: str, total: float | None):
+        self.steps = steps
+        self.what = what
+        self.total = total
+        self.start = self.reported = time.monotonic()
+        self.task = steps.bars.add_task(f"  {what}", total=total)
+
+    def at(self, done: float) -> None:
+        """Says how far the step is."""
+        if not self.steps.bars.disable:
+            self.steps.bars.update(self.task, completed=done)
+            return
+        now = time.monotonic()
+        if self.total and now - self.reported > REPORT_INTERVAL:
+            self.reported = now
+            self.say(f"{self.what}: {done / self.total:.0%}")
+
+    def end(self) -> None:
+        self.steps.bars.remove_task(self.task)
+        seconds = time.monotonic() - self.start
+        if self.steps.bars.disable and seconds >= WORTH_A_LINE:
+            self.say(f"{self.what} ({seconds:.1f} s)")
+
+    def say(self, text: str) -> None:
+        self.steps.say(f"  {self.steps.label}: {text}" if self.steps.label else f"  {text}")

@@ -1,0 +1,147 @@
+"""Throwaway servers, reached only through a socket in a directory of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+from pathlib import Path
+
+import psycopg
+
+TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+
+
+class BenchError(Exception):
+    """Something went wrong that makes the figures that would follow worthless."""
+
+
+def run(*command: str, to_the_end: bool = False) -> str:
+    """Gives what the command says.  When we are interrupted, so is the command, unless it is to
+    run to its end."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True, text=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate()
+    finally:
+        if process.poll() is None and not to_the_end:
+            process.terminate()
+        process.wait()
+    if process.returncode != 0:
+        raise BenchError(f"{command[0]} failed:\n{output}".rstrip())
+    return output
+
+
+class Server:
+    """One server; its data directory may come from initdb or from a copy."""
+
+    def __init__(self, name: str, data: Path, socket: Path):
+        self.name = name
+        self.data = data
+        self.log = data.with_name(f"{data.name}.log")
+        self.socket = socket
+        self.socket_options = ("-h", str(socket), "-p", "5432", "-U", "postgres")
+        self.conninfo = f"host={socket} port=5432 user=postgres dbname=postgres"
+
+    def create(self) -> None:
+        run("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
+            "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write("include = 'bench.conf'\n")
+
+    def start(self, settings: dict[str, object]) -> None:
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": self.socket,
+            "cluster_name": f"weft bench {self.name}",
+            **settings,
+        }
+        lines = (f"{name} = '{value}'\n" for name, value in settings.items())
+        (self.data / "bench.conf").write_text("".join(lines))
+        self.socket.mkdir(exist_ok=True)
+        try:
+            # Interrupted, it could leave a server that has no pid file yet.
+            run("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log), "-t", "120",
+                to_the_end=True)  # fmt: skip
+        except BenchError as error:
+            raise BenchError(f"{error}\n{self.log.read_text()}") from None
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops this server, and no other: pg_ctl knows it by the pid file in its directory."""
+        if (self.data / "postmaster.pid").exists():
+            run("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-t", "300")
+
+    def abandon(self) -> None:
+        """Stops it in whatever state it is; for the way out, so it never fails."""
+        if (self.data / "postmaster.pid").exists():
+            subprocess.run(
+                ("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate"),
+                stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True,
+            )  # fmt: skip
+
+    def connect(self) -> psycopg.Connection:
+        return psycopg.connect(self.conninfo, autocommit=True)
+
+    def execute(self, statement: str, parameters=()) -> list[tuple]:
+        with self.connect() as connection:
+            cursor = connection.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def value(self, statement: str, parameters=()):
+        return self.execute(statement, parameters)[0][0]
+
+    def complaints(self) -> list[str]:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return [line for line in lines if re.search(r"(ERROR|FATAL|PANIC|WARNING): ", line)][-10:]
+
+    def vacuum_and_checkpoint(self) -> None:
+        with self.connect() as connection:
+            connection.execute(f"VACUUM {', '.join(TABLES)}")
+            connection.execute("CHECKPOINT")
+
+    def prewarm(self) -> None:
+        """Reads the tables into the buffers, as they would be if they had just been filled."""
+        self.execute(
+            "SELECT pg_prewarm(oid) FROM pg_class WHERE relkind IN ('r', 'i') "
+            "AND (relname = ANY (%(tables)s) "
+            "OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = ANY "
+            "(%(tables)s::regclass[])))",
+            {"tables": list(TABLES)},
+        )
+
+    def fingerprint(self) -> dict[str, tuple[int, int]]:
+        """Row count and sum of row hashes of each table: no order, so no sort."""
+        with self.connect() as connection:
+            return {
+                table: connection.execute(
+                    f"SELECT count(*), coalesce(sum(hashtext(t::text)), 0)::bigint FROM {table} t"
+                ).fetchone()
+                for table in TABLES
+            }
+
+
+def at_once(*functions) -> list:
+    """Runs functions side by side.  An interruption does not wait for them: the servers that
+    they talk to are stopped next, which ends them."""
+    results: list = [None] * len(functions)
+    errors: list[BaseException] = []
+
+    def call(number: int) -> None:
+        try:
+            results[number] = functions[number]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=call, args=(number,), daemon=True)
+        for number in range(len(functions))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

@@ -1,0 +1,325 @@
+# Local users and writers in each other's way.
+#
+# A writer that has applied its transaction waits for all earlier ones, with
+# its locks held.  When an earlier one cannot go on without these locks, be it
+# directly or because a local user is in between, nobody but the writer knows
+# of the cycle.  It must give way at once and without an error for anybody.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use WeftTest;
+
+# Weft aims at a second or two; the machine may be busy with other things.
+my $limit = 5;
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber', conf => 'deadlock_timeout = 1s');
+my @tables = qw(a b codes bulk);
+
+query_all([ $pub, $sub ], <<EOS);
+CREATE TABLE a (id int PRIMARY KEY, v int);
+CREATE TABLE b (id int PRIMARY KEY, v int);
+CREATE TABLE codes (id int PRIMARY KEY, code int UNIQUE);
+CREATE TABLE bulk (id int PRIMARY KEY, t text);
+EOS
+query($pub, <<EOS);
+INSERT INTO a SELECT i, 0 FROM generate_series(1, 10) i;
+INSERT INTO b SELECT i, 0 FROM generate_series(1, 10) i;
+INSERT INTO codes SELECT i, i FROM generate_series(1, 10) i;
+CREATE PUBLICATION pub FOR ALL TABLES;
+EOS
+subscribe($pub, $sub, 'sub', 'pub');
+warm_up();
+
+my $local = $sub->background_psql('postgres');
+my $serial = 0;
+
+# The first transaction that changes a table waits for all before it, so have
+# each table changed once.
+sub warm_up
+{
+	wait_for_apply($pub, $sub, 'sub');
+	query($pub, "UPDATE $_ SET id = id WHERE id = 10") foreach @tables;
+	query($pub, "INSERT INTO bulk VALUES (0)");
+	query($pub, "DELETE FROM bulk");
+	wait_for_apply($pub, $sub, 'sub');
+	return;
+}
+
+# Wait until somebody other than the session $local has the row locked.  With
+# the native worker nobody ever runs ahead.
+sub row_is_locked
+{
+	my ($table, $id) = @_;
+	return unless weft();
+	poll($sub,
+		"SELECT NOT EXISTS (SELECT FROM $table WHERE id = $id FOR UPDATE SKIP LOCKED)"
+	);
+	return;
+}
+
+# Wait until an apply process waits for a lock of the session $local.
+sub apply_is_blocked
+{
+	my $pid = $local->query_safe('SELECT pg_backend_pid()');
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker') AND $pid = ANY (pg_blocking_pids(pid)))"
+	);
+	return;
+}
+
+# The local user's next command must succeed in time, and so must everything
+# else after his commit.
+sub goes_through
+{
+	my ($sql, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $start = time;
+	$local->query_safe($sql);
+	cmp_ok(time - $start, '<', $limit, "$what: the local user goes on");
+
+	$start = time;
+	$local->query_safe('COMMIT');
+	wait_for_apply($pub, $sub, 'sub');
+	cmp_ok(time - $start, '<', $limit, "$what: then the writers go on");
+	same_tables($pub, $sub, \@tables, "$what: equal");
+	return;
+}
+
+my $log_start = -s $sub->logfile;
+
+# Rows.
+$serial++;
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+query($pub, "UPDATE b SET v = $serial WHERE id = 2");
+apply_is_blocked();
+row_is_locked('b', 2);
+goes_through('UPDATE b SET v = -1 WHERE id = 2', 'rows');
+
+# The same with more writers in between, all of whom the local user needs.
+$serial++;
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+query($pub, "UPDATE b SET v = $serial WHERE id = $_") foreach 2 .. 4;
+apply_is_blocked();
+row_is_locked('b', $_) foreach 2 .. 4;
+goes_through(
+	'UPDATE b SET v = -1 WHERE id = 4; UPDATE b SET v = -1 WHERE id = 3; UPDATE b SET v = -1 WHERE id = 2',
+	'rows of three writers');
+
+# Tables.
+foreach my $sql (
+	'LOCK TABLE b IN ACCESS EXCLUSIVE MODE',
+	"ALTER TABLE b ADD COLUMN extra int DEFAULT 5",
+	'ALTER TABLE b DROP COLUMN extra',
+	'CREATE INDEX ON b (v)',
+	'LOCK TABLE b IN SHARE ROW EXCLUSIVE MODE')
+{
+	$serial++;
+	$local->query_safe('BEGIN; LOCK TABLE a IN ACCESS EXCLUSIVE MODE');
+	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+	query($pub, "UPDATE b SET v = $serial WHERE id = 2");
+	apply_is_blocked();
+	row_is_locked('b', 2);
+	goes_through($sql, $sql) unless $sql =~ /ADD COLUMN/;
+
+	# the publisher's table lacks the column, compare only when it is gone
+	if ($sql =~ /ADD COLUMN/)
+	{
+		my $start = time;
+		$local->query_safe("$sql; COMMIT");
+		wait_for_apply($pub, $sub, 'sub');
+		cmp_ok(time - $start, '<', $limit, $sql);
+	}
+}
+
+# A table lock that waits behind a reader, so that the writer's next lock would
+# queue behind it.
+{
+	my $reader = $sub->background_psql('postgres');
+
+	$serial++;
+	$reader->query_safe('BEGIN; SELECT count(*) FROM b');
+	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+	query($pub, "UPDATE b SET v = $serial WHERE id = 2");
+	apply_is_blocked();
+	row_is_locked('b', 2);
+
+	my $start = time;
+	my $pid = $local->query_safe('SELECT pg_backend_pid()');
+	$local->query_until(qr/start/,
+		"\\echo start\nLOCK TABLE b IN ACCESS EXCLUSIVE MODE;\nCOMMIT;\n");
+	poll($sub,
+		"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid"
+	);
+	$reader->query_safe('COMMIT');
+	$reader->quit;
+	$local->query_safe('SELECT 1');
+	wait_for_apply($pub, $sub, 'sub');
+	cmp_ok(time - $start, '<', $limit, 'a table lock behind a reader');
+	same_tables($pub, $sub, \@tables, 'a table lock behind a reader: equal');
+}
+
+# The writer in the way waits for a row of an earlier transaction, not for its
+# turn.
+$serial++;
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+query($pub,
+	"BEGIN; UPDATE b SET v = $serial WHERE id = 2; UPDATE a SET v = v + 1 WHERE id = 1; COMMIT"
+);
+apply_is_blocked();
+row_is_locked('b', 2);
+goes_through('UPDATE b SET v = -1 WHERE id = 2',
+	'a writer that waits for a dependency');
+
+# The writer in the way waits for a lock of the same local user.  Natively its
+# transaction would not have begun, so this is no deadlock.
+$serial++;
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id IN (1, 3)');
+query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+query($pub,
+	"BEGIN; UPDATE b SET v = $serial WHERE id = 2; UPDATE a SET v = $serial WHERE id = 3; COMMIT"
+);
+apply_is_blocked();
+goes_through('UPDATE b SET v = -1 WHERE id = 2',
+	'a writer that waits for the local user');
+
+# The same through a second local user, who is not going to end.
+{
+	my $other = $sub->background_psql('postgres');
+
+	$serial++;
+	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+	$other->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 3');
+	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+	query($pub,
+		"BEGIN; UPDATE b SET v = $serial WHERE id = 2; UPDATE a SET v = $serial WHERE id = 3; COMMIT"
+	);
+	apply_is_blocked();
+
+	my $start = time;
+	$local->query_safe('UPDATE b SET v = -1 WHERE id = 2');
+	cmp_ok(time - $start, '<', $limit,
+		'a writer that waits for another local user: the local user goes on');
+	$local->query_safe('COMMIT');
+	$other->query_safe('COMMIT');
+	$other->quit;
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, \@tables,
+		'a writer that waits for another local user: equal');
+}
+
+# An earlier transaction needs the unique value that a later one holds already.
+# Nobody sees the cycle: the earlier waits for the lock of the later, the later
+# for its turn.
+$local->query_safe('BEGIN; UPDATE codes SET code = code WHERE id = 1');
+query($pub, 'UPDATE codes SET code = 100 WHERE id = 1');
+query($pub, 'UPDATE codes SET code = NULL WHERE id = 1');
+query($pub, 'UPDATE codes SET code = 100 WHERE id = 2');
+apply_is_blocked();
+goes_through('SELECT 1', 'a unique value that changes hands');
+
+# The same by insert and delete, with several takers.
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+$serial++;
+query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+foreach my $id (11 .. 14)
+{
+	query($pub, "INSERT INTO codes VALUES ($id, 200)");
+	query($pub, "DELETE FROM codes WHERE id = $id");
+}
+apply_is_blocked();
+goes_through('SELECT 1', 'a unique value that comes and goes');
+
+# A writer whose transaction is larger than the ring cannot get its end before
+# the earlier ones have gone.
+if (weft())
+{
+	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'weft writer'"
+	);
+	set_conf($sub, 'weft.ring_size' => '64kB');
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+	warm_up();
+
+	$serial++;
+	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+	query($pub,
+		"BEGIN; UPDATE b SET v = $serial WHERE id = 2; INSERT INTO bulk SELECT i, repeat('x', 1000) FROM generate_series(1, 500) i; COMMIT"
+	);
+	apply_is_blocked();
+	poll($sub,
+		'SELECT ring_used > ring_size / 2 FROM weft.stat_subscription');
+	goes_through('UPDATE b SET v = -1 WHERE id = 2',
+		'a writer that waits for the rest of its transaction');
+}
+
+is(errors_logged($sub, $log_start), '', 'nobody met an error');
+if (weft())
+{
+	cmp_ok(
+		query($sub, 'SELECT misspeculations FROM weft.stat_subscription'),
+		'>', 0, 'writers have given way');
+}
+
+# A true deadlock, between the oldest transaction and a local user: the server
+# finds it and picks a victim.  If that is the local user, so be it.
+$local->quit;
+$local = $sub->background_psql('postgres', on_error_stop => 0);
+$serial++;
+$local->query_safe('BEGIN; UPDATE b SET v = v WHERE id = 2');
+query($pub,
+	"BEGIN; UPDATE a SET v = $serial WHERE id = 1; UPDATE b SET v = $serial WHERE id = 2; COMMIT"
+);
+apply_is_blocked();
+my $start = time;
+$local->query('UPDATE a SET v = v WHERE id = 1');
+$local->query('COMMIT');
+wait_for_apply($pub, $sub, 'sub');
+cmp_ok(time - $start, '<', 2 * $limit, 'a true deadlock ends');
+same_tables($pub, $sub, \@tables, 'a true deadlock: equal');
+$local->quit;
+
+# Local users and the load at random: everybody gets on with it.
+my %local_scripts = (
+	"\\set i random(1, 10)\nBEGIN;\nUPDATE a SET v = v WHERE id = :i;\nUPDATE b SET v = v WHERE id = 11 - :i;\nCOMMIT;\n"
+	  => 10,
+	"BEGIN;\nLOCK TABLE a IN SHARE ROW EXCLUSIVE MODE;\nLOCK TABLE b IN ACCESS EXCLUSIVE MODE;\nCOMMIT;\n"
+	  => 1);
+my %remote_scripts = (
+	"\\set i random(1, 10)\nUPDATE a SET v = v + 1 WHERE id = :i;\n" => 1,
+	"\\set i random(1, 10)\nUPDATE b SET v = v + 1 WHERE id = :i;\n" => 1,
+	"\\set i random(1, 10)\n\\set j random(1, 1000)\nUPDATE codes SET code = NULL WHERE code = :j;\nUPDATE codes SET code = :j WHERE id = :i AND NOT EXISTS (SELECT FROM codes WHERE code = :j);\n"
+	  => 1);
+my $remote = start_pgbench(
+	$pub, \%remote_scripts,
+	'-c' => 1,
+	'-t' => 2000,
+	'--random-seed=5');
+my $locals = start_pgbench(
+	$sub, \%local_scripts,
+	'-c' => 4,
+	'-T' => 5,
+	'--max-tries=0',
+	'--random-seed=5');
+finish($remote);
+finish($locals);
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, \@tables, 'local users under load: equal');
+
+$pub->stop;
+$sub->stop;
+done_testing();

@@ -1,0 +1,462 @@
+# What the TAP tests of Weft share: nodes, waiting, load, and checks of what the
+# subscriber holds.
+#
+# With WEFT_TEST_NATIVE=1 the same tests run against the server's own apply
+# worker, without the checks that are about Weft alone.  A check that fails
+# there is wrong.
+package WeftTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(
+  weft new_publisher new_subscriber
+  query query_all set_conf poll
+  subscribe wait_for_apply wait_until_up
+  leader_pid writer_pids describe
+  rows same_rows same_tables errors_logged
+  start_pgbench running finish stop_load
+  decode_commits first_difference prefix_length
+);
+
+# Is Weft, not the native worker, under test?
+sub weft
+{
+	return !$ENV{WEFT_TEST_NATIVE};
+}
+
+sub new_publisher
+{
+	my ($name, %params) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		$params{install_path}
+		? (install_path => $params{install_path})
+		: ());
+
+	$node->init(allows_streaming => 'logical');
+	$node->append_conf('postgresql.conf', <<EOC);
+autovacuum = off
+deadlock_timeout = 20ms
+log_statement = none
+max_connections = 40
+max_prepared_transactions = 20
+max_wal_size = 1GB
+shared_buffers = 32MB
+EOC
+	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
+	$node->start;
+	return $node;
+}
+
+sub new_subscriber
+{
+	my ($name, %params) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init(allows_streaming => 'logical');
+	$node->append_conf('postgresql.conf', <<EOC);
+log_statement = none
+max_connections = 40
+max_logical_replication_workers = 20
+max_prepared_transactions = 20
+max_wal_size = 1GB
+max_worker_processes = 90
+shared_buffers = 32MB
+wal_retrieve_retry_interval = 100ms
+EOC
+	$node->append_conf('postgresql.conf', <<EOC) if weft();
+shared_preload_libraries = 'weft'
+weft.max_writers_per_subscription = 64
+EOC
+	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
+	$node->start;
+	query($node, 'CREATE EXTENSION weft') if weft();
+	return $node;
+}
+
+sub query
+{
+	my ($node, $sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+sub query_all
+{
+	my ($nodes, $sql) = @_;
+	query($_, $sql) foreach @$nodes;
+	return;
+}
+
+# Change parameters as a user would, and return once new sessions have them.
+sub set_conf
+{
+	my ($node, %values) = @_;
+	my $before = query($node, 'SELECT clock_timestamp()');
+
+	foreach my $name (sort keys %values)
+	{
+		query($node, "ALTER SYSTEM SET $name = '$values{$name}'");
+	}
+	query($node, 'SELECT pg_reload_conf()');
+	poll($node, "SELECT pg_conf_load_time() > '$before'");
+	return;
+}
+
+# What a node is doing, for whoever has to find out why it does not go on.
+sub describe
+{
+	my ($node) = @_;
+	my @sql = (
+		'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
+		"SELECT pid, locktype, relation::regclass, transactionid, mode, granted FROM pg_locks WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid() ORDER BY pid"
+	);
+
+	push @sql,
+	  'SELECT * FROM weft.stat_subscription',
+	  'SELECT * FROM weft.stat_writer'
+	  if query($node, "SELECT count(*) FROM pg_extension WHERE extname = 'weft'");
+	diag($node->name . ": $_\n" . query($node, $_)) foreach @sql;
+	return;
+}
+
+# Wait until a query returns true; errors (the server may be starting) count as
+# not yet.
+sub poll
+{
+	my ($node, $sql, $expected) = @_;
+	return if $node->poll_query_until('postgres', $sql, $expected);
+	describe($node);
+	die "timed out waiting for: $sql";
+}
+
+sub wait_until_up
+{
+	my ($node) = @_;
+	poll($node, 'SELECT true');
+	return;
+}
+
+sub subscribe
+{
+	my ($pub, $sub, $name, $publication, $options) = @_;
+	my $connstr = $pub->connstr . ' dbname=postgres';
+
+	query($sub,
+			"CREATE SUBSCRIPTION $name CONNECTION '$connstr application_name=$name'"
+		  . " PUBLICATION $publication"
+		  . ($options ? " WITH ($options)" : ''));
+	return;
+}
+
+# Return once everything that the publisher has at the call is applied.
+sub wait_for_apply
+{
+	my ($pub, $sub, $name) = @_;
+
+	if (weft())
+	{
+		my $timeout = $PostgreSQL::Test::Utils::timeout_default;
+		my ($ret, $stdout, $stderr) = $sub->psql('postgres',
+			"SELECT weft.wait_for_subscription('$name', '${timeout}s')",
+			timeout => $timeout + 10);
+		return if $ret == 0;
+		describe($sub);
+		die $stderr;
+	}
+	else
+	{
+		# a synchronous commit, so that earlier asynchronous ones are written
+		query($pub,
+			"SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed"
+		);
+		$sub->wait_for_subscription_sync($pub, $name);
+	}
+	return;
+}
+
+sub leader_pid
+{
+	my ($sub, $name) = @_;
+	my $sql =
+	  "SELECT pid FROM pg_stat_subscription WHERE subname = '$name' AND worker_type = 'apply' AND pid IS NOT NULL";
+
+	poll($sub, "SELECT EXISTS ($sql)");
+	return query($sub, $sql);
+}
+
+sub writer_pids
+{
+	my ($sub) = @_;
+	return split /\n/,
+	  query($sub,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft writer' ORDER BY pid"
+	  );
+}
+
+# All rows of a table (or of a subquery) as text, in an order that depends on
+# nothing but the rows.
+sub rows
+{
+	my ($node, $from, $columns) = @_;
+	$columns //= '*';
+	return query($node,
+		qq{SELECT r::text FROM (SELECT $columns FROM $from) r ORDER BY r::text COLLATE "C"}
+	);
+}
+
+sub diff_rows
+{
+	my ($got, $expected) = @_;
+	my (%seen, @lines);
+
+	$seen{$_}++ foreach split /\n/, $expected;
+	$seen{$_}-- foreach split /\n/, $got;
+	foreach my $row (sort keys %seen)
+	{
+		next unless $seen{$row};
+		push @lines,
+		  sprintf("%s %d x %.200s",
+			$seen{$row} > 0 ? 'missing' : 'too many',
+			abs $seen{$row}, $row);
+	}
+	my $more = @lines - 20;
+	@lines = (@lines[ 0 .. 19 ], "and $more more") if $more > 0;
+	return join("\n", @lines);
+}
+
+# One test: the rows are the same, whatever their order.
+sub same_rows
+{
+	my ($got, $expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $same = ok($got eq $expected, $what);
+	diag(diff_rows($got, $expected)) unless $same;
+	return $same;
+}
+
+# One test: the tables hold the same on both nodes.
+sub same_tables
+{
+	my ($pub, $sub, $tables, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my @differing;
+
+	foreach my $table (@$tables)
+	{
+		my $expected = rows($pub, $table);
+		my $got = rows($sub, $table);
+
+		next if $got eq $expected;
+		push @differing, $table;
+		diag("$table differs:\n" . diff_rows($got, $expected));
+	}
+	return is("@differing", '', $what);
+}
+
+# The errors of a node's own processes, not those of clients, in its log.  An apply worker that starts right after another
+# may find the origin in use still, and is started again then.
+sub errors_logged
+{
+	my ($node, $offset) = @_;
+	return join "\n",
+	  grep { !/replication origin with ID \d+ is already active for PID/ }
+	  grep { /\[\d+\] (ERROR|PANIC): |TRAP: / }
+	  split /\n/, slurp_file($node->logfile, $offset // 0);
+}
+
+# Start pgbench in the background.  The scripts are a hash of text => weight;
+# the rest is passed on.  The caller must finish() it.
+my $script_files = 0;
+
+sub start_pgbench
+{
+	my ($node, $scripts, @options) = @_;
+	my @files;
+
+	foreach my $text (sort keys %$scripts)
+	{
+		my $file = sprintf("%s/%s_%d.sql",
+			$PostgreSQL::Test::Utils::tmp_check,
+			$node->name, ++$script_files);
+		append_to_file($file, $text);
+		push @files, '-f', "$file\@$scripts->{$text}";
+	}
+
+	my $load = { node => $node, output => '' };
+	my @command = (
+		$node->installed_command('pgbench'),
+		'-n', @options, @files, $node->connstr('postgres'));
+	note("running @command");
+	$load->{run} =
+	  IPC::Run::start(\@command, '<', \undef, '>&', \$load->{output});
+	return $load;
+}
+
+sub running
+{
+	my ($load) = @_;
+
+	$load->{run}->pump_nb if $load->{run}->pumpable;
+	return $load->{run}->pumpable;
+}
+
+# Wait for the end of a load.  With may_fail it may have lost its server.
+sub finish
+{
+	my ($load, %params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $success = $load->{run}->finish;
+	note($load->{output} =~ s/^SQL script.*//msr);
+	die "the load failed: $load->{output}"
+	  unless $success or $params{may_fail};
+	return;
+}
+
+# End a load that was to run for long.  Its last transactions may commit after
+# it is gone, so wait for its sessions too.
+sub stop_load
+{
+	my ($load) = @_;
+
+	$load->{run}->signal('TERM') if running($load);
+	finish($load, may_fail => 1);
+	poll($load->{node},
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'"
+	);
+	return;
+}
+
+# What a test_decoding slot has to say, as a list of transactions in commit
+# order: { id => what the transaction inserted into "journal", text => all that
+# the slot said, changes => [ [ table, operation, { old key }, { new tuple } ],
+# ... ] }.  Columns whose value is an unchanged TOAST pointer are left out of the
+# new tuple.
+sub decode_commits
+{
+	my ($node, $slot) = @_;
+	my $file =
+	  $PostgreSQL::Test::Utils::tmp_check . '/' . $node->name . "_$slot.out";
+	my (@commits, $current);
+
+	query($node, <<EOC);
+\\o $file
+SELECT data FROM pg_logical_slot_get_changes('$slot', NULL, NULL,
+	'include-xids', '0', 'skip-empty-xacts', '1')
+EOC
+
+	open my $fh, '<', $file or die "could not open $file: $!";
+	while (my $line = <$fh>)
+	{
+		chomp $line;
+		if ($line =~ /^BEGIN/)
+		{
+			$current = { text => '', changes => [] };
+			next;
+		}
+		elsif ($line =~ /^COMMIT/)
+		{
+			push @commits, $current;
+			next;
+		}
+
+		$current->{text} .= "$line\n";
+		if ($line =~ /^table (.*?): TRUNCATE/)
+		{
+			push @{ $current->{changes} }, [ $_, 'TRUNCATE' ]
+			  foreach map { s/^public\.//r } split /, /, $1;
+		}
+		elsif ($line =~ /^table public\.(\w+): (INSERT|UPDATE|DELETE): (.*)$/)
+		{
+			my ($table, $operation, $rest) = ($1, $2, $3);
+			my ($old, $new) = (undef, undef);
+
+			if ($operation eq 'DELETE')
+			{
+				$old = parse_tuple($rest);
+			}
+			elsif ($rest =~ /^old-key: (.*) new-tuple: (.*)$/)
+			{
+				($old, $new) = (parse_tuple($1), parse_tuple($2));
+			}
+			else
+			{
+				$new = parse_tuple($rest);
+			}
+			push @{ $current->{changes} }, [ $table, $operation, $old, $new ];
+			$current->{id} = $new->{id}
+			  if $table eq 'journal' and $operation eq 'INSERT';
+		}
+		else
+		{
+			die "unexpected output of test_decoding: $line";
+		}
+	}
+	close $fh;
+	unlink $file;
+	return \@commits;
+}
+
+sub parse_tuple
+{
+	my ($text) = @_;
+	my %tuple;
+
+	while ($text =~ /\G(\w+)\[[^\]]*(?:\[\])?\]:('(?:[^']|'')*'|\S+) ?/gc)
+	{
+		my ($name, $value) = ($1, $2);
+		next if $value eq 'unchanged-toast-datum';
+		$value =~ s/''/'/g if $value =~ s/^'(.*)'$/$1/;
+		$tuple{$name} = $value;
+	}
+	die "could not parse tuple: $text" if (pos($text) // 0) < length $text;
+	return \%tuple;
+}
+
+# The first transaction in which two histories differ.
+sub first_difference
+{
+	my ($commits, $applied) = @_;
+
+	foreach my $i (0 .. (@$commits > @$applied ? $#$commits : $#$applied))
+	{
+		my $expected = $commits->[$i] ? $commits->[$i]{text} : "nothing\n";
+		my $got = $applied->[$i] ? $applied->[$i]{text} : "nothing\n";
+
+		return "transaction $i is\n$got" . "but the publisher's is\n$expected"
+		  if $got ne $expected;
+	}
+	return;
+}
+
+# How many of the publisher's first commits make up this set of journal ids?
+# Nothing, if it is no prefix; then the second result says why.
+sub prefix_length
+{
+	my ($order, $ids) = @_;
+	my (%have, @missing);
+
+	$have{$_}++ foreach @$ids;
+	return (undef, 'an id appears twice') if keys %have != @$ids;
+	foreach my $id (@$order[ 0 .. @$ids - 1 ])
+	{
+		push @missing, $id unless delete $have{ $id // '' };
+	}
+	return (undef,
+			'of '
+		  . @$ids
+		  . " transactions, those not there in spite of later ones: @missing; too early: "
+		  . join(' ', sort keys %have))
+	  if @missing;
+	return scalar @$ids;
+}
+
+1;

@@ -1,0 +1,173 @@
+#!/bin/bash
+# Builds the PostgreSQL server that the tests, the demo and the benchmarks run
+# on, once, into the cache; prints the path of its pg_config.
+#
+# usage: tools/get-server.sh MAJOR FLAVOUR
+#   assert   assertions and injection points, for the tests
+#   release  optimised, for the demo and the benchmarks
+#   source   only the unpacked source; prints its path
+set -euo pipefail
+# shellcheck source=tools/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+major=$1
+flavour=$2
+
+options=(--enable-debug --enable-tap-tests
+	--with-icu --with-lz4 --with-openssl --with-zstd
+	CFLAGS='-O2 -g -fno-omit-frame-pointer')
+case $flavour in
+	assert) options+=(--enable-cassert --enable-injection-points) ;;
+	release | source) ;;
+	*) die "unknown flavour \"$flavour\"" ;;
+esac
+hash=$(printf '%s\n' "${options[@]}" | sha256sum | cut -c1-8)
+
+# The marker is the last file made, so that an interrupted build is done again.
+built()
+{
+	local marker
+	marker=$(compgen -G "$cache/servers/pg-$major.*-$flavour-$hash/.complete" | sort -V | tail -n 1) ||
+		return 0
+	echo "${marker%/.complete}/bin/pg_config"
+}
+
+# Writes a sources list of source packages: those of the machine's own
+# archives, and of the releases that follow the machine's own one in the same
+# archive.  Addresses and keys are those of the machine's own configuration.
+write_sources()
+{
+	local to=$1 later file ID='' VERSION_CODENAME=''
+	. /etc/os-release
+	case $ID in
+		debian) later="trixie forky sid" ;;
+		ubuntu) later="plucky questing resolute" ;;
+		*) later="" ;;
+	esac
+	later=$(tr ' ' '\n' <<<"$later" | grep -vx "$VERSION_CODENAME" | tr '\n' ' ' || true)
+
+	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" -v later="$later" '
+			$1 != "deb" { next }
+			{
+				$1 = "deb-src"; print
+				for (i = 2; i <= NF && $i != own; i++);
+				if (i <= NF)
+					for (n = split(later, suite); n > 0; n--) { $i = suite[n]; print }
+			}' "$file" >>"$to/sources.list"
+	done
+	for file in /etc/apt/sources.list.d/*.sources; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" -v later="$later" '
+			function stanza(text) {
+				gsub(/(^|\n)Types:[^\n]*/, "\nTypes: deb-src", text)
+				sub(/^\n/, "", text)
+				print text "\n"
+			}
+			BEGIN { RS = "" }
+			{
+				stanza($0)
+				if (match($0, /(^|\n)Suites:[^\n]*/) &&
+					(substr($0, RSTART, RLENGTH) " ") ~ ("[ \t]" own "[ \t]")) {
+					sub(/(^|\n)Suites:[^\n]*/, "\nSuites: " later)
+					stanza($0)
+				}
+			}' "$file" >>"$to/sources.list.d/$(basename "$file")"
+	done
+}
+
+# apt checks signatures and sums.  Only the tarball as released is wanted: the
+# packager's patches adapt the server to the packager's directories.
+fetch_source()
+{
+	local dir=$1 apt=$1/apt version
+	mkdir -p "$apt"/{lists/partial,cache/archives/partial,sources.list.d}
+	write_sources "$apt"
+	local options=(-o Dir::Etc::sourcelist="$apt/sources.list"
+		-o Dir::Etc::sourceparts="$apt/sources.list.d"
+		-o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache"
+		-o Acquire::Languages=none -o Acquire::Retries=3)
+
+	# An archive without source packages is no obstacle if another has them.
+	apt-get "${options[@]}" -q update >"$dir/apt.log" 2>&1 </dev/null || true
+	cd "$dir"
+	if ! apt-get "${options[@]}" -q source --download-only --tar-only \
+		"postgresql-$major" >>"$dir/apt.log" 2>&1 </dev/null
+	then
+		tail -n 20 "$dir/apt.log" >&2
+		die "no source of PostgreSQL $major in the archives that apt knows (see above); install a server with its development files and give its pg_config: PG_CONFIG=..."
+	fi
+	version=$(ls postgresql-"$major"_*.orig.tar.*)
+	version=${version#*_}
+	version=${version%.orig.tar.*}
+	mkdir unpacked
+	tar -xf postgresql-"$major"_*.orig.tar.* -C unpacked --strip-components=1
+	mkdir -p "$cache/sources"
+	rm -rf "$cache/sources/postgresql-$version"
+	mv unpacked "$cache/sources/postgresql-$version"
+}
+
+latest_source()
+{
+	compgen -G "$cache/sources/postgresql-$major.*" | sort -V | tail -n 1 || true
+}
+
+# Prints the newest unpacked source, fetching one if there is none.
+ensure_source()
+{
+	if [ -z "$(latest_source)" ]; then
+		say "fetching the source of PostgreSQL $major"
+		(fetch_source "$temp")
+	fi
+	latest_source
+}
+
+build_server()
+{
+	local source version prefix
+	source=$(ensure_source)
+	version=${source##*-}
+	prefix=$cache/servers/pg-$version-$flavour-$hash
+	say "building PostgreSQL $version ($flavour) in $prefix; this takes some minutes"
+	rm -rf "$prefix"
+	mkdir "$temp/build"
+
+	# One chain, since "set -e" does not hold within a condition.
+	if ! (
+		cd "$temp/build" &&
+			"$source/configure" -q --prefix="$prefix" "${options[@]}" &&
+			make -s -j"$(nproc)" world-bin &&
+			make -s install-world-bin &&
+			make -s -C src/tools/pg_bsd_indent install &&
+			{ [ "$flavour" = release ] || make -s -C src/test/modules/injection_points install; }
+	) >"$temp/log" 2>&1 </dev/null 9>&-; then
+		cp "$temp/log" "$cache/servers/build.log"
+		tail -n 30 "$temp/log" >&2
+		die "PostgreSQL $version could not be built; all that was said is in $cache/servers/build.log"
+	fi
+	touch "$prefix/.complete"
+}
+
+have_it()
+{
+	if [ "$flavour" = source ]; then latest_source; else built; fi
+}
+
+if [ -z "$(have_it)" ]; then
+	mkdir -p "$cache/servers"
+	exec 9>>"$cache/servers/.lock"
+	if ! flock -n 9; then
+		say "waiting for another build of a server"
+		flock 9
+	fi
+	rm -rf "$cache"/build.*
+	temp=$(mktemp -d "$cache/build.XXXXXX")
+	trap 'rm -rf "$temp"' EXIT
+	trap 'exit 1' INT TERM
+	case $flavour in
+		source) ensure_source >/dev/null ;;
+		*) [ -n "$(built)" ] || build_server ;;
+	esac
+fi
+have_it

@@ -1,0 +1,273 @@
+#!/usr/bin/env python
+"""Runs test suites and says at the end how they went.
+
+Started by "make check" through setup.sh, in the copy of the tree.  TESTS, a list of patterns,
+selects test files by path or name.
+"""
+
+import fnmatch
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# Servers mostly wait for each other, so two tests at once suit two cores.
+PARALLEL_TESTS = 2
+# A test file that takes longer than this hangs.
+TIME_LIMIT = 1200
+
+TREE = Path.cwd()
+LOG = TREE.parent / "log"
+SERVER = TREE.parent / "server"
+PG_CONFIG = os.environ["PG_CONFIG"]
+PG_MAJOR = os.environ["PG_MAJOR"]
+
+
+def pg_config(what: str) -> str:
+    return subprocess.check_output([PG_CONFIG, what], text=True).strip()
+
+
+PGXS = Path(pg_config("--pgxs")).parent.parent.parent
+
+results: list[tuple[str, str, str]] = []
+running: set[subprocess.Popen] = set()
+interrupted = False
+
+
+def report(status: str, suite: str, name: str, remark: str = "") -> None:
+    results.append((status, suite, name))
+    print(f"{status:<7} {suite:<9} {name} {remark}".rstrip(), flush=True)
+
+
+def selected(files) -> list[Path]:
+    patterns = os.environ.get("TESTS", "").split() or ["*"]
+    return sorted(
+        file
+        for file in files
+        if any(
+            fnmatch.fnmatch(name, pattern)
+            for pattern in patterns
+            for name in (str(file), file.name, file.stem)
+        )
+    )
+
+
+def run(command: list, output: Path, **options) -> int:
+    """Runs a command in a session of its own, so that all that it started ends with it."""
+    if interrupted:
+        return -1
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **options,
+        )
+        running.add(process)
+        try:
+            return process.wait(TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            stop(process)
+            file.write(f"stopped after {TIME_LIMIT} seconds\n")
+            return -1
+        finally:
+            running.discard(process)
+
+
+def stop(process: subprocess.Popen) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(15)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def end_servers() -> None:
+    """Ends what tests that failed have left.  No one else uses this copy of the server."""
+    for link in Path("/proc").glob("[0-9]*/exe"):
+        try:
+            if link.readlink().is_relative_to(SERVER):
+                os.kill(int(link.parent.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def run_static() -> None:
+    if os.environ.get("TESTS"):
+        return
+    for name, command in (
+        ("includes", ["python", "tools/check-includes.py"]),
+        ("ruff", ["ruff", "check", "--quiet", "--no-cache", "."]),
+    ):
+        output = LOG / f"static-{name}"
+        failed = run(command, output)
+        report("FAILED" if failed else "ok", "static", name)
+        if failed:
+            print(output.read_text())
+
+
+def run_sql_suite(suite: str, program: str, files: str) -> None:
+    """Regression and isolation tests; pg_regress says itself how each test went."""
+    names = [file.stem for file in selected(Path("test", suite).glob(files))]
+    if not names:
+        return
+    directory = LOG / suite
+    directory.mkdir()
+    output = directory / "output"
+    failed = run(
+        [
+            PGXS / "src/test" / program,
+            f"--inputdir=test/{suite}",
+            f"--outputdir={directory}",
+            f"--bindir={pg_config('--bindir')}",
+            f"--temp-instance={directory}/instance",
+            "--temp-config=test/weft.conf",
+            "--encoding=UTF8",
+            "--no-locale",
+            *names,
+        ],
+        output,
+    )
+    text = output.read_text()
+    for bad, name, duration in re.findall(
+        r"^(not )?ok \d+ +[-+] (\S+) +(\d+) ms$", text, re.MULTILINE
+    ):
+        names.remove(name)
+        report("FAILED" if bad else "ok", suite, name, f"({int(duration) / 1000:.1f} s)")
+    for name in names:
+        report("FAILED", suite, name, "(did not run)")
+    if failed:
+        diffs = directory / "regression.diffs"
+        lines = (diffs if diffs.exists() else output).read_text(errors="replace").splitlines()
+        print("\n".join(lines[:100] if diffs.exists() else lines[-20:]))
+    else:
+        shutil.rmtree(directory / "instance", ignore_errors=True)
+
+
+def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) -> None:
+    output = directory / f"{file.stem}.out"
+    start = time.monotonic()
+    code = run(["perl", file], output, env=environment)
+    duration = f"({time.monotonic() - start:.1f} s)"
+    text = output.read_text(errors="replace")
+    if skip := re.match(r"1\.\.0 # SKIP (.*)", text):
+        report("skipped", suite, file.stem, f"({skip[1]})")
+    elif code == 0:
+        report("ok", suite, file.stem, duration)
+    else:
+        report("FAILED", suite, file.stem, duration)
+        print("\n".join("    " + line for line in text.splitlines()[-20:]), flush=True)
+
+
+def run_perl_suite(suite: str, files: list[Path], settings: dict) -> None:
+    if not files:
+        return
+    directory = LOG / suite
+    directory.mkdir(exist_ok=True)
+    makefile = (PGXS / "src/Makefile.global").read_text()
+    options = re.findall(r"^(with_icu|enable_injection_points)\s*=\s*(\S+)", makefile, re.M)
+    environment = {
+        **os.environ,
+        **dict(options),
+        **settings,
+        "PERL5LIB": f"{TREE}/test/tap/lib:{PGXS}/src/test/perl",
+        "PG_REGRESS": f"{PGXS}/src/test/regress/pg_regress",
+        "TESTDATADIR": str(directory),
+        "TESTLOGDIR": str(directory / "log"),
+    }
+    with ThreadPoolExecutor(PARALLEL_TESTS) as pool:
+        jobs = [pool.submit(run_perl_test, suite, file, directory, environment) for file in files]
+    for job in jobs:
+        job.result()
+
+
+def run_tap() -> None:
+    run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
+
+
+def core_source() -> Path:
+    version = pg_config("--version").split()[1]
+    sources = Path(os.environ["WEFT_CACHE"], "sources")
+    source = sources / f"postgresql-{version}"
+    if not source.exists():
+        subprocess.check_call(["tools/get-server.sh", PG_MAJOR, "source"], stdout=sys.stderr)
+    if not source.exists():
+        sys.exit(f"error: the source of PostgreSQL {version} is needed in {source}")
+    return source
+
+
+def run_core() -> None:
+    exceptions = {}
+    for line in Path("test/core-exceptions.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            major, name, reason = line.split(maxsplit=2)
+            if major == PG_MAJOR:
+                exceptions[name] = reason
+    files = []
+    for file in selected((core_source() / "src/test/subscription/t").glob("*.pl")):
+        if file.name in exceptions:
+            report("skipped", "core", file.stem, f"({exceptions[file.name]})")
+        else:
+            files.append(file)
+    run_perl_suite("core", files, {"TEMP_CONFIG": str(TREE / "test/core.conf")})
+
+
+SUITES = {
+    "static": run_static,
+    "regress": lambda: run_sql_suite("regress", "regress/pg_regress", "sql/*.sql"),
+    "isolation": lambda: run_sql_suite(
+        "isolation", "isolation/pg_isolation_regress", "specs/*.spec"
+    ),
+    "tap": run_tap,
+    "core": run_core,
+}
+
+
+def on_signal(number: int, _frame) -> None:
+    global interrupted
+    interrupted = True
+    raise SystemExit(128 + number)
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    end_servers()
+    shutil.rmtree(LOG, ignore_errors=True)
+    LOG.mkdir()
+    try:
+        for suite in sys.argv[1:]:
+            start = time.monotonic()
+            SUITES[suite]()
+            print(f"        {suite}: {time.monotonic() - start:.0f} s", flush=True)
+    finally:
+        for process in list(running):
+            stop(process)
+        end_servers()
+
+    count = Counter(status for status, _, _ in results)
+    failures = [f"{suite}/{name}" for status, suite, name in results if status == "FAILED"]
+    print()
+    print(f"{pg_config('--version')}, logs in {LOG}")
+    if failures:
+        print("failed:", *failures)
+    if count["skipped"]:
+        print(f"{count['skipped']} skipped, for the reasons above")
+    print(f"{count['ok']} passed, {count['FAILED']} failed")
+    return 1 if failures or not results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+#!/bin/bash
+# Second half of setup.sh, which is to be called instead.  Runs as an ordinary
+# user, in the copy of the tree.
+#
+# The command finds the programs of the server and of the Python environment in
+# its PATH, and in its environment
+#   PG_CONFIG   the server, a private copy with Weft installed
+#   PG_MAJOR    its major version
+#   WEFT_CACHE  what was fetched and built, the server's source among it
+set -euo pipefail
+# shellcheck source=tools/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+major=$1
+flavour=$2
+shift 2
+work=$(dirname "$PWD")
+
+make_venv()
+{
+	local hash
+	hash=$( { /usr/bin/python3 --version; cat tools/requirements.txt; } | sha256sum | cut -c1-8)
+	venv=$cache/venv-$hash
+	exec 8>>"$cache/venv.lock"
+	flock 8
+	if [ ! -e "$venv/.complete" ]; then
+		say "installing the Python packages of tools/requirements.txt in $venv"
+		rm -rf "$venv"
+		quietly /usr/bin/python3 -m venv "$venv" || die "python3 -m venv failed (see above)"
+		quietly "$venv/bin/pip" install -r tools/requirements.txt || die "pip failed (see above)"
+		touch "$venv/.complete"
+	fi
+	exec 8>&-
+}
+
+# PostgreSQL finds its files relative to its programs, so a copy of the
+# directories is a server of its own: Weft can be installed there without
+# touching the original and without meeting other clones.
+copy_server()
+{
+	local origin dir
+	origin="$original $(stat -c %Y "$("$original" --bindir)/postgres")"
+	if [ "$origin" != "$(cat "$work/server/.origin" 2>/dev/null)" ]; then
+		rm -rf "$work/server"
+		for dir in "$("$original" --bindir)" "$("$original" --sharedir)" "$("$original" --pkglibdir)"; do
+			mkdir -p "$work/server$dir"
+			# links save time and space, where both are the same user's
+			cp -al "$dir/." "$work/server$dir/" 2>/dev/null || cp -a "$dir/." "$work/server$dir/"
+		done
+		quietly make clean PG_CONFIG="$original"
+		echo "$origin" >"$work/server/.origin"
+	fi
+	PG_CONFIG=$work/server$("$original" --bindir)/pg_config
+}
+
+original=${PG_CONFIG:-$(tools/get-server.sh "$major" "$flavour")}
+make_venv
+copy_server
+quietly make -s -j"$(nproc)" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built (see above)"
+quietly make -s install PG_CONFIG="$PG_CONFIG" || die "Weft could not be installed (see above)"
+
+if [ $# = 0 ]; then
+	say "ready: $("$PG_CONFIG" --version) with Weft in $(dirname "$PG_CONFIG")"
+	exit
+fi
+exec env PG_CONFIG="$PG_CONFIG" PG_MAJOR="$major" WEFT_CACHE="$cache" \
+	PATH="$venv/bin:$(dirname "$PG_CONFIG"):$PATH" "$@"
