@@ -14,6 +14,7 @@
 typedef struct SharedRoot
 {
 	LWLock	   *lock;			/* held while an entry is claimed or given up */
+	int			broadcast_tranche;	/* of the locks in broadcast logs */
 	int			num_entries;
 	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
 } SharedRoot;
@@ -92,6 +93,7 @@ shmem_startup(void)
 	{
 		memset(root, 0, shmem_size());
 		root->lock = &GetNamedLWLockTranche("weft")->lock;
+		root->broadcast_tranche = LWLockNewTrancheId();
 		root->num_entries = shmem_num_entries();
 		for (int i = 0; i < root->num_entries; i++)
 		{
@@ -111,6 +113,14 @@ shmem_require(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("weft is not loaded"),
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+/* The tranche of the locks in broadcast logs, known to this process by name. */
+int
+shmem_broadcast_tranche(void)
+{
+	LWLockRegisterTranche(root->broadcast_tranche, "WeftBroadcast");
+	return root->broadcast_tranche;
 }
 
 int

@@ -86,6 +86,7 @@ extern void shmem_require(void);
 extern void shmem_request(void);
 extern void shmem_startup(void);
 
+extern int	shmem_broadcast_tranche(void);
 extern SubscriptionShared *shmem_claim(Oid subid);
 extern void shmem_release(SubscriptionShared *entry);
 extern int	shmem_count(void);

@@ -211,7 +211,11 @@ release_space(bool waiting)
 	SetLatch(&GetPGProcByNumber(writer.ring->leader_procno)->procLatch);
 }
 
-/* Waits for more of the transaction. */
+/*
+ * Waits for more of the transaction; there may be none yet afterwards.  The
+ * leader may be waiting for space that we can release only once we are the
+ * oldest, so that is tried each time.
+ */
 static bool
 wait_data(void)
 {

@@ -10,7 +10,7 @@
 #include "postgres.h"
 
 #include "ring/broadcast.h"
-#include "storage/lwlock.h"
+#include "shmem.h"
 #include "utils/memutils.h"
 
 typedef struct BroadcastMessage
@@ -27,7 +27,7 @@ broadcast_create(BroadcastLog *log, Ring *ring)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 	log->ring = ring;
-	log->area = dsa_create(LWTRANCHE_PARALLEL_QUERY_DSA);
+	log->area = dsa_create(shmem_broadcast_tranche());
 	MemoryContextSwitchTo(old);
 	dsa_pin_mapping(log->area);
 	log->last = InvalidDsaPointer;
@@ -66,6 +66,7 @@ broadcast_attach(BroadcastReader *reader, Ring *ring)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
+	(void) shmem_broadcast_tranche();
 	reader->ring = ring;
 	reader->area = dsa_attach(ring->broadcast_area);
 	MemoryContextSwitchTo(old);

@@ -250,23 +250,32 @@ ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event)
 }
 
 /*
- * Waits until there is more to read of a transaction.  Returns false if
- * give_up said to stop waiting.
+ * Waits until there may be more to read of a transaction, or it has become the
+ * oldest, or some time has passed.  Returns false if give_up said to stop.
  */
 bool
 ring_wait_data(RingWaiter *waiter, RingCursor *cursor)
 {
+	Ring	   *ring = waiter->ring;
 	RingTransaction *transaction = cursor->transaction;
+	bool		oldest = ring_committed(ring) == cursor->seq - 1;
 
-	for (;;)
+	if (!oldest)
+		pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], cursor->seq - 1);
+	pg_atomic_write_u32(&transaction->data_awaited, 1);
+	pg_memory_barrier();
+	if (pg_atomic_read_u64(&transaction->end) == cursor->position &&
+		pg_atomic_read_u32(&transaction->complete) == 0 &&
+		oldest == (ring_committed(ring) == cursor->seq - 1))
 	{
-		pg_atomic_write_u32(&transaction->data_awaited, 1);
-		pg_memory_barrier();
-		if (pg_atomic_read_u64(&transaction->end) != cursor->position ||
-			pg_atomic_read_u32(&transaction->complete) != 0)
-			return true;
 		if (waiter->give_up(waiter->arg))
+		{
+			pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
 			return false;
-		writer_sleep(GIVE_UP_CHECK_INTERVAL, ring_wait_event(RING_WAIT_WRITER_DATA));
+		}
+		(void) writer_sleep(GIVE_UP_CHECK_INTERVAL,
+							ring_wait_event(RING_WAIT_WRITER_DATA));
 	}
+	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
+	return true;
 }
