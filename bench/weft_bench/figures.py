@@ -92,14 +92,13 @@ class Results:
         rates = self.select(scenario=scenario, pass_=pass_, metric="drain_tps")
         native = [figure.value for figure in rates if figure.system == "native"]
         table = Table(
-            title=f"{scenario}, {pass_} pass: transactions/s, and processor time "
-            "in µs per transaction",
+            title=f"{scenario}, {pass_} pass: transactions/s; µs of processor per transaction",
             title_justify="left",
             box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
+            padding=0,
         )
-        table.add_column("system")
-        for column in ("runs", "median", "min", "max", "to native"):
+        table.add_column("system", no_wrap=True)
+        for column in ("runs", "median", "min", "max", "ratio"):
             table.add_column(column, justify="right")
         for column in (*PROCESS_COLUMNS, "others"):
             table.add_column(column, justify="right")

@@ -94,7 +94,8 @@ class Server:
 
     def complaints(self) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return [line for line in lines if re.search(r"(ERROR|FATAL|PANIC|WARNING): ", line)][-10:]
+        alarming = re.compile(r"(ERROR|FATAL|PANIC|WARNING): |terminated by signal|^TRAP")
+        return [line for line in lines if alarming.search(line)][-10:]
 
     def vacuum_and_checkpoint(self) -> None:
         with self.connect() as connection:

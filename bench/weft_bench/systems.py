@@ -88,12 +88,15 @@ class Weft(Subscription):
         super().prepare(pair)
 
     def verify(self, pair: Pair) -> None:
-        leader, writers, reason = pair.subscriber.execute(
-            "SELECT leader_pid, num_writers, native_reason FROM weft.stat_subscription"
+        leader, writers, native, reason = pair.subscriber.execute(
+            "SELECT leader_pid, num_writers, native_transactions, native_reason "
+            "FROM weft.stat_subscription"
         )[0]
-        if leader is None or reason or writers != self.writers:
-            why = reason or f"it runs with {writers} writers"
-            raise BenchError(f"Weft has not applied with {self.writers} writers: {why}")
+        if leader is None or reason or writers != self.writers or native > 0:
+            raise BenchError(
+                f"Weft has not applied all with {self.writers} writers: {writers} writers, "
+                f"{native} transactions applied natively, {reason or 'no reason given'}"
+            )
 
 
 def chosen_systems(options: Options) -> list[Subscription]:
