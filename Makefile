@@ -16,7 +16,7 @@ ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 pg_version := $(shell $(PG_CONFIG) --version)
 ifeq ($(shell expr '$(pg_version)' : 'PostgreSQL \([0-9]*\)' '>=' 17),0)
-$(error Weft needs PostgreSQL 17 or later, $(PG_CONFIG) belongs to $(or $(pg_version),no server: give one, as in make PG_CONFIG=/path/to/pg_config))
+$(error Weft needs PostgreSQL 17 or later, $(PG_CONFIG) belongs to $(or $(pg_version),no server). Name one: make PG_CONFIG=/path/to/pg_config)
 endif
 
 # Nothing here is called within a query plan, so bitcode would be of no use.
@@ -44,7 +44,7 @@ check-regress check-isolation check-tap check-core: check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:
-	@tools/setup.sh release python bench/run.py
+	@bench/run
 
 indent: SHELL = /bin/bash
 indent:

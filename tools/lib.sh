@@ -11,7 +11,7 @@ die() { say "error: $*"; exit 1; }
 # outside the tree.
 # shellcheck disable=SC2034 # used by those that source this
 if [ -n "${WEFT_CACHE:-}" ]; then
-	cache=$WEFT_CACHE
+	cache=$(realpath -m "$WEFT_CACHE")
 elif [ "$(id -u)" = 0 ]; then
 	cache=/var/cache/weft
 else

@@ -43,8 +43,8 @@ choose_server()
 		[[ $major =~ ^1[78]$ ]] || die "PG must be 17 or 18, not \"$major\""
 		return
 	fi
-	PG_CONFIG=$(command -v "$PG_CONFIG") || die "PG_CONFIG does not name a program"
-	PG_CONFIG=$(realpath "$PG_CONFIG")
+	command -v "$PG_CONFIG" >/dev/null || die "there is no program $PG_CONFIG"
+	PG_CONFIG=$(realpath "$(command -v "$PG_CONFIG")")
 	major=$("$PG_CONFIG" --version | sed 's/[^0-9]*\([0-9]*\).*/\1/')
 	[ "$major" -ge 17 ] || die "$PG_CONFIG belongs to PostgreSQL $major; Weft needs 17 or later"
 	[ "${PG:-$major}" = "$major" ] || die "$PG_CONFIG belongs to PostgreSQL $major, but PG=$PG"

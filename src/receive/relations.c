@@ -141,6 +141,7 @@ relations_message(const char *message, int length)
 	LeaderRelation *relation;
 	const char *problem;
 	bool		known;
+	bool		changed;
 	bool		open = leader.producer.open;
 
 	problem = wire_read_relation(message, length, false, &wire);
@@ -148,39 +149,37 @@ relations_message(const char *message, int length)
 		leader_damage(message, problem);
 
 	relation = hash_search(relations, &wire.relid, HASH_ENTER, &known);
-	if (known && relation->message_length == length &&
-		memcmp(relation->message, message, length) == 0)
+	changed = known && (relation->message_length != length ||
+						memcmp(relation->message, message, length) != 0);
+	if (!known || changed)
 	{
-		/* Sent again because something about it was invalidated there. */
-		relation->floor = leader.producer.seq - (open ? 1 : 0);
-		return;
-	}
-
-	if (known)
-	{
-		pfree(relation->message);
-		pfree(relation->keys);
-	}
-	else
-	{
+		if (known)
+		{
+			pfree(relation->message);
+			pfree(relation->keys);
+		}
 		relation->last_any = 0;
 		relation->last_wide = 0;
+		relation->message = MemoryContextAlloc(leader.context, length);
+		memcpy(relation->message, message, length);
+		relation->message_length = length;
+		describe(relation, &wire);
 	}
 	relation->floor = leader.producer.seq - (open ? 1 : 0);
 	relation->class = RELATION_UNKNOWN;
 	relation->localreloid = InvalidOid;
 	relation->partitioned = false;
-	relation->message = MemoryContextAlloc(leader.context, length);
-	memcpy(relation->message, message, length);
-	relation->message_length = length;
-	describe(relation, &wire);
 
+	/*
+	 * One that is not new is sent on, too: the server's code then forgets what
+	 * it knows of the local table, for instance that it is READY.
+	 */
 	if (leader.num_writers > 0)
 	{
 		uint64		version = broadcast_append(&leader.broadcast, message, length);
 
 		if (open)
-			dispatch_record(RING_BROADCAST, known ? RING_EXCLUSIVE : 0, version, NULL, 0);
+			dispatch_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
 	}
 }
 

@@ -73,7 +73,7 @@ sub writers_become
 }
 
 # Initial copy while the tables are changed.
-my $load = load(500);
+my $load = load(300);
 subscribe($pub, $sub, 'sub', 'pub');
 writers_become(4, 'four writers by default');
 finish($load);
@@ -85,7 +85,7 @@ is(query($sub, "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate = 'r'"
 
 # Apply, and what is seen of it.
 my $started = query($sub, 'SELECT pg_postmaster_start_time()');
-finish(load(1000));
+finish(load(500));
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'eight clients');
 
@@ -97,7 +97,7 @@ if (weft())
 	is( query($sub, <<EOS), 't|t|4|t|t|t|t|t|t', 'weft.stat_subscription');
 SELECT s.subid = p.oid, leader_pid = $leader, num_writers,
 	received_lsn >= '$lsn', applied_lsn >= '$lsn', lag_bytes = 0,
-	transactions >= 8000, changes >= 4 * 8000,
+	transactions >= 4000, changes >= 4 * 4000,
 	coalesce(native_reason, '') = ''
 FROM weft.stat_subscription s JOIN pg_subscription p USING (subname)
 WHERE subname = 'sub'
@@ -180,7 +180,7 @@ if (weft())
 # The number of writers changes under load and without a restart.
 if (weft())
 {
-	$load = load(2500);
+	$load = load(1000);
 	foreach my $number (6, 1, 2, 8)
 	{
 		query($sub, "ALTER SUBSCRIPTION sub SET (num_writers = $number)");
@@ -225,7 +225,7 @@ if (weft())
 # Off and on again by parameter, under load.
 if (weft())
 {
-	$load = load(2500);
+	$load = load(1000);
 	my $offset = -s $sub->logfile;
 	set_conf($sub, 'weft.writers_per_subscription' => 0);
 	writers_become(0, 'writers_per_subscription = 0');
@@ -246,7 +246,7 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 	writers_become(0, 'disabled');
 	set_conf($sub, 'weft.ring_size' => '64kB');
-	$load = load(1000);
+	$load = load(500);
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	query($pub,
 		"INSERT INTO wide SELECT i, repeat('y', 1000) FROM generate_series(1001, 3000) i"

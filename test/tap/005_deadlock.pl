@@ -254,17 +254,24 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	warm_up();
 
-	$serial++;
-	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
-	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
-	query($pub,
-		"BEGIN; UPDATE b SET v = $serial WHERE id = 2; INSERT INTO bulk SELECT i, repeat('x', 1000) FROM generate_series(1, 500) i; COMMIT"
-	);
-	apply_is_blocked();
-	poll($sub,
-		'SELECT ring_used > ring_size / 2 FROM weft.stat_subscription');
-	goes_through('UPDATE b SET v = -1 WHERE id = 2',
-		'a writer that waits for the rest of its transaction');
+	foreach my $case (
+		[ 'SELECT 1', 'becomes the oldest' ],
+		[ 'UPDATE b SET v = -1 WHERE id = 2', 'is in the way' ])
+	{
+		my ($sql, $what) = @$case;
+
+		$serial++;
+		$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+		query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+		query($pub,
+			"BEGIN; UPDATE b SET v = $serial WHERE id = 2; INSERT INTO bulk SELECT $serial * 1000 + i, repeat('x', 1000) FROM generate_series(1, 500) i; COMMIT"
+		);
+		apply_is_blocked();
+		poll($sub,
+			'SELECT ring_used > ring_size / 2 FROM weft.stat_subscription');
+		goes_through($sql,
+			"a writer that waits for the rest of its transaction and $what");
+	}
 }
 
 is(errors_logged($sub, $log_start), '', 'nobody met an error');

@@ -23,7 +23,7 @@ our @EXPORT = qw(
   leader_pid writer_pids describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish stop_load
-  decode_commits first_difference prefix_length
+  decode_commits decode_changes first_difference prefix_length
 );
 
 # Is Weft, not the native worker, under test?
@@ -283,9 +283,9 @@ sub start_pgbench
 
 	foreach my $text (sort keys %$scripts)
 	{
-		my $file = sprintf("%s/%s_%d.sql",
+		my $file = sprintf("%s/%s_%d_%d.sql",
 			$PostgreSQL::Test::Utils::tmp_check,
-			$node->name, ++$script_files);
+			$node->name, $$, ++$script_files);
 		append_to_file($file, $text);
 		push @files, '-f', "$file\@$scripts->{$text}";
 	}
@@ -336,10 +336,8 @@ sub stop_load
 }
 
 # What a test_decoding slot has to say, as a list of transactions in commit
-# order: { id => what the transaction inserted into "journal", text => all that
-# the slot said, changes => [ [ table, operation, { old key }, { new tuple } ],
-# ... ] }.  Columns whose value is an unchanged TOAST pointer are left out of the
-# new tuple.
+# order: { id => what the transaction inserted into "journal", text => all
+# changes }.
 sub decode_commits
 {
 	my ($node, $slot) = @_;
@@ -356,28 +354,45 @@ EOC
 	open my $fh, '<', $file or die "could not open $file: $!";
 	while (my $line = <$fh>)
 	{
-		chomp $line;
 		if ($line =~ /^BEGIN/)
 		{
-			$current = { text => '', changes => [] };
-			next;
+			$current = { text => '' };
 		}
 		elsif ($line =~ /^COMMIT/)
 		{
 			push @commits, $current;
-			next;
 		}
+		else
+		{
+			$current->{text} .= $line;
+			$current->{id} = $1
+			  if $line =~ /^table public\.journal: INSERT: id\[\w+\]:(\d+)/;
+		}
+	}
+	close $fh;
+	unlink $file;
+	return \@commits;
+}
 
-		$current->{text} .= "$line\n";
+# The changes of such a transaction: [table, operation, { old key },
+# { new tuple }].  Columns whose value is an unchanged TOAST pointer are left
+# out of the new tuple.
+sub decode_changes
+{
+	my ($commit) = @_;
+	my @changes;
+
+	foreach my $line (split /\n/, $commit->{text})
+	{
 		if ($line =~ /^table (.*?): TRUNCATE/)
 		{
-			push @{ $current->{changes} }, [ $_, 'TRUNCATE' ]
+			push @changes, [ $_, 'TRUNCATE' ]
 			  foreach map { s/^public\.//r } split /, /, $1;
 		}
 		elsif ($line =~ /^table public\.(\w+): (INSERT|UPDATE|DELETE): (.*)$/)
 		{
 			my ($table, $operation, $rest) = ($1, $2, $3);
-			my ($old, $new) = (undef, undef);
+			my ($old, $new);
 
 			if ($operation eq 'DELETE')
 			{
@@ -391,18 +406,14 @@ EOC
 			{
 				$new = parse_tuple($rest);
 			}
-			push @{ $current->{changes} }, [ $table, $operation, $old, $new ];
-			$current->{id} = $new->{id}
-			  if $table eq 'journal' and $operation eq 'INSERT';
+			push @changes, [ $table, $operation, $old, $new ];
 		}
 		else
 		{
 			die "unexpected output of test_decoding: $line";
 		}
 	}
-	close $fh;
-	unlink $file;
-	return \@commits;
+	return @changes;
 }
 
 sub parse_tuple
