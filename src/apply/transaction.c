@@ -9,15 +9,19 @@
  * what goes wrong is real, and goes to the leader.  To wait for a lock for long
  * counts as going wrong, too: while we wait, we keep our own.
  *
- * There are two ways to become "final" in mid-transaction, both only when all
- * earlier ones are committed and nothing has gone wrong:
+ * A deadlock is the exception: the oldest transaction may be chosen to end it
+ * though a later one is in its way, and then is applied once more.
+ *
+ * There are two ways to become final in mid-transaction, and unable to go back
+ * ("committed to"), both only when all earlier ones are committed and nothing
+ * has gone wrong:
  *	 - a record that must run alone (RING_EXCLUSIVE);
  *	 - the transaction is so long that the leader needs the space of what has
  *	   been read.
- * From there on it cannot go back, and need not: whatever earlier transactions
- * did is there, and if what we did before had been in the way of one of them,
- * that one would have waited for our locks, and yield.c would have made us give
- * up.
+ * It need not go back: whatever earlier transactions did is there, and if what
+ * we did before had been in the way of one of them, that one would have waited
+ * for our locks, and yield.c would have made us give up.  In a deadlock, others
+ * are given the time to be chosen.
  *
  * Order of events at the end: wait for seq - 1; commit (which makes the changes
  * visible and then releases the locks); ring_commit(seq).  If we die before the
@@ -50,6 +54,19 @@
  */
 #define SPECULATIVE_LOCK_TIMEOUT 1000
 
+/*
+ * So long a transaction that can be applied again waits for a lock before it
+ * looks for a deadlock, in milliseconds.  To be chosen to end one costs it
+ * little, while all others wait.
+ */
+#define DEADLOCK_CHECK_AFTER 100
+
+/*
+ * So many times longer than others a transaction that cannot go back waits
+ * before it looks for a deadlock, which it would be chosen to end.
+ */
+#define COMMITTED_DEADLOCK_PATIENCE 10
+
 /* The buffer for messages that come in pieces may stay as large as this. */
 #define MESSAGE_KEPT (1024 * 1024)
 
@@ -60,6 +77,10 @@ typedef enum AttemptResult
 } AttemptResult;
 
 static bool subscription_valid = true;
+
+/* What our own limits take the place of, in milliseconds. */
+static int	configured_lock_timeout;
+static int	configured_deadlock_timeout;
 
 /* Says which transaction an error is about where the server's code does not. */
 static void
@@ -185,6 +206,18 @@ wait_dependency(uint64 seq)
 	return result;
 }
 
+/* The oldest transaction will not be applied from its beginning again. */
+static void
+commit_to_transaction(void)
+{
+	writer.final = true;
+	if (!writer.committed_to)
+		DeadlockTimeout = Min(configured_deadlock_timeout,
+							  INT_MAX / COMMITTED_DEADLOCK_PATIENCE) *
+			COMMITTED_DEADLOCK_PATIENCE;
+	writer.committed_to = true;
+}
+
 /*
  * Lets the leader have the space of what we have read, if there is much of it
  * and we are the oldest.
@@ -198,12 +231,9 @@ release_space(bool waiting)
 
 	if (read == 0 || (!waiting && read < writer.ring->size / RELEASE_SHARE))
 		return;
-	if (!writer.final)
-	{
-		if (!is_oldest())
-			return;
-		writer.final = true;
-	}
+	if (!is_oldest())
+		return;
+	commit_to_transaction();
 
 	/* The leader writes there only after it has seen this. */
 	pg_memory_barrier();
@@ -247,7 +277,7 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	{
 		if (!wait_oldest())
 			return false;
-		writer.final = true;
+		commit_to_transaction();
 	}
 
 	if (header->kind == RING_BROADCAST)
@@ -382,7 +412,8 @@ guarded_attempt(void)
 		roll_back();
 		RESUME_INTERRUPTS();
 
-		if (writer.final)
+		if (writer.committed_to ||
+			(writer.final && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
 			fail(error);
 		ereport(DEBUG1,
 				(errmsg_internal("remote transaction %u was too early and is applied again: %s",
@@ -397,24 +428,25 @@ guarded_attempt(void)
 	return result;
 }
 
-/* Lets a speculative transaction give up when it waits too long for a lock. */
+/*
+ * Limits how long the transaction waits for locks, before an attempt.
+ */
 static void
-limit_lock_waits(bool limited)
+set_lock_limits(void)
 {
-	static int	configured;
-	static bool active = false;
+	configured_lock_timeout = LockTimeout;
+	configured_deadlock_timeout = DeadlockTimeout;
+	DeadlockTimeout = Min(DeadlockTimeout, DEADLOCK_CHECK_AFTER);
+	if (!writer.final && (LockTimeout == 0 || LockTimeout > SPECULATIVE_LOCK_TIMEOUT))
+		LockTimeout = SPECULATIVE_LOCK_TIMEOUT;
+}
 
-	if (limited == active)
-		return;
-	if (limited)
-	{
-		configured = LockTimeout;
-		if (configured == 0 || configured > SPECULATIVE_LOCK_TIMEOUT)
-			LockTimeout = SPECULATIVE_LOCK_TIMEOUT;
-	}
-	else
-		LockTimeout = configured;
-	active = limited;
+/* Takes those limits back, after an attempt. */
+static void
+restore_lock_limits(void)
+{
+	DeadlockTimeout = configured_deadlock_timeout;
+	LockTimeout = configured_lock_timeout;
 }
 
 /* Applies a transaction that the writer has taken from the ring. */
@@ -426,10 +458,18 @@ transaction_apply(uint64 seq)
 	reread_subscription();
 	set_activity(WRITER_APPLYING);
 
-	writer.final = is_oldest();
-	limit_lock_waits(!writer.final);
-	if (guarded_attempt() == ATTEMPT_MISSPECULATED)
+	for (;;)
 	{
+		AttemptResult result;
+
+		writer.final = is_oldest();
+		writer.committed_to = false;
+		set_lock_limits();
+		result = guarded_attempt();
+		restore_lock_limits();
+		if (result == ATTEMPT_COMMITTED)
+			break;
+
 		/* An attempt that gave up on its own has not been rolled back. */
 		roll_back();
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
@@ -438,13 +478,7 @@ transaction_apply(uint64 seq)
 									ring_wait_event(RING_WAIT_WRITER_RETRY)))
 			;					/* we hold no locks that anybody could want */
 		set_activity(WRITER_APPLYING);
-		writer.final = true;
-		limit_lock_waits(false);
-		if (guarded_attempt() == ATTEMPT_MISSPECULATED)
-			elog(ERROR, "oldest transaction gave up");
 	}
-
-	limit_lock_waits(false);
 	pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
 	set_activity(WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);

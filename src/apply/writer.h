@@ -30,11 +30,8 @@ typedef struct Writer
 	TransactionId remote_xid;
 	XLogRecPtr	final_lsn;		/* on the publisher */
 
-	/*
-	 * It is the oldest, and will not be applied from its beginning again: an
-	 * error now is the transaction's own.
-	 */
-	bool		final;
+	bool		final;			/* was the oldest: an error is its own */
+	bool		committed_to;	/* cannot be applied from its beginning again */
 } Writer;
 
 extern Writer writer;

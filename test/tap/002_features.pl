@@ -446,7 +446,7 @@ foreach my $twice (0, 1)
 					"INSERT INTO skipped VALUES (20000 + $i, 1), ($id, 1)");
 				query($pub, "INSERT INTO skipped VALUES (30000 + $i, 1)");
 				$sub->wait_for_log(
-					qr/ERROR:.*duplicate key value violates unique constraint "skipped_pkey".*finished at ([0-9A-F\/]+)/s,
+					qr/ERROR:.*(duplicate key value violates unique constraint "skipped_pkey"|conflict=insert_exists).*finished at [0-9A-F\/]+/s,
 					$log_start);
 				my ($lsn) =
 				  slurp_file($sub->logfile, $log_start) =~

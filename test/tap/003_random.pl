@@ -524,6 +524,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	do
 	{
 		push @snapshots, take_snapshot($session);
+		query($sub, 'VACUUM') if @snapshots == 8;
 		# leave the processors to the load and to what is tested
 		usleep(50_000);
 		if (!defined $committed and !running($load))

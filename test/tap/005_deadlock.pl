@@ -282,6 +282,24 @@ if (weft())
 		'>', 0, 'writers have given way');
 }
 
+# The leader ends while a writer waits for a local user.  The next one must not
+# wait for the old writer, nor apply anything twice.
+{
+	$serial++;
+	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+	query($pub, "UPDATE a SET v = $serial WHERE id = 1");
+	query($pub, "INSERT INTO bulk VALUES (-$serial)");
+	apply_is_blocked();
+	my $leader = leader_pid($sub, 'sub');
+	my @writers = writer_pids($sub);
+	query($sub, "SELECT pg_terminate_backend($leader)");
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ($_)")
+	  foreach join ', ', $leader, @writers;
+	apply_is_blocked();
+	goes_through('SELECT 1', 'the leader ends amid');
+}
+
 # A true deadlock, between the oldest transaction and a local user: the server
 # finds it and picks a victim.  If that is the local user, so be it.
 $local->quit;
@@ -301,7 +319,10 @@ same_tables($pub, $sub, \@tables, 'a true deadlock: equal');
 $local->quit;
 
 # Local users and the load at random: everybody gets on with it.
+query($sub, 'CREATE TABLE referring (id int REFERENCES a)');
 my %local_scripts = (
+	"\\set i random(1, 10)\nBEGIN;\nINSERT INTO referring VALUES (:i);\nSELECT FROM b WHERE id = :i FOR SHARE;\nCOMMIT;\n"
+	  => 10,
 	"\\set i random(1, 10)\nBEGIN;\nUPDATE a SET v = v WHERE id = :i;\nUPDATE b SET v = v WHERE id = 11 - :i;\nCOMMIT;\n"
 	  => 10,
 	"BEGIN;\nLOCK TABLE a IN SHARE ROW EXCLUSIVE MODE;\nLOCK TABLE b IN ACCESS EXCLUSIVE MODE;\nCOMMIT;\n"
@@ -326,6 +347,21 @@ finish($remote);
 finish($locals);
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'local users under load: equal');
+
+# Dropping the subscription does not wait for a local user either.
+$local = $sub->background_psql('postgres');
+$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
+query($pub, 'UPDATE a SET v = 0 WHERE id = 1');
+query($pub, 'UPDATE b SET v = 0 WHERE id = 1');
+apply_is_blocked();
+$start = time;
+query($sub, 'DROP SUBSCRIPTION sub');
+cmp_ok(time - $start, '<', $limit, 'DROP SUBSCRIPTION amid a wait');
+poll($sub,
+	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
+);
+$local->query_safe('COMMIT');
+$local->quit;
 
 $pub->stop;
 $sub->stop;
