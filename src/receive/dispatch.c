@@ -60,7 +60,7 @@ dispatch_begin(const char *message, int length)
 {
 	if (ring_committed(leader.producer.ring) < leader.barrier)
 		leader_drain(leader.barrier);
-	while (!ring_begin(&leader.producer, leader.broadcast.version))
+	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
 		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_SPACE);
 	published_write = leader.producer.write;
 	dispatch_record(RING_MESSAGE, 0, 0, message, length);

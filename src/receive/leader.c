@@ -45,7 +45,6 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "postmaster/walwriter.h"
-#include "receive/dependency.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
@@ -402,7 +401,7 @@ drop_open_transaction(void)
  * and the server's apply loop may wait for one.
  */
 static bool
-next_message(pgsocket *wait_fd)
+next_message(void)
 {
 	char	   *message;
 	int			length;
@@ -467,8 +466,11 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		leader_collect();
-		writers_check();
+		if (leader.position == BETWEEN_TRANSACTIONS)
+		{
+			leader_collect();
+			writers_check();
+		}
 
 		if (leader.handover != HANDOVER_NOTHING)
 		{
@@ -479,7 +481,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 			}
 			leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_DRAIN);
 		}
-		else if (!next_message(wait_fd))
+		else if (!next_message())
 		{
 			result = leader.native_is_behind ? make_keepalive(buffer) : 0;
 			*wait_fd = leader.socket;

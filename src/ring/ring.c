@@ -13,7 +13,8 @@
  * way of one of them, with who does it and what the next step relies on:
  *
  *	 leader  ring_begin		fills the descriptor transactions[seq].  The slot is
- *							free because seq - RING_TRANSACTIONS is committed.
+ *							free because seq - RING_TRANSACTIONS is committed and
+ *							the leader has looked at it since.
  *	 leader  ring_append	copies records into free memory.
  *	 leader  ring_publish	end := write position, then published := seq.  Happens
  *							at ring_complete, or earlier if the transaction is
@@ -120,16 +121,17 @@ ring_used(RingProducer *producer)
 
 /*
  * Opens the next transaction.  Returns false, with nothing changed, if there
- * are too many in the ring already.
+ * are too many in the ring already.  Transactions up to seq "collected" are
+ * committed, and the caller needs nothing of them any more.
  */
 bool
-ring_begin(RingProducer *producer, uint64 broadcast)
+ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected)
 {
 	Ring	   *ring = producer->ring;
 	RingTransaction *transaction;
 
 	Assert(!producer->open);
-	if (producer->seq + 1 - ring_committed(ring) >= RING_TRANSACTIONS)
+	if (producer->seq + 1 - collected >= RING_TRANSACTIONS)
 		return false;
 
 	producer->seq++;

@@ -148,7 +148,7 @@ extern uint64 ring_bytes(int kilobytes);
 extern Size ring_shmem_size(uint64 bytes);
 extern void ring_init(Ring *ring, uint64 bytes, int num_writers);
 
-extern bool ring_begin(RingProducer *producer, uint64 broadcast);
+extern bool ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected);
 extern Size ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
 						uint64 number, const char *data, Size length);
 extern void ring_publish(RingProducer *producer);

@@ -25,10 +25,11 @@ INSERT INTO small SELECT i, 0, i FROM generate_series(1, 100) i;
 CREATE PUBLICATION pub FOR ALL TABLES;
 EOS
 
-# The clients prepare under names of their own, and only one at a time.
+# The clients prepare under names of their own, one at a time.  Rows are locked
+# in ascending order, so nothing deadlocks.
 my $random = <<'EOS';
 \set a random(1, 50)
-\set b :a + random(1, 50)
+\set b random(51, 100)
 \set rows random(1, 300)
 \set dice random(1, 4)
 \set name random(1, 1000000000)
@@ -89,14 +90,21 @@ ROLLBACK PREPARED 'p_:client_id';
 \\endif
 EOS
 
-# A deadlock may leave a prepared transaction behind if pgbench retried; it
-# does not, for nothing of a script that has prepared anything waits.
+my $aborted_with_parts =
+  "$random BEGIN;\nSAVEPOINT one;\n${insert}ROLLBACK TO one;\n${insert}SAVEPOINT two;\n$insert$pay\nROLLBACK;\n";
+
 my %without_prepare = (
 	$ordinary => 10,
 	$exchange => 2,
 	$aborting_parts => 3,
 	$aborted => 1,
 	$deleting => 2);
+
+# An assertion of version 18 fails in the walsender after that, with any
+# subscriber (pgoutput_stream_abort, 18.6).
+$without_prepare{$aborted_with_parts} = 1
+  if $pub->pg_version < 18
+  or query($pub, 'SHOW debug_assertions') eq 'off';
 my %with_prepare = (%without_prepare, $prepared => 5);
 
 foreach my $case (
@@ -133,7 +141,6 @@ foreach my $case (
 			$two_phase eq 'true' ? \%with_prepare : \%without_prepare,
 			'-c' => 8,
 			'-t' => 50,
-			'--max-tries=1000',
 			'--random-seed=8'));
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, "$what: equal");

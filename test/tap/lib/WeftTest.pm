@@ -127,11 +127,26 @@ sub describe
 }
 
 # Wait until a query returns true; errors (the server may be starting) count as
-# not yet.
+# not yet.  Cluster's poll_query_until() writes the query to psql, and dies of a
+# broken pipe where psql has ended already because it could not connect.
 sub poll
 {
 	my ($node, $sql, $expected) = @_;
-	return if $node->poll_query_until('postgres', $sql, $expected);
+	my @command = (
+		$node->installed_command('psql'), '-XAtq', '-d',
+		$node->connstr('postgres'), '-c', $sql);
+
+	$expected //= 't';
+	foreach my $i (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		my ($output, $errors) = ('', '');
+		my $success = IPC::Run::run(\@command, '<', \undef,
+			'>', \$output, '2>', \$errors);
+
+		chomp $output;
+		return if $success and $output eq $expected;
+		usleep(100_000);
+	}
 	describe($node);
 	die "timed out waiting for: $sql";
 }
