@@ -174,12 +174,19 @@ feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
 /*
  * Tells the server's account what the writers have committed.  Called when no
  * transaction is in flight, before the server's apply loop goes on.
+ *
+ * With "durable" it is flushed, so that the loop reports all of it before it
+ * does anything else.  While tables are synchronized that matters: the loop may
+ * mark them READY and start again, and a transaction that was skipped for them,
+ * which no origin remembers, must not be sent again then.
  */
 void
-feedback_synchronize_native(void)
+feedback_synchronize_native(bool durable)
 {
 	if (!native_is_behind)
 		return;
+	if (durable)
+		XLogFlush(newest.local_end);
 	feedback_flush();
 	store_flush_position(newest.remote_end, newest.local_end);
 	native_is_behind = false;

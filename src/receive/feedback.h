@@ -14,6 +14,6 @@ extern void feedback_flush(void);
 extern void feedback_send(WalReceiverConn *conn, XLogRecPtr received,
 						  bool force, bool request_reply);
 extern void feedback_forward(WalReceiverConn *conn, const char *buffer, int length);
-extern void feedback_synchronize_native(void);
+extern void feedback_synchronize_native(bool durable);
 
 #endif							/* WEFT_FEEDBACK_H */

@@ -330,7 +330,7 @@ make_keepalive(char **buffer)
 	static char keepalive[KEEPALIVE_LENGTH];
 	uint64		fields[2];
 
-	feedback_synchronize_native();
+	feedback_synchronize_native(leader.tables_syncing || !leader.tables_valid);
 	fields[0] = pg_hton64(leader.settled_lsn);
 	fields[1] = pg_hton64(leader.sent_time);
 	keepalive[0] = 'k';

@@ -266,7 +266,12 @@ stream_end(char *message, int length, const char *payload, int payload_length)
 	}
 
 	if (!relations_stream_open(xid))
+	{
+		/* Version 18 sends this for what it has never sent anything of. */
+		if (payload[0] == LOGICAL_REP_MSG_STREAM_ABORT)
+			return;
 		leader_damage(payload, "the transaction has not begun");
+	}
 	if (payload[0] != LOGICAL_REP_MSG_STREAM_ABORT || wire_uint32(&cursor) == xid)
 	{
 		relations_stream_end(xid, payload[0] != LOGICAL_REP_MSG_STREAM_ABORT);

@@ -41,6 +41,9 @@ sub new_publisher
 		: ());
 
 	$node->init(allows_streaming => 'logical');
+	# set for the sake of the version that the test framework belongs to
+	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $node->pg_version < 18;
 	$node->append_conf('postgresql.conf', <<EOC);
 autovacuum = off
 deadlock_timeout = 20ms
