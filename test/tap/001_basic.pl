@@ -31,10 +31,16 @@ my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber');
 my $log_start = -s $sub->logfile;
 
-$pub->run_log([ 'pgbench', '-i', '-q', '-s' => 1, $pub->connstr('postgres') ]);
-$sub->run_log([ 'pgbench', '-i', '-q', '-I' => 'dtp',
-		$sub->connstr('postgres') ]);
-query_all([ $pub, $sub ],
+$pub->run_log(
+	[ 'pgbench', '-i', '-q', '-s' => 1, $pub->connstr('postgres') ]);
+$sub->run_log(
+	[
+		'pgbench', '-i', '-q',
+		'-I' => 'dtp',
+		$sub->connstr('postgres')
+	]);
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE wide (id int PRIMARY KEY, t text, n numeric, ts timestamptz, a int[], j jsonb)'
 );
 query($pub, <<EOS);
@@ -79,9 +85,11 @@ writers_become(4, 'four writers by default');
 finish($load);
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'initial copy under load');
-is(query($sub, "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate = 'r'"),
-	5, 'all tables are ready')
-  if weft();
+is( query(
+		$sub,
+		"SELECT count(*) FROM pg_subscription_rel WHERE srsubstate = 'r'"),
+	5,
+	'all tables are ready') if weft();
 
 # Apply, and what is seen of it.
 my $started = query($sub, 'SELECT pg_postmaster_start_time()');
@@ -94,7 +102,7 @@ if (weft())
 {
 	my $lsn = query($pub, 'SELECT pg_current_wal_lsn()');
 	wait_for_apply($pub, $sub, 'sub');
-	is( query($sub, <<EOS), 't|t|4|t|t|t|t|t|t', 'weft.stat_subscription');
+	is(query($sub, <<EOS), 't|t|4|t|t|t|t|t|t', 'weft.stat_subscription');
 SELECT s.subid = p.oid, leader_pid = $leader, num_writers,
 	received_lsn >= '$lsn', applied_lsn >= '$lsn', lag_bytes = 0,
 	transactions >= 4000, changes >= 4 * 4000,
@@ -102,9 +110,11 @@ SELECT s.subid = p.oid, leader_pid = $leader, num_writers,
 FROM weft.stat_subscription s JOIN pg_subscription p USING (subname)
 WHERE subname = 'sub'
 EOS
-	is(query($sub, 'SELECT ring_size, ring_used FROM weft.stat_subscription'),
-		'16777216|0', 'the ring is empty when everything is applied');
-	is( query($sub, <<EOS), '4|t|t|t|t', 'weft.stat_writer');
+	is( query(
+			$sub, 'SELECT ring_size, ring_used FROM weft.stat_subscription'),
+		'16777216|0',
+		'the ring is empty when everything is applied');
+	is(query($sub, <<EOS), '4|t|t|t|t', 'weft.stat_writer');
 SELECT count(*), count(DISTINCT writer) = 4, bool_and(a.pid IS NOT NULL),
 	sum(w.transactions) = min(s.transactions), sum(w.changes) = min(s.changes)
 FROM weft.stat_writer w JOIN weft.stat_subscription s USING (subid, subname)
@@ -113,7 +123,7 @@ EOS
 	poll($sub,
 		"SELECT count(DISTINCT state) = 1 AND min(state) = 'idle' FROM weft.stat_writer"
 	);
-	poll( $sub,
+	poll($sub,
 		"SELECT bool_and(wait_event_type = 'Extension' AND wait_event LIKE 'Weft%') FROM pg_stat_activity WHERE backend_type = 'weft writer'"
 	);
 	ok( query($sub,
@@ -123,7 +133,7 @@ EOS
 }
 
 # The server's own views go on telling the truth.
-is( query($sub, <<EOS), 't|t|t', 'pg_stat_subscription');
+is(query($sub, <<EOS), 't|t|t', 'pg_stat_subscription');
 SELECT received_lsn IS NOT NULL, latest_end_lsn IS NOT NULL,
 	last_msg_receipt_time IS NOT NULL
 FROM pg_stat_subscription WHERE subname = 'sub' AND worker_type = 'apply'
@@ -140,7 +150,9 @@ if (weft())
 	my ($ret, $stdout, $stderr) = $sub->psql('postgres',
 		"SELECT weft.wait_for_subscription('sub', '300ms')");
 	isnt($ret, 0, 'waiting ends at its timeout');
-	like($stderr, qr/sub.*[0-9A-F]+\/[0-9A-F]+/s,
+	like(
+		$stderr,
+		qr/sub.*[0-9A-F]+\/[0-9A-F]+/s,
 		'the error says how far the subscription is');
 	$session->query_safe('COMMIT');
 	$session->quit;
@@ -148,15 +160,19 @@ if (weft())
 	same_tables($pub, $sub, ['wide'], 'applied once the lock is gone');
 
 	($ret, $stdout, $stderr) =
-	  $sub->psql('postgres', "SELECT weft.wait_for_subscription('none', '1s')");
-	like($stderr, qr/subscription "none" does not exist/,
+	  $sub->psql('postgres',
+		"SELECT weft.wait_for_subscription('none', '1s')");
+	like(
+		$stderr,
+		qr/subscription "none" does not exist/,
 		'waiting for a subscription that does not exist');
 
 	# what the publisher committed, but has not written yet, counts
 	foreach my $i (1 .. 5)
 	{
 		query($pub,
-			"SET synchronous_commit = off; UPDATE wide SET n = $i WHERE id = 1");
+			"SET synchronous_commit = off; UPDATE wide SET n = $i WHERE id = 1"
+		);
 		wait_for_apply($pub, $sub, 'sub');
 		is(query($sub, 'SELECT n FROM wide WHERE id = 1'),
 			$i, 'an asynchronous commit is waited for');
@@ -199,7 +215,8 @@ if (weft())
 	query($pub, 'CREATE PUBLICATION other FOR TABLE other');
 	subscribe($pub, $sub, 'other', 'other', 'num_writers = 5');
 	writers_become(8, 'two subscriptions have writers of their own');
-	is( query($sub,
+	is( query(
+			$sub,
 			'SELECT subname, num_writers FROM weft.stat_subscription ORDER BY 1'
 		),
 		"other|5\nsub|3",
@@ -213,8 +230,11 @@ if (weft())
 
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 	writers_become(0, 'no subscription is enabled, no writers');
-	is(query($sub, 'SELECT count(*) FROM weft.stat_writer WHERE pid IS NOT NULL'),
-		0, 'weft.stat_writer shows none');
+	is( query(
+			$sub,
+			'SELECT count(*) FROM weft.stat_writer WHERE pid IS NOT NULL'),
+		0,
+		'weft.stat_writer shows none');
 	query($sub, 'DROP SUBSCRIPTION sub');
 	query($sub, 'TRUNCATE later, other, ' . join ', ', @tables);
 	subscribe($pub, $sub, 'sub', 'pub');
@@ -229,7 +249,8 @@ if (weft())
 	my $offset = -s $sub->logfile;
 	set_conf($sub, 'weft.writers_per_subscription' => 0);
 	writers_become(0, 'writers_per_subscription = 0');
-	$sub->wait_for_log(qr/LOG:  subscription "sub" is applied without parallel writers/,
+	$sub->wait_for_log(
+		qr/LOG:  subscription "sub" is applied without parallel writers/,
 		$offset);
 	poll($sub,
 		"SELECT native_reason <> '' FROM weft.stat_subscription WHERE subname = 'sub'"
@@ -240,7 +261,8 @@ if (weft())
 	writers_become(4, 'writers_per_subscription = 4');
 	finish($load);
 	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, \@tables, 'switched to native and back under load');
+	same_tables($pub, $sub, \@tables,
+		'switched to native and back under load');
 
 	# A small ring, and a transaction larger than it.
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');

@@ -48,8 +48,8 @@ sub feature
 	query($pub, $_) foreach grep { $_ } @feature{qw(tables publisher)};
 	query($sub, $_) foreach grep { $_ } @feature{qw(tables subscriber)};
 	query($pub,
-		'CREATE PUBLICATION pub ' . ($feature{publication} // 'FOR ALL TABLES')
-	);
+		'CREATE PUBLICATION pub '
+		  . ($feature{publication} // 'FOR ALL TABLES'));
 	subscribe($pub, $sub, 'sub', 'pub', $feature{options});
 	wait_for_apply($pub, $sub, 'sub');
 
@@ -69,7 +69,8 @@ sub feature
 
 	query($sub, 'DROP SUBSCRIPTION sub');
 	query($pub, 'DROP PUBLICATION pub');
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		'SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO public'
 	);
 	return;
@@ -208,22 +209,27 @@ EOS
 
 feature(
 	'replica identity full without a key',
-	tables => 'CREATE TABLE nokey (id int, v int); ALTER TABLE nokey REPLICA IDENTITY FULL',
-	publisher => 'INSERT INTO nokey SELECT i % 10, i % 3 FROM generate_series(1, 100) i',
+	tables =>
+	  'CREATE TABLE nokey (id int, v int); ALTER TABLE nokey REPLICA IDENTITY FULL',
+	publisher =>
+	  'INSERT INTO nokey SELECT i % 10, i % 3 FROM generate_series(1, 100) i',
 	load => changes_without_key('nokey'),
 	equal => ['nokey']);
 
 feature(
 	'replica identity full with an index on the subscriber',
-	tables => 'CREATE TABLE nokey (id int, v int, t text); ALTER TABLE nokey REPLICA IDENTITY FULL',
+	tables =>
+	  'CREATE TABLE nokey (id int, v int, t text); ALTER TABLE nokey REPLICA IDENTITY FULL',
 	subscriber => 'CREATE INDEX ON nokey (id)',
-	publisher => "INSERT INTO nokey SELECT i % 10, i % 3, CASE WHEN i % 2 = 0 THEN 'x' END FROM generate_series(1, 100) i",
+	publisher =>
+	  "INSERT INTO nokey SELECT i % 10, i % 3, CASE WHEN i % 2 = 0 THEN 'x' END FROM generate_series(1, 100) i",
 	load => changes_without_key('nokey'),
 	equal => ['nokey']);
 
 feature(
 	'replica identity full and a key on the subscriber',
-	tables => 'CREATE TABLE keyed (id int PRIMARY KEY, v int); ALTER TABLE keyed REPLICA IDENTITY FULL',
+	tables =>
+	  'CREATE TABLE keyed (id int PRIMARY KEY, v int); ALTER TABLE keyed REPLICA IDENTITY FULL',
 	publisher => "INSERT INTO keyed $fill",
 	load => changes('keyed'),
 	equal => ['keyed']);
@@ -248,14 +254,18 @@ CREATE TABLE floats (id float8 PRIMARY KEY, v int);
 CREATE TABLE numerics (id numeric PRIMARY KEY, v int);
 EOS
 	load => {
-		"$random INSERT INTO multi VALUES ('t' || :a % 3, 1.0 + :a % 2, :a % 20, :c) ON CONFLICT (t, n, id) DO UPDATE SET v = :c;\n" => 2,
+		"$random INSERT INTO multi VALUES ('t' || :a % 3, 1.0 + :a % 2, :a % 20, :c) ON CONFLICT (t, n, id) DO UPDATE SET v = :c;\n"
+		  => 2,
 		"$random DELETE FROM multi WHERE id = :a % 20;\n" => 1,
-		"$random INSERT INTO texts VALUES (repeat('t', :a % 10), :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n" => 2,
+		"$random INSERT INTO texts VALUES (repeat('t', :a % 10), :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n"
+		  => 2,
 		"$random DELETE FROM texts WHERE length(id) = :a % 10;\n" => 1,
 		# equal keys that are written differently: 0 and -0, 1.0 and 1.00
-		"$random INSERT INTO floats VALUES (CASE WHEN :a % 2 = 0 THEN float8 '-0' ELSE 0 END, :c) ON CONFLICT (id) DO UPDATE SET v = :c, id = excluded.id;\n" => 2,
+		"$random INSERT INTO floats VALUES (CASE WHEN :a % 2 = 0 THEN float8 '-0' ELSE 0 END, :c) ON CONFLICT (id) DO UPDATE SET v = :c, id = excluded.id;\n"
+		  => 2,
 		"$random DELETE FROM floats WHERE id = 0;\n" => 1,
-		"$random INSERT INTO numerics VALUES (round(:a % 5, :b % 4), :c) ON CONFLICT (id) DO UPDATE SET v = :c, id = excluded.id;\n" => 2,
+		"$random INSERT INTO numerics VALUES (round(:a % 5, :b % 4), :c) ON CONFLICT (id) DO UPDATE SET v = :c, id = excluded.id;\n"
+		  => 2,
 		"$random DELETE FROM numerics WHERE id = :a % 5;\n" => 1,
 	},
 	equal => [qw(multi texts floats numerics)]);
@@ -268,11 +278,13 @@ CREATE COLLATION insensitive (provider = icu, locale = 'und-u-ks-level2', determ
 CREATE TABLE names (id text COLLATE insensitive PRIMARY KEY, v int);
 EOS
 	load => {
-		"$random BEGIN;\nSELECT pg_advisory_xact_lock(:a % 5);\nDELETE FROM names WHERE lower(id) = 'n' || :a % 5;\nINSERT INTO names VALUES (CASE WHEN :b % 2 = 0 THEN 'N' ELSE 'n' END || :a % 5, :c);\nCOMMIT;\n" => 1,
+		"$random BEGIN;\nSELECT pg_advisory_xact_lock(:a % 5);\nDELETE FROM names WHERE lower(id) = 'n' || :a % 5;\nINSERT INTO names VALUES (CASE WHEN :b % 2 = 0 THEN 'N' ELSE 'n' END || :a % 5, :c);\nCOMMIT;\n"
+		  => 1,
 		"$random UPDATE names SET v = :c WHERE id = 'N' || :a % 5;\n" => 1,
 	},
 	equal => ['names'])
-  if query($pub, "SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
+  if query($pub,
+	"SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
 
 # --- columns ---
 
@@ -312,8 +324,10 @@ CREATE TABLE types (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v int,
 	t timestamptz, u uuid, n numeric, x xml, c char(5), bits bit varying);
 EOS
 	load => {
-		"$random INSERT INTO types (v, d, m, p, a, r, j, b, t, u, n, c, bits) VALUES (:c, :a, 'low', (:a, 'y''\"'), '{low,high}', int4range(:a, :a + :b), '{\"k\": [1, null]}', decode('00ff', 'hex'), now(), gen_random_uuid(), :a / 7.0, 'c', B'101');\n" => 1,
-		"$random UPDATE types SET m = 'high', p.x = :c, v = :b, j = NULL WHERE id = :a;\n" => 1,
+		"$random INSERT INTO types (v, d, m, p, a, r, j, b, t, u, n, c, bits) VALUES (:c, :a, 'low', (:a, 'y''\"'), '{low,high}', int4range(:a, :a + :b), '{\"k\": [1, null]}', decode('00ff', 'hex'), now(), gen_random_uuid(), :a / 7.0, 'c', B'101');\n"
+		  => 1,
+		"$random UPDATE types SET m = 'high', p.x = :c, v = :b, j = NULL WHERE id = :a;\n"
+		  => 1,
 	},
 	equal => ['types']);
 
@@ -333,7 +347,8 @@ EOS
 
 # --- owner and privileges ---
 
-query_all([ $pub, $sub ], 'CREATE ROLE table_owner; CREATE ROLE sub_owner LOGIN');
+query_all([ $pub, $sub ],
+	'CREATE ROLE table_owner; CREATE ROLE sub_owner LOGIN');
 foreach my $run_as_owner ('true', 'false')
 {
 	my $role = $run_as_owner eq 'true' ? 'sub_owner' : 'table_owner';
@@ -367,14 +382,17 @@ EOS
 				'GRANT CREATE ON DATABASE postgres TO sub_owner; GRANT pg_create_subscription TO sub_owner; ALTER SUBSCRIPTION sub OWNER TO sub_owner; TRUNCATE seen'
 			);
 			$log_start = -s $sub->logfile;
-			query($pub, 'UPDATE owned SET v = -1 WHERE id = (SELECT min(id) FROM owned)');
+			query($pub,
+				'UPDATE owned SET v = -1 WHERE id = (SELECT min(id) FROM owned)'
+			);
 			$sub->wait_for_log(
 				$run_as_owner eq 'true'
 				? qr/ERROR:.*permission denied for table owned/
 				: qr/ERROR:.*role "sub_owner" cannot SET ROLE to "table_owner"/,
 				$log_start);
 			is(query($sub, 'SELECT count(*) FROM seen'),
-				0, "run_as_owner = $run_as_owner: nothing without privileges");
+				0,
+				"run_as_owner = $run_as_owner: nothing without privileges");
 			query($sub,
 				$run_as_owner eq 'true'
 				? 'GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON owned TO sub_owner'
@@ -410,7 +428,9 @@ CREATE POLICY all_rows ON secured USING (true);
 ALTER SUBSCRIPTION sub OWNER TO sub_owner;
 EOS
 			$log_start = -s $sub->logfile;
-			query($pub, 'UPDATE secured SET v = -1 WHERE id = (SELECT min(id) FROM secured)');
+			query($pub,
+				'UPDATE secured SET v = -1 WHERE id = (SELECT min(id) FROM secured)'
+			);
 			$sub->wait_for_log(
 				qr/ERROR:.*user "sub_owner" cannot replicate into relation with row-level security enabled: "secured"/,
 				$log_start);
@@ -451,7 +471,8 @@ foreach my $twice (0, 1)
 				my ($lsn) =
 				  slurp_file($sub->logfile, $log_start) =~
 				  /transaction \d+, finished at ([0-9A-F\/]+)/;
-				is( query($sub,
+				is( query(
+						$sub,
 						"SELECT id FROM skipped WHERE id IN (10000 - $i, 20000 + $i, 30000 + $i)"
 					),
 					10000 - $i,
@@ -460,20 +481,23 @@ foreach my $twice (0, 1)
 				wait_for_apply($pub, $sub, 'sub');
 			}
 			finish(
-				load("INSERT INTO skipped VALUES (40000 + :client_id * 1000 + (SELECT count(*) FROM skipped WHERE id / 1000 = 40 + :client_id), 1);\n"
+				load(
+					"INSERT INTO skipped VALUES (40000 + :client_id * 1000 + (SELECT count(*) FROM skipped WHERE id / 1000 = 40 + :client_id), 1);\n"
 				));
 		},
 		finally => sub {
 			same_rows(
 				rows($sub, 'skipped WHERE v = 1'),
-				rows($pub,
+				rows(
+					$pub,
 					'skipped WHERE id / 10000 <> 2 AND id NOT IN (10001, 10002)'
 				),
 				"$name: the transaction is skipped and nothing else");
 			is(query($sub, 'SELECT subskiplsn FROM pg_subscription'),
 				'0/0', "$name: skipped once");
 			cmp_ok(
-				query($sub,
+				query(
+					$sub,
 					"SELECT apply_error_count FROM pg_stat_subscription_stats WHERE subname = 'sub'"
 				),
 				'>', 0,
@@ -489,7 +513,8 @@ feature(
 	after => sub {
 		query($sub, 'INSERT INTO disabling VALUES (500, 0)');
 		finish(
-			load( "INSERT INTO disabling SELECT count(*) + 1, :client_id FROM disabling;\n",
+			load(
+				"INSERT INTO disabling SELECT count(*) + 1, :client_id FROM disabling;\n",
 				'-c' => 1,
 				'-t' => 1000));
 		poll($sub, 'SELECT NOT subenabled FROM pg_subscription');
@@ -498,7 +523,9 @@ feature(
 		poll($sub,
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
 		);
-		query($sub, 'DELETE FROM disabling WHERE id = 500; ALTER SUBSCRIPTION sub ENABLE');
+		query($sub,
+			'DELETE FROM disabling WHERE id = 500; ALTER SUBSCRIPTION sub ENABLE'
+		);
 	},
 	equal => ['disabling'],
 	may_fail => 1);
@@ -508,12 +535,21 @@ feature(
 	feature(
 		'constraints of the subscriber alone',
 		tables => 'CREATE TABLE checked (id int PRIMARY KEY, v int)',
-		subscriber => 'ALTER TABLE checked ADD CHECK (v < 1000), ALTER v SET NOT NULL',
+		subscriber =>
+		  'ALTER TABLE checked ADD CHECK (v < 1000), ALTER v SET NOT NULL',
 		load => changes('checked'),
 		after => sub {
 			foreach (
-				[ '1000', 'violates check constraint', 'DROP CONSTRAINT checked_v_check' ],
-				[ 'NULL', 'violates not-null constraint', 'ALTER v DROP NOT NULL' ])
+				[
+					'1000',
+					'violates check constraint',
+					'DROP CONSTRAINT checked_v_check'
+				],
+				[
+					'NULL',
+					'violates not-null constraint',
+					'ALTER v DROP NOT NULL'
+				])
 			{
 				my ($value, $message, $remedy) = @$_;
 				wait_for_apply($pub, $sub, 'sub');
@@ -542,7 +578,8 @@ EOS
 CREATE TABLE filtered (id int PRIMARY KEY, v int, secret text);
 CREATE TABLE listed (id int PRIMARY KEY, v int, secret text DEFAULT 'hidden');
 EOS
-	publication => 'FOR TABLE filtered WHERE (v > 500 OR id < 50), listed (id, v)',
+	publication =>
+	  'FOR TABLE filtered WHERE (v > 500 OR id < 50), listed (id, v)',
 	load => {
 		%{ changes('filtered') },
 		%{ changes('listed') },
@@ -557,8 +594,10 @@ EOS
 			rows($sub, 'listed', 'id, v'),
 			rows($pub, 'listed', 'id, v'),
 			'column list');
-		is(query($sub, "SELECT count(*) FROM listed WHERE secret <> 'hidden'"),
-			0, 'columns that are not published');
+		is( query(
+				$sub, "SELECT count(*) FROM listed WHERE secret <> 'hidden'"),
+			0,
+			'columns that are not published');
 	});
 
 feature(
@@ -566,7 +605,8 @@ feature(
 	tables => 'CREATE TABLE limited (id int PRIMARY KEY, v int)',
 	publication => "FOR TABLE limited WITH (publish = 'insert, delete')",
 	load => {
-		"$random INSERT INTO limited VALUES (:a, 0) ON CONFLICT DO NOTHING;\n" => 2,
+		"$random INSERT INTO limited VALUES (:a, 0) ON CONFLICT DO NOTHING;\n"
+		  => 2,
 		"$random UPDATE limited SET v = :c WHERE id = :a;\n" => 2,
 		"$random DELETE FROM limited WHERE id = :b;\n" => 1
 	},
@@ -586,12 +626,16 @@ CREATE TABLE loose (id int PRIMARY KEY, v int);
 CREATE TABLE others (id int PRIMARY KEY, v int);
 EOS
 	load => {
-		"$random INSERT INTO parents VALUES (:a, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n" => 10,
-		"$random INSERT INTO children SELECT :b, id FROM parents WHERE id = :a FOR SHARE ON CONFLICT DO NOTHING;\n" => 10,
+		"$random INSERT INTO parents VALUES (:a, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n"
+		  => 10,
+		"$random INSERT INTO children SELECT :b, id FROM parents WHERE id = :a FOR SHARE ON CONFLICT DO NOTHING;\n"
+		  => 10,
 		"TRUNCATE parents CASCADE;\n" => 1,
 		"TRUNCATE parents, children RESTART IDENTITY;\n" => 1,
-		"BEGIN;\nTRUNCATE loose;\nINSERT INTO loose SELECT i, :client_id FROM generate_series(1, 20) i;\nCOMMIT;\n" => 3,
-		"BEGIN;\nINSERT INTO others VALUES (1, 1) ON CONFLICT DO NOTHING;\nSAVEPOINT s;\nTRUNCATE others;\nROLLBACK TO s;\nCOMMIT;\n" => 1,
+		"BEGIN;\nTRUNCATE loose;\nINSERT INTO loose SELECT i, :client_id FROM generate_series(1, 20) i;\nCOMMIT;\n"
+		  => 3,
+		"BEGIN;\nINSERT INTO others VALUES (1, 1) ON CONFLICT DO NOTHING;\nSAVEPOINT s;\nTRUNCATE others;\nROLLBACK TO s;\nCOMMIT;\n"
+		  => 1,
 		%{ changes('loose') },
 	},
 	equal => [qw(parents children loose others)]);
@@ -599,8 +643,10 @@ EOS
 {
 	feature(
 		'tables added and removed under load',
-		tables => "CREATE TABLE first (id int PRIMARY KEY, v int); CREATE TABLE second (id int PRIMARY KEY, v int); CREATE TABLE third (id int PRIMARY KEY, v int)",
-		publisher => "INSERT INTO first $fill; INSERT INTO second $fill; INSERT INTO third $fill",
+		tables =>
+		  "CREATE TABLE first (id int PRIMARY KEY, v int); CREATE TABLE second (id int PRIMARY KEY, v int); CREATE TABLE third (id int PRIMARY KEY, v int)",
+		publisher =>
+		  "INSERT INTO first $fill; INSERT INTO second $fill; INSERT INTO third $fill",
 		publication => 'FOR TABLE first',
 		load => { map { %{ changes($_) } } qw(first second third) },
 		during => sub {
@@ -613,7 +659,9 @@ EOS
 				'BEGIN; LOCK TABLE second; ALTER PUBLICATION pub DROP TABLE second; COMMIT'
 			);
 			wait_for_apply($pub, $sub, 'sub');
-			query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION; TRUNCATE second');
+			query($sub,
+				'ALTER SUBSCRIPTION sub REFRESH PUBLICATION; TRUNCATE second'
+			);
 			query($pub, 'ALTER PUBLICATION pub ADD TABLE second');
 			query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 		},
@@ -622,13 +670,15 @@ EOS
 
 feature(
 	'a table that was removed comes back',
-	tables => 'CREATE TABLE back (id int PRIMARY KEY, v int); CREATE TABLE other (id int PRIMARY KEY)',
+	tables =>
+	  'CREATE TABLE back (id int PRIMARY KEY, v int); CREATE TABLE other (id int PRIMARY KEY)',
 	publication => 'FOR TABLE back, other',
 	load => changes('back'),
 	after => sub {
 		query($pub, 'ALTER PUBLICATION pub DROP TABLE back');
 		wait_for_apply($pub, $sub, 'sub');
-		query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION; TRUNCATE back');
+		query($sub,
+			'ALTER SUBSCRIPTION sub REFRESH PUBLICATION; TRUNCATE back');
 		query($pub, 'ALTER PUBLICATION pub ADD TABLE back');
 		query($pub, 'INSERT INTO back VALUES (5000, 0)');
 		query($pub, 'INSERT INTO other VALUES (1)');
@@ -650,7 +700,8 @@ EOS
 	feature(
 		'triggers',
 		tables => $sql,
-		publisher => "SELECT pg_create_logical_replication_slot('history', 'test_decoding')",
+		publisher =>
+		  "SELECT pg_create_logical_replication_slot('history', 'test_decoding')",
 		subscriber => <<'EOS',
 CREATE TABLE audit (n bigint, id int, kind text);
 CREATE TABLE total (sum bigint);
@@ -674,19 +725,22 @@ EOS
 		load => "$random INSERT INTO journal (v) VALUES (:c);\n",
 		equal => ['journal'],
 		finally => sub {
-			my $order = join "\n",
-			  map { $_->{id} }
+			my $order = join "\n", map { $_->{id} }
 			  grep { defined $_->{id} } @{ decode_commits($pub, 'history') };
 			query($pub, "SELECT pg_drop_replication_slot('history')");
 			foreach my $kind (qw(replica always deferred))
 			{
-				is( query($sub,
-						"SELECT id FROM audit WHERE kind = '$kind' ORDER BY n"),
+				is( query(
+						$sub,
+						"SELECT id FROM audit WHERE kind = '$kind' ORDER BY n"
+					),
 					$order,
 					"triggers: effects of '$kind' are in commit order");
 			}
-			is(query($sub, "SELECT count(*) FROM audit WHERE kind = 'origin'"),
-				0, 'triggers: those for the origin do not fire');
+			is( query(
+					$sub, "SELECT count(*) FROM audit WHERE kind = 'origin'"),
+				0,
+				'triggers: those for the origin do not fire');
 			is( query($sub, 'SELECT sum FROM total'),
 				query($pub, 'SELECT sum(v) FROM journal'),
 				'triggers: each sees the effects of the ones before');
@@ -758,7 +812,8 @@ foreach my $synchronous_commit ('on', 'off', 'remote_apply')
 			poll($pub,
 				"SELECT sync_state = 'sync' FROM pg_stat_replication WHERE application_name = 'sub'"
 			);
-			set_conf($pub, synchronous_commit => $remote ? 'remote_apply' : 'on');
+			set_conf($pub,
+				synchronous_commit => $remote ? 'remote_apply' : 'on');
 			foreach my $i (1 .. 5)
 			{
 				query($pub, "UPDATE synced SET v = -$i WHERE id = $i");
@@ -779,7 +834,8 @@ feature(
 	during => sub {
 		foreach my $value (qw(on off local on off))
 		{
-			query($sub, "ALTER SUBSCRIPTION sub SET (synchronous_commit = $value)");
+			query($sub,
+				"ALTER SUBSCRIPTION sub SET (synchronous_commit = $value)");
 		}
 	},
 	equal => ['t']);
@@ -788,8 +844,10 @@ feature(
 
 feature(
 	'schema changes on the publisher in mid-stream',
-	publisher => "CREATE TABLE altered (id int PRIMARY KEY, v int); INSERT INTO altered $fill",
-	subscriber => 'CREATE TABLE altered (id int PRIMARY KEY, v int, added int, late text)',
+	publisher =>
+	  "CREATE TABLE altered (id int PRIMARY KEY, v int); INSERT INTO altered $fill",
+	subscriber =>
+	  'CREATE TABLE altered (id int PRIMARY KEY, v int, added int, late text)',
 	load => changes('altered'),
 	during => sub {
 		query($pub, <<EOS);
@@ -824,7 +882,8 @@ EOS
 
 feature(
 	'the replica identity changes in mid-stream',
-	tables => 'CREATE TABLE identified (id int PRIMARY KEY, v int, other int)',
+	tables =>
+	  'CREATE TABLE identified (id int PRIMARY KEY, v int, other int)',
 	publisher => <<EOS,
 ALTER TABLE identified ADD COLUMN u int NOT NULL GENERATED BY DEFAULT AS IDENTITY;
 CREATE UNIQUE INDEX identified_u ON identified (id, u);
@@ -833,7 +892,8 @@ EOS
 	subscriber => 'ALTER TABLE identified ADD COLUMN u int',
 	load => changes('identified'),
 	during => sub {
-		foreach my $identity (('FULL', 'USING INDEX identified_u', 'DEFAULT') x 3)
+		foreach
+		  my $identity (('FULL', 'USING INDEX identified_u', 'DEFAULT') x 3)
 		{
 			query($pub, "ALTER TABLE identified REPLICA IDENTITY $identity");
 			query($pub,
@@ -850,7 +910,8 @@ EOS
 	feature(
 		'many tables',
 		tables => $create,
-		publisher => join("\n", map { "INSERT INTO $_ $fill;" } @many[ 0 .. 9 ]),
+		publisher =>
+		  join("\n", map { "INSERT INTO $_ $fill;" } @many[ 0 .. 9 ]),
 		load => {
 			"\\set t random(1, 200)\n\\set u random(1, 200)\n$random BEGIN;
 INSERT INTO many_:t VALUES (:a, :c) ON CONFLICT (id) DO UPDATE SET v = :c;
@@ -859,7 +920,12 @@ DELETE FROM many_:t WHERE id = :b;
 COMMIT;
 " => 1
 		},
-		equal => ["(" . join(' UNION ALL ', map { "SELECT '$_', id, v FROM $_" } @many) . ')']);
+		equal => [
+			"("
+			  . join(' UNION ALL ',
+				map { "SELECT '$_', id, v FROM $_" } @many)
+			  . ')'
+		]);
 }
 
 feature(
@@ -915,14 +981,20 @@ foreach my $ring_size ('16MB', '64kB')
 CREATE TABLE toasted (id int PRIMARY KEY, v int, t text, b bytea);
 ALTER TABLE toasted ALTER t SET STORAGE EXTERNAL, ALTER b SET STORAGE EXTERNAL;
 EOS
-		publisher => "INSERT INTO toasted SELECT i, i, repeat(i::text, 5000), NULL FROM generate_series(1, 100) i",
+		publisher =>
+		  "INSERT INTO toasted SELECT i, i, repeat(i::text, 5000), NULL FROM generate_series(1, 100) i",
 		load => {
 			%{ changes('toasted') },
-			"$random UPDATE toasted SET t = repeat(:c::text, 3000) WHERE id = :a;\n" => 3
+			"$random UPDATE toasted SET t = repeat(:c::text, 3000) WHERE id = :a;\n"
+			  => 3
 		},
 		during => sub {
-			query($pub, "INSERT INTO toasted VALUES (10000, 1, 't', convert_to(repeat('b', 30 * 1024 * 1024), 'UTF8'))");
-			query($pub, "UPDATE toasted SET v = 2, t = repeat('t', 5 * 1024 * 1024) WHERE id = 10000");
+			query($pub,
+				"INSERT INTO toasted VALUES (10000, 1, 't', convert_to(repeat('b', 30 * 1024 * 1024), 'UTF8'))"
+			);
+			query($pub,
+				"UPDATE toasted SET v = 2, t = repeat('t', 5 * 1024 * 1024) WHERE id = 10000"
+			);
 			query($pub, "UPDATE toasted SET v = 3 WHERE id = 10000");
 			query($pub, "UPDATE toasted SET id = 10001 WHERE id = 10000");
 		},
@@ -948,8 +1020,10 @@ feature(
 	load => {
 		"INSERT INTO hidden VALUES (1);\n" => 3,
 		"SELECT pg_logical_emit_message(true, 'p', 'transactional');\n" => 1,
-		"SELECT pg_logical_emit_message(false, 'p', 'not transactional');\n" => 1,
-		"BEGIN;\nINSERT INTO t VALUES (:client_id, 0) ON CONFLICT (id) DO UPDATE SET v = t.v + 1;\nSELECT pg_logical_emit_message(true, 'p', 'amid');\nINSERT INTO hidden VALUES (2);\nCOMMIT;\n" => 1
+		"SELECT pg_logical_emit_message(false, 'p', 'not transactional');\n"
+		  => 1,
+		"BEGIN;\nINSERT INTO t VALUES (:client_id, 0) ON CONFLICT (id) DO UPDATE SET v = t.v + 1;\nSELECT pg_logical_emit_message(true, 'p', 'amid');\nINSERT INTO hidden VALUES (2);\nCOMMIT;\n"
+		  => 1
 	},
 	equal => ['t'],
 	finally => sub {
@@ -962,7 +1036,8 @@ feature(
 	'statistics of tables',
 	tables => 'CREATE TABLE counted (id int PRIMARY KEY, v int)',
 	subscriber => "SELECT pg_stat_reset()",
-	load => "INSERT INTO counted SELECT count(*) + 1, 0 FROM counted ON CONFLICT (id) DO UPDATE SET v = counted.v + 1;\n",
+	load =>
+	  "INSERT INTO counted SELECT count(*) + 1, 0 FROM counted ON CONFLICT (id) DO UPDATE SET v = counted.v + 1;\n",
 	finally => sub {
 		poll(
 			$sub,
@@ -976,7 +1051,8 @@ feature(
 feature(
 	'a subscription is altered amid the load',
 	tables => 'CREATE TABLE t (id int PRIMARY KEY, v int)',
-	publisher => "INSERT INTO t $fill; CREATE PUBLICATION pub2 FOR ALL TABLES",
+	publisher =>
+	  "INSERT INTO t $fill; CREATE PUBLICATION pub2 FOR ALL TABLES",
 	load => changes('t'),
 	during => sub {
 		my $connstr = $pub->connstr . ' dbname=postgres';
@@ -1006,8 +1082,12 @@ feature(
 	load => changes('t'),
 	equal => ['t'],
 	finally => sub {
-		is(query($pub, "SELECT failover FROM pg_replication_slots WHERE slot_name = 'sub'"),
-			't', 'the slot has the failover option');
+		is( query(
+				$pub,
+				"SELECT failover FROM pg_replication_slots WHERE slot_name = 'sub'"
+			),
+			't',
+			'the slot has the failover option');
 	});
 
 # Where changes come from: recorded with each transaction, and filtered on.
@@ -1020,9 +1100,11 @@ feature(
 		query($pub, 'UPDATE t SET v = 1');
 	},
 	equal => [
-		'(SELECT id, (pg_xact_commit_timestamp_origin(xmin)).timestamp FROM t)'],
+		'(SELECT id, (pg_xact_commit_timestamp_origin(xmin)).timestamp FROM t)'
+	],
 	finally => sub {
-		is( query($sub, <<EOS), 't', 'rows carry the origin of the subscription');
+		is( query($sub,
+				<<EOS), 't', 'rows carry the origin of the subscription');
 SELECT bool_and((pg_xact_commit_timestamp_origin(t.xmin)).roident = o.roident)
 FROM t, pg_replication_origin o JOIN pg_subscription s ON o.roname = 'pg_' || s.oid
 EOS
@@ -1030,14 +1112,16 @@ EOS
 
 {
 	my $third = new_subscriber('third');
-	my $ddl = 'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE own (id int PRIMARY KEY)';
+	my $ddl =
+	  'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE own (id int PRIMARY KEY)';
 
 	query_all([ $pub, $sub, $third ], $ddl);
 	query_all([ $pub, $sub ], 'CREATE PUBLICATION pub FOR ALL TABLES');
 	subscribe($pub, $sub, 'sub', 'pub', 'copy_data = false, origin = none');
 
 	# what the subscriber got from the publisher goes on, or does not
-	subscribe($sub, $third, 'any_origin', 'pub', 'copy_data = false, origin = any');
+	subscribe($sub, $third, 'any_origin', 'pub',
+		'copy_data = false, origin = any');
 	query($sub, "CREATE PUBLICATION own FOR TABLE own, t");
 	finish(load(changes('t')));
 	query($sub, 'INSERT INTO own VALUES (1)');
@@ -1046,7 +1130,8 @@ EOS
 	same_tables($pub, $third, ['t'], 'cascade with origin = any');
 
 	query($third, 'DROP SUBSCRIPTION any_origin; TRUNCATE t, own');
-	subscribe($sub, $third, 'no_origin', 'pub', 'copy_data = false, origin = none');
+	subscribe($sub, $third, 'no_origin', 'pub',
+		'copy_data = false, origin = none');
 	finish(load(changes('t')));
 	query($sub, 'INSERT INTO own VALUES (2)');
 	wait_for_apply($pub, $sub, 'sub');
@@ -1062,16 +1147,26 @@ EOS
 		# and back, on the same two nodes
 		query($sub, 'DROP SUBSCRIPTION sub');
 		query_all([ $pub, $sub ], 'TRUNCATE t, own');
-		subscribe($pub, $sub, 'sub', 'pub', 'copy_data = false, origin = none');
-		subscribe($sub, $pub, 'back', 'pub', 'copy_data = false, origin = none');
+		subscribe($pub, $sub, 'sub', 'pub',
+			'copy_data = false, origin = none');
+		subscribe($sub, $pub, 'back', 'pub',
+			'copy_data = false, origin = none');
 		my $there = start_pgbench(
 			$pub,
-			{ "$random INSERT INTO t VALUES (:a, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n" => 1 },
-			'-c' => 4, '-t' => 200);
+			{
+				"$random INSERT INTO t VALUES (:a, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n"
+				  => 1
+			},
+			'-c' => 4,
+			'-t' => 200);
 		my $here = start_pgbench(
 			$sub,
-			{ "$random INSERT INTO t VALUES (:a + 1000, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n" => 1 },
-			'-c' => 4, '-t' => 200);
+			{
+				"$random INSERT INTO t VALUES (:a + 1000, :c) ON CONFLICT (id) DO UPDATE SET v = :c;\n"
+				  => 1
+			},
+			'-c' => 4,
+			'-t' => 200);
 		finish($there);
 		finish($here);
 		wait_for_apply($pub, $sub, 'sub');
@@ -1080,7 +1175,8 @@ EOS
 		query($pub, 'DROP SUBSCRIPTION back');
 		query($sub, 'DROP SUBSCRIPTION sub; DROP PUBLICATION pub, own');
 		query($pub, 'DROP PUBLICATION pub');
-		query_all([ $pub, $sub ],
+		query_all(
+			[ $pub, $sub ],
 			'SET client_min_messages = warning; DROP SCHEMA public CASCADE; CREATE SCHEMA public'
 		);
 	}
@@ -1102,9 +1198,10 @@ EOS
 	$pub->wait_for_catchup('sub2');
 	same_tables($pub, $sub, ['t'], 'the first of two databases');
 	poll($sub,
-		'SELECT count(*) = 0 FROM pg_stat_subscription WHERE relid IS NOT NULL');
-	is( $sub->safe_psql('second',
-			'SELECT t::text FROM t ORDER BY t::text COLLATE "C"'),
+		'SELECT count(*) = 0 FROM pg_stat_subscription WHERE relid IS NOT NULL'
+	);
+	is( $sub->safe_psql(
+			'second', 'SELECT t::text FROM t ORDER BY t::text COLLATE "C"'),
 		rows($pub, 't'),
 		'the second of two databases');
 	query($sub, 'DROP SUBSCRIPTION sub');

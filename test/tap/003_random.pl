@@ -292,11 +292,9 @@ sub row_text
 sub row_sql
 {
 	my ($table) = @_;
-	return join " || '|' || ", map {
-		$_ eq 'body'
-		  ? 'left(body, 20)'
-		  : "coalesce($_\::text, 'null')"
-	} @{ $tables{$table}{columns} };
+	return join " || '|' || ",
+	  map { $_ eq 'body' ? 'left(body, 20)' : "coalesce($_\::text, 'null')" }
+	  @{ $tables{$table}{columns} };
 }
 
 # The state of all tables as table => { key => row or number of equal rows }.
@@ -307,8 +305,7 @@ sub read_state
 
 	foreach my $table (@tables)
 	{
-		my $rows =
-		  query($node, 'SELECT ' . row_sql($table) . " FROM $table");
+		my $rows = query($node, 'SELECT ' . row_sql($table) . " FROM $table");
 		foreach my $text (split /\n/, $rows)
 		{
 			my %tuple;
@@ -428,7 +425,8 @@ sub check_snapshots
 	{
 		my ($k, $wrong) = prefix_length(\@order, $snapshot->{journal});
 		return $wrong unless defined $k;
-		return "after $k transactions the sum of accounts is $snapshot->{sum}"
+		return
+		  "after $k transactions the sum of accounts is $snapshot->{sum}"
 		  if $snapshot->{sum} != 0;
 		return "a snapshot has $k transactions, an earlier one had $folded"
 		  if $k < $folded;
@@ -489,7 +487,8 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	query($pub, $contents);
 	wait_for_apply($pub, $sub, 'sub');
 	my $state = read_state($pub);
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"
 	);
 
@@ -546,21 +545,24 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	is(first_difference($commits, $applied),
 		undef, "$what: the same transactions were committed");
 	my ($wrong, $found_amid) = check_snapshots($state, $commits, \@snapshots);
-	is($wrong, undef,
-		"$what: snapshots are states that the publisher had");
+	is($wrong, undef, "$what: snapshots are states that the publisher had");
 	$amid += $found_amid // 0;
-	note(scalar(@$commits)
+	note(
+			scalar(@$commits)
 		  . ' transactions, '
 		  . scalar(@snapshots)
 		  . ' snapshots, '
 		  . ($found_amid // 0)
 		  . ' of them amid the load');
+
 	if (weft())
 	{
 		my $counters = query($sub,
 			'SELECT dependency_waits, order_waits, misspeculations, barriers FROM weft.stat_subscription'
 		);
-		note("dependency waits, order waits, misspeculations, barriers: $counters");
+		note(
+			"dependency waits, order waits, misspeculations, barriers: $counters"
+		);
 		$misspeculations += (split /\|/, $counters)[2];
 	}
 }
@@ -573,7 +575,8 @@ is( query(
 	'no errors were counted');
 is(errors_logged($sub, $log_start), '', 'no errors were logged');
 cmp_ok($misspeculations, '>', 0, 'some transactions were applied too early')
-  if weft() and $seeds >= 20;
+  if weft()
+  and $seeds >= 20;
 cmp_ok($amid, '>=', $seeds, 'enough snapshots were taken amid the load');
 
 $pub->stop;

@@ -96,7 +96,8 @@ sub random_moment
 sub server_pids
 {
 	my ($node) = @_;
-	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my ($postmaster) =
+	  slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	my @pids = ($postmaster);
 
 	foreach my $file (glob '/proc/[0-9]*/stat')
@@ -104,7 +105,8 @@ sub server_pids
 		# a process may be gone by now
 		open my $fh, '<', $file or next;
 		my $stat = <$fh> // '';
-		push @pids, $1 if $stat =~ /^(\d+) \(.*\) \S (\d+)/ and $2 == $postmaster;
+		push @pids, $1
+		  if $stat =~ /^(\d+) \(.*\) \S (\d+)/ and $2 == $postmaster;
 		close $fh;
 	}
 	return @pids;
@@ -149,7 +151,8 @@ sub survives
 		"ALTER SUBSCRIPTION sub SET (synchronous_commit = $synchronous_commit)"
 	);
 	wait_for_apply($pub, $sub, 'sub');
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"
 	);
 
@@ -177,7 +180,8 @@ sub survives
 		undef, "$what: nothing is lost, doubled or in another order");
 	is( join("\n",
 			grep { /duplicate key|violates|PANIC|TRAP|could not find/ }
-			  split /\n/, slurp_file($sub->logfile, $log_start)),
+			  split /\n/,
+			slurp_file($sub->logfile, $log_start)),
 		'',
 		"$what: nothing else went wrong");
 	return;

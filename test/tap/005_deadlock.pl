@@ -180,7 +180,8 @@ query($pub,
 );
 apply_is_blocked();
 row_is_locked('b', 2);
-goes_through('UPDATE b SET v = -1 WHERE id = 2',
+goes_through(
+	'UPDATE b SET v = -1 WHERE id = 2',
 	'a writer that waits for a dependency');
 
 # The writer in the way waits for a lock of the same local user.  Natively its
@@ -192,7 +193,8 @@ query($pub,
 	"BEGIN; UPDATE b SET v = $serial WHERE id = 2; UPDATE a SET v = $serial WHERE id = 3; COMMIT"
 );
 apply_is_blocked();
-goes_through('UPDATE b SET v = -1 WHERE id = 2',
+goes_through(
+	'UPDATE b SET v = -1 WHERE id = 2',
 	'a writer that waits for the local user');
 
 # The same through a second local user, who is not going to end.
@@ -254,8 +256,7 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	warm_up();
 
-	foreach my $case (
-		[ 'SELECT 1', 'becomes the oldest' ],
+	foreach my $case ([ 'SELECT 1', 'becomes the oldest' ],
 		[ 'UPDATE b SET v = -1 WHERE id = 2', 'is in the way' ])
 	{
 		my ($sql, $what) = @$case;
@@ -277,8 +278,7 @@ if (weft())
 is(errors_logged($sub, $log_start), '', 'nobody met an error');
 if (weft())
 {
-	cmp_ok(
-		query($sub, 'SELECT misspeculations FROM weft.stat_subscription'),
+	cmp_ok(query($sub, 'SELECT misspeculations FROM weft.stat_subscription'),
 		'>', 0, 'writers have given way');
 }
 
@@ -293,8 +293,7 @@ if (weft())
 	my $leader = leader_pid($sub, 'sub');
 	my @writers = writer_pids($sub);
 	query($sub, "SELECT pg_terminate_backend($leader)");
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ($_)")
+	poll($sub, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ($_)")
 	  foreach join ', ', $leader, @writers;
 	apply_is_blocked();
 	goes_through('SELECT 1', 'the leader ends amid');

@@ -72,7 +72,7 @@ sub peak_memory_until
 		}
 	}
 	$session->quit;
-	is( join(' ', leader_pid($sub, 'sub'), writer_pids($sub)),
+	is(join(' ', leader_pid($sub, 'sub'), writer_pids($sub)),
 		"@pids", 'the processes are still the same');
 	return $peak;
 }
@@ -106,9 +106,13 @@ foreach my $case (
 	my $peak = peak_memory_until(sprintf($condition, $rows));
 	note(
 		sprintf "%s: peak %.1f MB, publisher %.1f s, subscriber %.1f s more",
-		$what, $peak, $published - $start, time - $published);
+		$what,
+		$peak,
+		$published - $start,
+		time - $published);
 	cmp_ok($peak, '<', $limit, "$what: memory is bounded");
 	wait_for_apply($pub, $sub, 'sub');
+
 	foreach my $table (qw(wide narrow))
 	{
 		my $sums =

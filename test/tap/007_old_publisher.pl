@@ -22,7 +22,8 @@ foreach my $major (15 .. 17)
 	  if -x "$bindir/initdb" and -x "$bindir/pg_config";
 }
 my ($own_major) = qx(pg_config --version) =~ /PostgreSQL (\d+)/;
-delete $install_paths{$_} foreach grep { $_ >= $own_major } keys %install_paths;
+delete $install_paths{$_}
+  foreach grep { $_ >= $own_major } keys %install_paths;
 plan skip_all =>
   "no PostgreSQL from 15 to @{[ $own_major - 1 ]} with pg_config is installed"
   unless %install_paths;
@@ -89,8 +90,7 @@ INSERT INTO accounts SELECT i, 0 FROM generate_series(1, 100) i;
 INSERT INTO large (client, t) SELECT i, repeat('t', i) FROM generate_series(1, 1000) i;
 CREATE PUBLICATION pub FOR ALL TABLES;
 EOS
-	like(
-		query($pub, 'SHOW server_version'),
+	like(query($pub, 'SHOW server_version'),
 		qr/^$major/, "publisher is PostgreSQL $major");
 
 	foreach my $options (

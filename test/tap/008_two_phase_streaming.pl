@@ -116,8 +116,7 @@ foreach my $case (
 	[ 'parallel', 'true', 'immediate' ])
 {
 	my ($streaming, $two_phase, $mode) = @$case;
-	my $what =
-	  "streaming = $streaming, two_phase = $two_phase, $mode";
+	my $what = "streaming = $streaming, two_phase = $two_phase, $mode";
 	my $log_start = -s $sub->logfile;
 
 	set_conf(
@@ -133,7 +132,8 @@ foreach my $case (
 		poll($sub, "SELECT subtwophasestate = 'e' FROM pg_subscription");
 		wait_for_apply($pub, $sub, 'sub');
 	}
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"
 	);
 
@@ -160,7 +160,8 @@ foreach my $case (
 	foreach my $end ('COMMIT', 'ROLLBACK', "PREPARE TRANSACTION 'fresh'")
 	{
 		next if $end =~ /PREPARE/ and $two_phase ne 'true';
-		query_all([ $pub, $sub ],
+		query_all(
+			[ $pub, $sub ],
 			'CREATE TABLE fresh (id serial PRIMARY KEY, t text); CREATE TABLE altered (id int PRIMARY KEY, v int, w int)'
 		);
 		query($pub, 'ALTER TABLE altered DROP COLUMN w');
@@ -183,6 +184,7 @@ foreach my $case (
 			'again', "$what: not held up by a transaction in progress");
 		$session->query_safe($end);
 		query($pub, "INSERT INTO fresh (t) VALUES ('after the end')");
+
 		if ($end =~ /PREPARE/)
 		{
 			poll($sub, 'SELECT count(*) = 1 FROM pg_prepared_xacts');
@@ -203,12 +205,12 @@ foreach my $case (
 		query_all([ $pub, $sub ], 'DROP TABLE fresh, altered');
 	}
 
-	is( errors_logged($sub, $log_start), '', "$what: no errors");
+	is(errors_logged($sub, $log_start), '', "$what: no errors");
 	query($sub, 'DROP SUBSCRIPTION sub');
 	poll($sub,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication parallel worker')"
 	);
-	ok(!glob($sub->data_dir . '/base/pgsql_tmp/*'),
+	ok( !glob($sub->data_dir . '/base/pgsql_tmp/*'),
 		"$what: no temporary files are left");
 }
 

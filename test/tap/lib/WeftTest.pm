@@ -124,7 +124,8 @@ sub describe
 	push @sql,
 	  'SELECT * FROM weft.stat_subscription',
 	  'SELECT * FROM weft.stat_writer'
-	  if query($node, "SELECT count(*) FROM pg_extension WHERE extname = 'weft'");
+	  if query($node,
+		"SELECT count(*) FROM pg_extension WHERE extname = 'weft'");
 	diag($node->name . ": $_\n" . query($node, $_)) foreach @sql;
 	return;
 }
@@ -136,8 +137,9 @@ sub poll
 {
 	my ($node, $sql, $expected) = @_;
 	my @command = (
-		$node->installed_command('psql'), '-XAtq', '-d',
-		$node->connstr('postgres'), '-c', $sql);
+		$node->installed_command('psql'),
+		'-XAtq', '-d', $node->connstr('postgres'),
+		'-c', $sql);
 
 	$expected //= 't';
 	foreach my $i (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
@@ -167,7 +169,7 @@ sub subscribe
 	my $connstr = $pub->connstr . ' dbname=postgres';
 
 	query($sub,
-			"CREATE SUBSCRIPTION $name CONNECTION '$connstr application_name=$name'"
+		"CREATE SUBSCRIPTION $name CONNECTION '$connstr application_name=$name'"
 		  . " PUBLICATION $publication"
 		  . ($options ? " WITH ($options)" : ''));
 	return;
@@ -181,7 +183,8 @@ sub wait_for_apply
 	if (weft())
 	{
 		my $timeout = $PostgreSQL::Test::Utils::timeout_default;
-		my ($ret, $stdout, $stderr) = $sub->psql('postgres',
+		my ($ret, $stdout, $stderr) = $sub->psql(
+			'postgres',
 			"SELECT weft.wait_for_subscription('$name', '${timeout}s')",
 			timeout => $timeout + 10);
 		return if $ret == 0;
@@ -460,7 +463,8 @@ sub first_difference
 		my $expected = $commits->[$i] ? $commits->[$i]{text} : "nothing\n";
 		my $got = $applied->[$i] ? $applied->[$i]{text} : "nothing\n";
 
-		return "transaction $i is\n$got" . "but the publisher's is\n$expected"
+		return "transaction $i is\n$got"
+		  . "but the publisher's is\n$expected"
 		  if $got ne $expected;
 	}
 	return;
