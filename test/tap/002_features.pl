@@ -859,7 +859,8 @@ UPDATE altered SET added = -2 WHERE id IN (SELECT id FROM altered LIMIT 5);
 INSERT INTO altered VALUES (5000, 1, 2);
 COMMIT;
 EOS
-		query($pub, 'UPDATE altered SET added = id');
+		query($pub,
+			'BEGIN; LOCK TABLE altered; UPDATE altered SET added = id; COMMIT');
 		query($pub, <<EOS);
 BEGIN;
 LOCK TABLE altered;
@@ -876,7 +877,8 @@ EOS
 	},
 	after => sub {
 		# rows that were not touched since have no value on the subscriber
-		query($pub, 'UPDATE altered SET late = v::text');
+		query($pub,
+			'BEGIN; LOCK TABLE altered; UPDATE altered SET late = v::text; COMMIT');
 	},
 	equal => ['(SELECT id, v, late FROM altered)']);
 
