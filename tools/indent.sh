@@ -13,7 +13,8 @@ cd "$formatted/b"
 # The list of typedefs holds ours; the server's are in its source.
 find src -name '*.[ch]' -exec sed -nE \
 	-e 's/^typedef (struct|enum|union) (\w+)$/\2/p' \
-	-e 's/^typedef .*\W(\w+);$/\1/p' -e 's/^\} (\w+);$/\1/p' {} + |
+	-e 's/^typedef .*\W(\w+);$/\1/p' -e 's/^\} (\w+);$/\1/p' \
+	-e 's/^typedef .*\(\*(\w+)\) ?\(.*\);$/\1/p' {} + |
 	LC_ALL=C sort -u >tools/typedefs.list
 sort -u tools/typedefs.list "$source/src/tools/pgindent/typedefs.list" >"$formatted/typedefs.list"
 

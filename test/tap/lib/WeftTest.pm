@@ -18,7 +18,7 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   weft new_publisher new_subscriber
-  query query_all set_conf poll
+  query query_all open_session set_conf poll
   subscribe wait_for_apply wait_until_up
   leader_pid writer_pids describe
   rows same_rows same_tables errors_logged
@@ -95,6 +95,16 @@ sub query_all
 	my ($nodes, $sql) = @_;
 	query($_, $sql) foreach @$nodes;
 	return;
+}
+
+# A session that stays open; each query, not all of them together, has a limit.
+sub open_session
+{
+	my ($node, @options) = @_;
+	my $session = $node->background_psql('postgres', @options);
+
+	$session->set_query_timer_restart;
+	return $session;
 }
 
 # Change parameters as a user would, and return once new sessions have them.
@@ -282,13 +292,14 @@ sub same_tables
 	return is("@differing", '', $what);
 }
 
-# The errors of a node's own processes, not those of clients, in its log.  An apply worker that starts right after another
-# may find the origin in use still, and is started again then.
+# The errors of a node's own processes, not those of clients, in its log.  An
+# apply worker that starts right after another may find the origin, or the slot
+# on the publisher, in use still, and is started again then.
 sub errors_logged
 {
 	my ($node, $offset) = @_;
 	return join "\n",
-	  grep { !/replication origin with ID \d+ is already active for PID/ }
+	  grep { !/(origin with ID \d+ is already|slot "\w+" is) active for PID/ }
 	  grep { /\[\d+\] (ERROR|PANIC): |TRAP: / }
 	  split /\n/, slurp_file($node->logfile, $offset // 0);
 }
