@@ -44,7 +44,7 @@ check-regress check-isolation check-tap check-core: check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:
-	@bench/run
+	@bench/run --json bench/results/small.json --charts bench/results/small
 
 indent: SHELL = /bin/bash
 indent:

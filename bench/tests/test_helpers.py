@@ -1,46 +1,138 @@
 """Tests of what needs no server: pytest bench/tests"""
 
+import io
 import json
+import os
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from weft_bench.arguments import parse_arguments
-from weft_bench.figures import Figure, Results, summarize
+from weft_bench import charts
+from weft_bench.arguments import DEFAULTS, SYSTEMS, Options, parse_arguments
+from weft_bench.build import Build, UnavailableError, fetch
+from weft_bench.contents import contents_of
+from weft_bench.figures import (
+    Figure,
+    Results,
+    faster,
+    figures_from_json,
+    format_value,
+    summarize,
+)
 from weft_bench.load import filled_percent, processed, progress_rate
-from weft_bench.processes import processor_ticks
+from weft_bench.scenarios import SCENARIOS
+from weft_bench.session import as_lines
+from weft_bench.systems import chosen_systems
+from weft_bench.tables import tables
+from weft_bench.watch import kind_of, private_kb, processor_ticks
 
 
 def figure(system, value, repeat=1, writers=None, **other):
-    values = dict(metric="drain_tps", unit="transactions/s", pass_="first", process=None, **other)
-    return Figure(
-        scenario="drain", system=system, server="17.11", clients=8, writers=writers,
-        repeat=repeat, value=value, **values,
-    )  # fmt: skip
+    values = {
+        "scenario": "drain", "server": "17.11", "clients": 8, "metric": "drain_tps",
+        "unit": "transactions/s", "pass_": "first", **other,
+    }  # fmt: skip
+    return Figure(system=system, writers=writers, repeat=repeat, value=value, **values)
+
+
+def parsed(*arguments):
+    (options,) = parse_arguments(list(arguments)).scenarios
+    return options
+
+
+def shown(results):
+    console = Console(width=160, file=io.StringIO())
+    for title, table in tables(results):
+        console.print(title)
+        console.print(table)
+    return console.file.getvalue()
+
+
+def cells(results, column):
+    ((_, table),) = tables(results)
+    (found,) = (c for c in table.columns if c.header == column)
+    return list(found.cells)
 
 
 def test_transactions_are_rounded_up_to_the_clients():
-    (options,) = parse_arguments(["drain", "--transactions", "5001", "--clients", "8"]).scenarios
-    assert options.transactions_per_client * options.clients == 5008
+    options = parsed("drain", "--transactions", "5001", "--clients", "8")
+    assert options.transactions_per_client * options.clients[0] == 5008
 
 
 def test_defaults_depend_on_the_scenario():
-    (options,) = parse_arguments(["io-drain"]).scenarios
-    assert (options.transactions, options.scale, options.writers) == (20_000, 200, (8,))
-    assert [o.scenario for o in parse_arguments([]).scenarios] == ["drain", "io-drain"]
+    options = parsed("io-drain")
+    assert (options.transactions, options.scale, options.writers) == (20_000, 200, (1, 2, 4, 8, 16))
+    assert [o.scenario for o in parse_arguments([]).scenarios] == list(SCENARIOS)
+    assert parsed("large", "--kind", "update").rows == 5_000_000
+    assert parsed("large", "--kind", "delete").rows == 2_000_000
+    assert parsed("large", "--kind", "delete", "--rows", "7").rows == 7
 
 
 @pytest.mark.parametrize(
     "wrong",
     [["drain", "--systems", "nativ"], ["drain", "--writers", "0"], ["drain", "--writers", "65"],
-     ["rain"], ["drain", "--passes", "last"]],
+     ["rain"], ["drain", "--passes", "last"], ["drain", "--rows", "5"],
+     ["copy", "--kind", "update"],
+     ["drain", "--clients", "1,2"], ["--rows", "5"], ["copy", "--indexes", "5"]],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(SystemExit):
         parse_arguments(wrong)
+
+
+def test_every_system_can_be_chosen_in_some_scenario():
+    for name in SYSTEMS:
+        found = []
+        for scenario in DEFAULTS:
+            options = Options(scenario, systems=(name,), rows=1)
+            systems, refusals = chosen_systems(options, {})
+            # Taken or refused with a reason, never left out.
+            assert len(systems) + len(refusals) == 1
+            found += systems
+        assert {system.name for system in found} == {name}
+
+
+def test_defaults_of_a_scenario_refuse_nobody():
+    for options in DEFAULTS.values():
+        assert chosen_systems(options, {})[1] == []
+
+
+def test_what_cannot_be_had_is_told():
+    systems, refusals = chosen_systems(
+        Options("drain", systems=("native", "slony")), {"slony": "no package"}
+    )
+    assert [system.name for system in systems] == ["native"]
+    assert [(r.system, r.reason, r.missing) for r in refusals] == [("slony", "no package", True)]
+
+
+def test_what_a_package_script_says_is_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError, match="nonexistent"):
+        fetch("pglogical.sh", str(tmp_path / "nonexistent"))
+
+
+def test_weft_runs_once_for_each_number_of_writers():
+    systems, _ = chosen_systems(Options("drain", systems=("native", "weft"), writers=(1, 8)), {})
+    assert [system.label for system in systems] == ["native", "weft, 1 writers", "weft, 8 writers"]
+
+
+def test_plugins_are_named_only_where_the_server_asks_for_it():
+    build = Build("server", "17.11", Path("/"), restricts_plugins=True)
+    expected = {"output_plugin_libraries": "pgoutput, test_decoding, weft"}
+    assert build.with_plugin("weft") == expected
+    assert Build("server", "17.5", Path("/")).with_plugin("weft") == {}
+
+
+@pytest.mark.parametrize("kind", ["insert", "update", "delete"])
+def test_large_statements_change_as_many_rows_as_asked_for(kind):
+    contents = contents_of(Options("large", rows=1234, kind=kind), keyed=False)
+    assert contents.statement.lower().startswith(kind)
+    assert ("1234" in contents.statement) == (kind == "insert")
 
 
 def test_processor_ticks_with_an_odd_program_name():
@@ -48,10 +140,28 @@ def test_processor_ticks_with_an_odd_program_name():
     assert processor_ticks(stat) == 325
 
 
+def test_private_memory_leaves_the_buffers_out():
+    status = "Name:\tpostgres\nVmRSS:\t  900 kB\nRssAnon:\t     120 kB\nRssShmem:\t 700 kB\n"
+    assert private_kb(status) == 120
+    assert private_kb("Name:\tzombie\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("backend_type", "application", "kind"),
+    [("client backend", "weft bench", None), ("client backend", "pgbench", "pgbench"),
+     ("client backend", "slon.node_2", "backends"), ("weft writer", "", "writers"),
+     ("pglogical apply 5:123", "", "leader"), ("walsender", "bench", "walsender")],
+)  # fmt: skip
+def test_kinds_of_processes(backend_type, application, kind):
+    assert kind_of(backend_type, application) == kind
+
+
 def test_lines_of_pgbench():
     assert progress_rate("progress: 2.0 s, 4321.5 tps, lat 1.8 ms stddev 0.9, 0 failed") == 4321.5
     assert progress_rate("starting vacuum...end.") is None
     assert processed("number of transactions actually processed: 5000/5000") == 5000
+    # with -T
+    assert processed("number of transactions actually processed: 123") == 123
     assert filled_percent("700000 of 1000000 tuples (70%) of pgbench_accounts done") == 70
 
 
@@ -59,18 +169,50 @@ def test_summary():
     assert summarize([3.0, 1.0, 8.0]) == (3.0, 1.0, 8.0)
 
 
+def test_rates_are_better_the_higher_and_times_the_lower():
+    assert faster("drain_tps", 200, 100) == 2
+    assert faster("applied_s", 200, 100) == 0.5
+
+
+def test_values_are_shown_with_three_digits_that_mean_something():
+    shown_values = [format_value(value) for value in (12345.6, 999.94, 12.345, 1.2345)]
+    assert shown_values == ["12,346", "999.9", "12.3", "1.23"]
+
+
 def test_ratio_is_that_of_the_medians():
-    results = Results(None)
+    results = Results()
     results.add([figure("native", value, repeat) for repeat, value in enumerate((90, 100, 500), 1)])
     results.add([figure("weft", value, repeat, 4) for repeat, value in enumerate((150, 160, 9), 1)])
-    (table,) = results.tables()
-    assert list(table.columns[5].cells) == ["1.00", "1.50"]
+    assert cells(results, "/native") == ["1.00", "1.50"]
+    assert cells(results, "/physical") == ["-", "-"]
 
 
-def test_without_native_there_is_no_ratio():
-    results = Results(None)
-    results.add([figure("weft", 150, 1, 4)])
-    assert list(results.tables()[0].columns[5].cells) == ["-"]
+def test_passes_and_variants_have_tables_of_their_own():
+    results = Results()
+    results.add([figure("native", 1), figure("native", 2, pass_="later")])
+    large = {"scenario": "large", "metric": "applied_s", "unit": "s", "pass_": None}
+    results.add([figure("native", 3, **large), figure("native", 4, variant="update", **large)])
+    titles = [title.split(":")[0] for title, _ in tables(results)]
+    assert titles == ["drain, first pass", "drain, later pass", "large", "large, update"]
+
+
+def test_publisher_has_a_row_though_it_drains_nothing():
+    results = Results()
+    results.add([figure("publisher", 5000, metric="publisher_tps")])
+    assert cells(results, "backlog/s") == ["5,000"]
+    assert cells(results, "median") == ["-"]
+
+
+def test_sustained_has_clients_across():
+    results = Results()
+    for clients, value in ((1, 900), (16, 5000)):
+        for metric in ("publisher_tps", "catch_up_s", "sustained_tps"):
+            results.add(
+                [figure("native", value, metric=metric, scenario="sustained", pass_=None,
+                        clients=clients)]
+            )  # fmt: skip
+    assert "sustained transactions/s, by clients" in shown(results)
+    assert len(tables(results)) == 3
 
 
 def test_file_is_complete_after_every_pass(tmp_path):
@@ -86,3 +228,56 @@ def test_file_is_complete_after_every_pass(tmp_path):
         "scenario": "drain", "system": "native", "server": "17.11", "clients": 8, "writers": None,
         "pass": "first", "metric": "drain_tps", "unit": "transactions/s", "repeat": 1, "value": 100,
     }  # fmt: skip
+    text = file.read_text()
+    assert figures_from_json(text + text) == (about, 2 * results.figures)
+
+
+def test_failures_are_in_the_file(tmp_path):
+    results = Results(str(tmp_path / "figures.json"))
+    results.note("failed", scenario="drain", system="slony", reason="gone")
+    (about,) = json.loads((tmp_path / "figures.json").read_text())
+    assert about["failed"] == [{"scenario": "drain", "system": "slony", "reason": "gone"}]
+
+
+def test_settings_are_shown_as_lines():
+    values = {"a": {"b": {"c": 1, "d": 2}}, "e": {"f": 3}, "g": 4}
+    assert as_lines(values) == ["a:", "  b: c = 1, d = 2", "e: f = 3", "g: 4"]
+
+
+def test_every_system_has_a_colour_of_its_own():
+    assert set(charts.COLOURS) == set(SYSTEMS)
+    assert len(set(charts.COLOURS.values())) == len(SYSTEMS)
+
+
+def test_charts_of_every_scenario():
+    figures = [
+        figure(system, value, repeat, writers, pass_=pass_)
+        for system, writers, value in (("native", None, 9), ("weft", 1, 8), ("weft", 4, 12))
+        for repeat in (1, 2)
+        for pass_ in ("first", "later")
+    ]
+    for metric in ("publisher_tps", "catch_up_s", "sustained_tps"):
+        figures += [
+            figure("native", 5, metric=metric, scenario="sustained", pass_=None, clients=clients)
+            for clients in (1, 8)
+        ]
+    figures.append(
+        figure("native", 3, scenario="large", metric="applied_s", pass_=None, variant="update")
+    )
+    files = charts.Charts(figures, {"machine": {"cpu": "some", "cores": 2}}).draw()
+    assert set(files) == {
+        "drain.png", "drain-writers-first.png", "drain-writers-later.png",
+        "sustained-publisher.png", "sustained-catch-up.png", "sustained-rate.png",
+        "large-update.png",
+    }  # fmt: skip
+    assert all(content.startswith(b"\x89PNG") for content in files.values())
+
+
+def test_charts_go_into_a_directory_or_an_archive(tmp_path):
+    charts.write_charts({"a.png": b"picture"}, str(tmp_path / "charts"))
+    assert (tmp_path / "charts" / "a.png").read_bytes() == b"picture"
+    archive = tmp_path / "charts.tar"
+    # closed by whom it is given to, as the reader of a pipe wants it
+    charts.write_charts({"a.png": b"picture"}, os.open(archive, os.O_WRONLY | os.O_CREAT))
+    with tarfile.open(archive) as made:
+        assert made.extractfile("a.png").read() == b"picture"

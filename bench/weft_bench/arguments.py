@@ -5,47 +5,73 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-SYSTEMS = ("native", "native-text", "weft")
+SYSTEMS = (
+    "publisher", "physical", "native", "native-text", "native-parallel", "pglogical", "slony",
+    "londiste", "weft", "weft-stock", "plain",
+)  # fmt: skip
 PASSES = ("first", "later")
-
-
-@dataclass(frozen=True)
-class Defaults:
-    transactions: int
-    scale: int
-    writers: tuple[int, ...]
-    repeats: int
-
-
-DEFAULTS = {
-    "drain": Defaults(transactions=200_000, scale=50, writers=(4,), repeats=3),
-    "io-drain": Defaults(transactions=20_000, scale=200, writers=(8,), repeats=3),
-}
-
-# What runs when no scenario is named: a small one of each.
-SMALL = {
-    "drain": Defaults(transactions=40_000, scale=10, writers=(4,), repeats=1),
-    "io-drain": Defaults(transactions=5_000, scale=50, writers=(8,), repeats=1),
-}
+KINDS = ("insert", "update", "delete")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What one scenario is to be run with."""
+    """What one scenario is to be run with; what another scenario needs is just not used."""
 
     scenario: str
-    systems: tuple[str, ...]
-    transactions: int
-    scale: int
-    clients: int
-    writers: tuple[int, ...]
-    repeats: int
-    passes: tuple[str, ...]
+    systems: tuple[str, ...] = tuple(system for system in SYSTEMS if system != "plain")
+    transactions: int = 200_000
+    seconds: int = 30
+    rows: int = 0
+    scale: int = 50
+    clients: tuple[int, ...] = (8,)
+    writers: tuple[int, ...] = (4,)
+    repeats: int = 3
+    passes: tuple[str, ...] = PASSES
+    kind: str = "insert"
+    indexes: int = 0
 
     @property
     def transactions_per_client(self) -> int:
         """Every client does as many: rounded up, so that there are never fewer than asked for."""
-        return -(-self.transactions // self.clients)
+        return -(-self.transactions // self.clients[0])
+
+    @property
+    def variant(self) -> str | None:
+        """What figures that cannot be compared with those of the plain scenario are told by."""
+        if self.scenario == "large" and self.kind != "insert":
+            return self.kind
+        if self.scenario == "copy" and self.indexes:
+            return f"{self.indexes} indexes"
+        return None
+
+
+DEFAULTS = {
+    "drain": Options("drain"),
+    "sustained": Options("sustained", clients=(1, 2, 4, 8, 16, 24, 32), repeats=1),
+    "io-drain": Options(
+        "io-drain", systems=("physical", "native", "weft"), transactions=20_000, scale=200,
+        writers=(1, 2, 4, 8, 16),
+    ),
+    "large": Options("large", rows=5_000_000),
+    "copy": Options(
+        "copy", rows=10_000_000,
+        systems=("physical", "native", "native-text", "pglogical", "slony", "londiste", "weft",
+                 "weft-stock", "plain"),
+    ),
+}  # fmt: skip
+
+# What runs when no scenario is named: a small one of each, in a quarter of an hour.
+SMALL = {
+    "drain": {"transactions": 20_000, "scale": 5, "repeats": 1},
+    "sustained": {
+        "seconds": 4, "scale": 5, "clients": (1, 8), "repeats": 1,
+        "systems": ("publisher", "physical", "native", "pglogical", "slony", "londiste", "weft"),
+    },
+    "io-drain": {"transactions": 4_000, "scale": 40, "writers": (2, 8), "repeats": 1,
+                 "systems": ("native", "weft")},
+    "large": {"rows": 300_000, "repeats": 1},
+    "copy": {"rows": 500_000, "repeats": 1},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,6 +79,9 @@ class Arguments:
     scenarios: tuple[Options, ...]
     directory: str | None
     json: str | int | None
+    charts: str | int | None
+    # Systems that the user asked for by name must not be missing.
+    named_systems: bool = False
 
 
 def positive(text: str) -> int:
@@ -90,40 +119,74 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", nargs="?", choices=DEFAULTS, help=", ".join(DEFAULTS))
-    add("--systems", type=some_of(*SYSTEMS), default=SYSTEMS, metavar="A,B",
-        help=f"{', '.join(SYSTEMS)} (default: all)")  # fmt: skip
+    add("--systems", type=some_of(*SYSTEMS), metavar="A,B",
+        help=f"{', '.join(SYSTEMS)} (default: all that make sense in the scenario)")  # fmt: skip
     add("--transactions", type=positive, metavar="N", help="transactions to drain in each pass")
+    add("--seconds", type=positive, metavar="T", help="sustained: how long pgbench runs")
+    add("--rows", type=positive, metavar="N", help="large and copy: rows of the table")
     add("--scale", type=positive, metavar="S", help="pgbench's scale, 100,000 accounts each")
-    add("--clients", type=positive, metavar="C", default=8,
-        help="pgbench clients that make the backlog (default: 8)")  # fmt: skip
+    add("--clients", type=positives, metavar="C,C",
+        help="pgbench clients; a drain takes one number, sustained takes each")  # fmt: skip
     add("--writers", type=writer_counts, metavar="W,W", help="numbers of writers to try Weft with")
     add("--repeats", type=positive, metavar="R", help="of everything, interleaved")
-    add("--passes", type=some_of(*PASSES), default=PASSES, metavar="P,P",
+    add("--passes", type=some_of(*PASSES), metavar="P,P",
         help="first: over fresh tables; later: over the same again (default: both)")  # fmt: skip
+    add("--kind", choices=KINDS, help="large: what the transaction does (default: insert)")
+    add("--indexes", type=int, choices=range(5), help="copy: secondary indexes (default: 0)")
     add("--directory", metavar="DIR",
         help="where the servers are made (default: in Weft's cache)")  # fmt: skip
     add("--json", metavar="FILE", help="write every figure there")
     add("--json-fd", type=int, dest="json", help=argparse.SUPPRESS)
+    add("--charts", metavar="DIR", help="draw the figures there")
+    add("--charts-fd", type=int, dest="charts", help=argparse.SUPPRESS)
     return parser
 
 
+OWN_OPTIONS = {
+    "transactions": ("drain", "io-drain"),
+    "seconds": ("sustained",),
+    "rows": ("large", "copy"),
+    "scale": ("drain", "io-drain", "sustained"),
+    "clients": ("drain", "io-drain", "sustained"),
+    "passes": ("drain", "io-drain"),
+    "kind": ("large",),
+    "indexes": ("copy",),
+}
+COMMON_OPTIONS = ("systems", "writers", "repeats")
+
+
+def choose(name: str, small: bool, given: dict[str, object]) -> Options:
+    """The scenario's defaults, and above them what was asked for."""
+    values = {**vars(DEFAULTS[name]), **(SMALL[name] if small else {})}
+    # A default belongs to the kind: 5 million rows are inserted or updated, 2 million deleted.
+    if name == "large" and given.get("kind") == "delete" and not small:
+        values["rows"] = 2_000_000
+    for option in COMMON_OPTIONS + tuple(OWN_OPTIONS):
+        if given.get(option) is not None:
+            values[option] = given[option]
+    return Options(**values)
+
+
 def parse_arguments(arguments: list[str]) -> Arguments:
-    given = make_parser().parse_args(arguments)
-    chosen = {given.scenario: DEFAULTS[given.scenario]} if given.scenario else SMALL
+    parser = make_parser()
+    given = vars(parser.parse_args(arguments))
+    scenario = given["scenario"]
+    if scenario:
+        for option, scenarios in OWN_OPTIONS.items():
+            if given[option] is not None and scenario not in scenarios:
+                parser.error(
+                    f"--{option} is of no use in {scenario}, but in {', '.join(scenarios)}"
+                )
+        if given["clients"] and len(given["clients"]) > 1 and scenario != "sustained":
+            parser.error(f"{scenario} takes one number of clients")
+    elif any(given[option] is not None for option in OWN_OPTIONS):
+        parser.error("sizes are those of one scenario: name it")
     return Arguments(
         scenarios=tuple(
-            Options(
-                scenario=name,
-                systems=given.systems,
-                transactions=given.transactions or default.transactions,
-                scale=given.scale or default.scale,
-                clients=given.clients,
-                writers=given.writers or default.writers,
-                repeats=given.repeats or default.repeats,
-                passes=given.passes,
-            )
-            for name, default in chosen.items()
+            choose(name, not scenario, given) for name in ([scenario] if scenario else DEFAULTS)
         ),
-        directory=given.directory,
-        json=given.json,
+        directory=given["directory"],
+        json=given["json"],
+        charts=given["charts"],
+        named_systems=given["systems"] is not None,
     )

@@ -1,4 +1,4 @@
-"""Figures: collected, written as JSON after every pass, and shown as a table."""
+"""Figures: collected, and written as JSON after every pass."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import statistics
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
-
-# Kinds of processes that have a column of their own; the rest is summed.
-PROCESS_COLUMNS = ("walsender", "leader", "writers")
-
 
 @dataclass(frozen=True)
 class Figure:
     scenario: str
     system: str
     server: str
-    clients: int
+    clients: int | None
     writers: int | None
-    pass_: str
+    pass_: str | None
     repeat: int
     metric: str
     unit: str
     value: float
     process: str | None = None
+    variant: str | None = None
+
+    @property
+    def formatted(self) -> str:
+        return format_value(self.value)
+
+    @property
+    def label(self) -> str:
+        return self.system if self.writers is None else f"{self.system} ({self.writers})"
 
     def as_json(self) -> dict[str, object]:
         record = {
@@ -41,9 +44,34 @@ class Figure:
             "repeat": self.repeat,
             "value": round(self.value, 3),
         }
-        if self.process is not None:
-            record["process"] = self.process
+        for name in ("process", "variant"):
+            if getattr(self, name) is not None:
+                record[name] = getattr(self, name)
         return record
+
+
+def figure_from_json(record: dict) -> Figure:
+    values = dict(record)
+    return Figure(pass_=values.pop("pass"), **values)
+
+
+def figures_from_json(text: str) -> tuple[dict, list[Figure]]:
+    """What is in one file or several, one after the other; what the runs were is told of the
+    first."""
+    decoder = json.JSONDecoder()
+    abouts: list[dict] = []
+    figures: list[Figure] = []
+    text = text.strip()
+    while text:
+        (about, *records), end = decoder.raw_decode(text)
+        abouts.append(about)
+        figures += map(figure_from_json, records)
+        text = text[end:].lstrip()
+    return (abouts or [{}])[0], figures
+
+
+def format_value(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 10 else f"{value:.1f}"
 
 
 class Summary(NamedTuple):
@@ -56,16 +84,27 @@ def summarize(values: list[float]) -> Summary:
     return Summary(statistics.median(values), min(values), max(values))
 
 
+def faster(metric: str, value: float, than: float) -> float:
+    """How many times as fast: rates are better the higher, times the lower."""
+    ratio = value / than if than else float("inf")
+    return ratio if metric.endswith("_tps") else 1 / ratio if ratio else float("inf")
+
+
 class Results:
     """All figures of a run; the file is complete JSON after every pass."""
 
-    def __init__(self, target: str | int | None):
+    def __init__(self, target: str | int | None = None):
         self.file = target and open(target, "r+" if isinstance(target, int) else "w")  # noqa: SIM115
         self.figures: list[Figure] = []
         self.about: dict[str, object] = {}
 
     def add(self, figures: list[Figure]) -> None:
         self.figures += figures
+        self.write()
+
+    def note(self, what: str, **details: object) -> None:
+        """Something about the run itself, beside machine and settings."""
+        self.about.setdefault(what, []).append(details)
         self.write()
 
     def write(self) -> None:
@@ -78,49 +117,20 @@ class Results:
         self.file.flush()
 
     def select(self, **wanted) -> list[Figure]:
-        return [
-            figure
-            for figure in self.figures
-            if all(getattr(figure, name) == value for name, value in wanted.items())
-        ]
+        return select(self.figures, **wanted)
 
-    def tables(self) -> list[Table]:
-        shown = dict.fromkeys((figure.scenario, figure.pass_) for figure in self.figures)
-        return [self.table(scenario, pass_) for scenario, pass_ in shown]
 
-    def table(self, scenario: str, pass_: str) -> Table:
-        rates = self.select(scenario=scenario, pass_=pass_, metric="drain_tps")
-        native = [figure.value for figure in rates if figure.system == "native"]
-        table = Table(
-            title=f"{scenario}, {pass_} pass: transactions/s; µs of processor per transaction",
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=0,
-        )
-        table.add_column("system", no_wrap=True)
-        for column in ("runs", "median", "min", "max", "ratio"):
-            table.add_column(column, justify="right")
-        for column in (*PROCESS_COLUMNS, "others"):
-            table.add_column(column, justify="right")
-        for system, writers in dict.fromkeys((f.system, f.writers) for f in rates):
-            values = [f.value for f in rates if (f.system, f.writers) == (system, writers)]
-            rate = summarize(values)
-            table.add_row(
-                system if writers is None else f"{system} ({writers})",
-                str(len(values)),
-                *(f"{value:,.0f}" for value in rate),
-                f"{rate.median / statistics.median(native):.2f}" if native else "-",
-                *self.processor_cells(scenario, pass_, system, writers),
-            )
-        return table
+def select(figures: list[Figure], **wanted) -> list[Figure]:
+    return [
+        figure
+        for figure in figures
+        if all(getattr(figure, name) == value for name, value in wanted.items())
+    ]
 
-    def processor_cells(self, scenario, pass_, system, writers) -> list[str]:
-        figures = self.select(
-            scenario=scenario, pass_=pass_, system=system, writers=writers, metric="cpu_us_per_txn"
-        )
-        medians = {
-            process: statistics.median(f.value for f in figures if f.process == process)
-            for process in {f.process for f in figures}
-        }
-        own = [f"{medians.pop(name):.1f}" if name in medians else "-" for name in PROCESS_COLUMNS]
-        return [*own, f"{sum(medians.values()):.1f}"]
+
+def by_label(figures: list[Figure]) -> dict[str, list[float]]:
+    """The values of each system, in the order in which they were measured."""
+    values: dict[str, list[float]] = {}
+    for figure in figures:
+        values.setdefault(figure.label, []).append(figure.value)
+    return values

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .arguments import Options
-from .server import BenchError, Server
+from .errors import BenchError
+from .server import Server
 
 
 @contextmanager
@@ -63,20 +63,20 @@ def fill_tables(server: Server, scale: int, at: Callable[[float], None]) -> None
                 at(percent)
 
 
-def run_transactions(
-    server: Server, options: Options, seed: int, at: Callable[[float], None]
+def run_load(
+    server: Server, clients: int, length: tuple[str, ...], seed: int, at: Callable[[float], None]
 ) -> int:
-    """Runs TPC-B transactions; gives their number.  The seed decides which rows they touch."""
-    done, finished = 0.0, 0
+    """Runs TPC-B transactions and gives their number.  The length is pgbench's -t or -T, the
+    seed decides which rows they touch, "at" is told the number of transactions so far."""
+    done, finished = 0.0, None
     with pgbench(
         server, "-n", "-M", "prepared", "-P", "1", f"--random-seed={seed}",
-        "-c", str(options.clients), "-j", str(min(options.clients, os.cpu_count() or 1)),
-        "-t", str(options.transactions_per_client),
+        "-c", str(clients), "-j", str(min(clients, os.cpu_count() or 1)), *length,
     ) as lines:  # fmt: skip
         for line in lines:
             done += progress_rate(line) or 0
-            finished = processed(line) or finished
+            finished = finished if processed(line) is None else processed(line)
             at(done)
-    if finished != options.transactions_per_client * options.clients:
-        raise BenchError(f"pgbench processed {finished:,} transactions only")
+    if finished is None:
+        raise BenchError("pgbench did not say how many transactions it has processed")
     return finished

@@ -1,4 +1,4 @@
-"""A publisher and a subscriber, and the template that every measurement starts from."""
+"""A publisher and a subscriber, and the templates that every measurement starts from."""
 
 from __future__ import annotations
 
@@ -7,52 +7,145 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .load import fill_tables
+from .build import Build
+from .contents import MARKS, Contents
+from .daemon import Daemon
+from .errors import BenchError
 from .progress import Steps
-from .server import TABLES, BenchError, Server, at_once, run
+from .server import Fingerprint, Server, at_once
 
-SUBSCRIPTION = "bench"
-SYNC_TIMEOUT = 3600
+# What has not moved for so long never will.
+STALL_TIMEOUT = 60
+# Whatever moves: a system that is as slow as this has failed.
+ABSOLUTE_TIMEOUT = 3600
+POLL_INTERVAL = 0.005
+LOOK_INTERVAL = 0.5
 
 
 class Pair:
-    """Both servers.  Their sockets are the same for every pair, since the subscription's
-    connection string travels with the template; so only one pair runs at a time."""
+    """Both servers, and what else replicates between them.  Their sockets are the same for every
+    pair, so only one pair runs at a time."""
 
-    def __init__(self, directory: Path, sockets: Path):
+    def __init__(self, directory: Path, sockets: Path, build: Build, contents: Contents):
         self.directory = directory
-        self.publisher = Server("publisher", directory / "publisher", sockets / "publisher")
-        self.subscriber = Server("subscriber", directory / "subscriber", sockets / "subscriber")
+        self.build = build
+        self.contents = contents
+        self.publisher = Server("publisher", directory / "publisher", sockets / "publisher", build)
+        self.subscriber = Server(
+            "subscriber", directory / "subscriber", sockets / "subscriber", build
+        )
         self.servers = (self.publisher, self.subscriber)
+        self.daemons: list[Daemon] = []
+        self.marks = 0
 
-    def start(self, publisher_settings: dict, subscriber_settings: dict) -> None:
-        self.publisher.start(publisher_settings)
-        self.subscriber.start(subscriber_settings)
+    def start_daemon(self, kind: str, *command: str) -> Daemon:
+        log = self.directory / f"{kind}.log"
+        daemon = Daemon(kind, command, self.build.environment, log)
+        self.daemons.append(daemon)
+        return daemon
+
+    def stop_daemon(self, daemon: Daemon) -> None:
+        daemon.stop()
+        self.daemons.remove(daemon)
+
+    def check_daemons(self) -> None:
+        for daemon in self.daemons:
+            daemon.check()
+
+    def running(self) -> list[Server]:
+        return [server for server in self.servers if server.running]
 
     def stop(self, mode: str = "fast") -> None:
+        for daemon in list(self.daemons):
+            self.stop_daemon(daemon)
         # The subscriber first, so that no walsender holds the publisher up.
         self.subscriber.stop(mode)
         self.publisher.stop(mode)
 
     def abandon(self) -> None:
+        for daemon in self.daemons:
+            daemon.stop()
+        self.daemons.clear()
         self.subscriber.abandon()
         self.publisher.abandon()
 
     def vacuum_and_checkpoint(self) -> None:
-        at_once(*(server.vacuum_and_checkpoint for server in self.servers))
+        tables = self.contents.tables
+        at_once(*(lambda s=s: s.vacuum_and_checkpoint(tables) for s in self.running()))
 
     def prewarm(self) -> None:
-        at_once(*(server.prewarm for server in self.servers))
+        tables = self.contents.tables
+        at_once(*(lambda s=s: s.prewarm(tables) for s in self.running()))
 
-    def compare(self) -> None:
+    def mark(self) -> int:
+        """Commits one more row, which arrives when everything before it has."""
+        self.marks += 1
+        self.publisher.execute(f"INSERT INTO {MARKS} VALUES ({self.marks})")
+        return self.marks
+
+    def wait_for_mark(
+        self, mark: int, at: Callable[[float], None] = lambda _: None,
+        look: Callable[[], None] = lambda: None,
+    ) -> float:  # fmt: skip
+        """Gives the moment at which the subscriber shows the mark.  "at" is told the size of
+        the growing table in percent of the publisher's, "look" is called now and then."""
+        with self.publisher.connect() as there, self.subscriber.connect() as here:
+            sign = Sign(self, there, here)
+            while True:
+                row = here.execute(f"SELECT FROM {MARKS} WHERE id = %s", [mark]).fetchone()
+                now = time.monotonic()
+                if row is not None:
+                    return now
+                if now > sign.looked + LOOK_INTERVAL:
+                    at(sign.look(now))
+                    look()
+                time.sleep(POLL_INTERVAL)
+
+    def compare(self) -> Fingerprint:
         """A system that loses or doubles a row has no speed."""
-        there, here = at_once(*(server.fingerprint for server in self.servers))
-        for table in TABLES:
+        tables = self.contents.all_tables
+        there, here = at_once(*(lambda s=s: s.fingerprint(tables) for s in self.servers))
+        for table in tables:
             if there[table] != here[table]:
                 raise BenchError(
-                    f"{table} differs after the drain: (rows, sum of hashes) is {there[table]} "
-                    f"on the publisher, {here[table]} on the subscriber"
+                    f"{table} differs: (rows, sum of hashes) is {there[table]} on the publisher, "
+                    f"{here[table]} on the subscriber"
                 )
+        return there
+
+
+class Sign:
+    """Signs of life of a subscriber that is catching up."""
+
+    def __init__(self, pair: Pair, there, here):
+        self.pair = pair
+        self.here = here
+        self.there = there
+        self.seen = None
+        self.start = self.moved = self.looked = time.monotonic()
+
+    def look(self, now: float) -> float:
+        """Gives how far it is in percent, raises an error if there is no hope."""
+        self.looked = now
+        self.pair.check_daemons()
+        table = self.pair.contents.growing
+        # The size is that of the file, so it shows what is not committed yet, too.
+        query = f"SELECT pg_relation_size('{table}')"
+        size = self.here.execute(query).fetchone()[0]
+        # A standby writes no WAL, but applies it; and the publisher may not be through yet.
+        position = (
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
+            "ELSE pg_current_wal_insert_lsn() END::text"
+        )
+        seen = (size, *(side.execute(position).fetchone()[0] for side in (self.there, self.here)))
+        if seen != self.seen:
+            self.seen = seen
+            self.moved = now
+        elif now - self.moved > STALL_TIMEOUT:
+            raise BenchError(f"nothing was applied for {STALL_TIMEOUT} s")
+        if now - self.start > ABSOLUTE_TIMEOUT:
+            raise BenchError(f"gave up after {ABSOLUTE_TIMEOUT} s")
+        return 100 * size / max(self.there.execute(query).fetchone()[0], 1)
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
@@ -63,72 +156,36 @@ def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) ->
         time.sleep(0.02)
 
 
-def disable_subscription(pair: Pair) -> None:
-    """Returns once the worker has ended and the slot is free for the next one."""
-    pair.subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
-    with pair.publisher.connect() as there, pair.subscriber.connect() as here:
-        wait_until(
-            lambda: (
-                not there.execute("SELECT bool_or(active) FROM pg_replication_slots").fetchone()[0]
-                and not here.execute(
-                    "SELECT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
-                ).fetchone()[0]
-            ),
-            "the disabled subscription's processes do not end",
-        )
-
-
-def synchronize(pair: Pair, scale: int, at: Callable[[float], None]) -> None:
-    """Makes the subscription and waits for the initial copy of all tables."""
-    pair.publisher.execute("CREATE PUBLICATION bench FOR ALL TABLES")
-    pair.subscriber.execute(
-        f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{pair.publisher.conninfo}' "
-        "PUBLICATION bench WITH (binary = true, streaming = off)"
-    )
-    with pair.subscriber.connect() as here:
-
-        def ready() -> bool:
-            copied = here.execute(
-                "SELECT coalesce(max(tuples_processed), 0) FROM pg_stat_progress_copy"
-            ).fetchone()[0]
-            at(100 * copied / (scale * 100_000))
-            return here.execute(
-                "SELECT count(*) = %s AND bool_and(srsubstate = 'r') FROM pg_subscription_rel",
-                [len(TABLES)],
-            ).fetchone()[0]
-
-        wait_until(ready, "the initial copy does not end", SYNC_TIMEOUT)
-
-
-def make_template(
-    pair: Pair, scale: int, publisher_settings: dict, subscriber_settings: dict, steps: Steps
-) -> None:
-    """Freshly filled tables on both sides, a subscription that is in step, and disabled."""
-    with steps.step("template: two servers"):
+def make_template(pair: Pair, publisher: dict, subscriber: dict, steps: Steps) -> None:
+    """Freshly filled tables on both sides, and no replication yet."""
+    build = pair.build
+    with steps.step(f"template on PostgreSQL {build.version}: two servers"):
         pair.directory.mkdir()
         for server in pair.servers:
             server.create()
-        pair.start(publisher_settings, subscriber_settings)
-    with steps.step(f"template: pgbench tables, scale {scale}", total=100) as step:
-        fill_tables(pair.publisher, scale, step.at)
-        run("pgbench", *pair.subscriber.socket_options, "-i", "-q", "-I", "dtp", "postgres")
-    with steps.step("template: initial copy", total=100) as step:
-        synchronize(pair, scale, step.at)
+        pair.publisher.start(publisher)
+        pair.subscriber.start(subscriber)
+    with steps.step("template: tables of the publisher", total=100) as step:
+        pair.contents.create(pair.publisher, step.at, filled=True)
+    with steps.step("template: tables of the subscriber", total=100) as step:
+        pair.contents.create(pair.subscriber, step.at, filled=pair.contents.alike)
     with steps.step("template: vacuum, checkpoint, stop"):
-        disable_subscription(pair)
-        for server in pair.servers:
-            server.execute("CREATE EXTENSION pg_prewarm")
         pair.vacuum_and_checkpoint()
         pair.stop()
 
 
-def copy_template(template: Pair, pair: Pair, steps: Steps) -> None:
-    """Real copies: blocks shared with the template would be copied while they are measured."""
-    files = [path for path in template.directory.rglob("*") if path.is_file()]
+def copy_template(template: Pair, pair: Pair, sources: dict[str, str], steps: Steps) -> None:
+    """Makes each server in "sources" from the one named there in the template.  Real copies:
+    blocks shared with the template would be copied while they are measured."""
+    shutil.rmtree(pair.directory, ignore_errors=True)
+    pair.directory.mkdir()
+    files = [
+        path for source in sources.values()
+        for path in (template.directory / source).rglob("*") if path.is_file()
+    ]  # fmt: skip
     total = sum(path.stat().st_size for path in files)
     with steps.step("copy of the template", total=total) as step:
         copied = 0
-        shutil.rmtree(pair.directory, ignore_errors=True)
 
         def copy(source: str, target: str) -> None:
             nonlocal copied
@@ -136,8 +193,9 @@ def copy_template(template: Pair, pair: Pair, steps: Steps) -> None:
             copied += Path(target).stat().st_size
             step.at(copied)
 
-        shutil.copytree(template.directory, pair.directory, copy_function=copy)
+        for name, source in sources.items():
+            shutil.copytree(template.directory / source, pair.directory / name, copy_function=copy)
     # Else the copy would be written out while something is measured.
     with steps.step("copy of the template: to disk"):
-        for server in pair.servers:
-            run("initdb", "--sync-only", f"--pgdata={server.data}")
+        for name in sources:
+            pair.publisher.program("initdb", "--sync-only", f"--pgdata={pair.directory / name}")

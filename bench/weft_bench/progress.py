@@ -43,6 +43,8 @@ class Steps:
         self.whole = None
         self.label = ""
         self.title = ""
+        self.passes = self.done = 0
+        self.start = 0.0
 
     def __enter__(self) -> Steps:
         self.bars.start()
@@ -56,22 +58,36 @@ class Steps:
         """The bar for everything, counted in passes."""
         self.title = what
         self.whole = self.bars.add_task(f"[bold]{what}", total=passes)
-        yield
-        self.bars.remove_task(self.whole)
-        self.label = ""
+        self.passes, self.done, self.start = passes, 0, time.monotonic()
+        try:
+            yield
+        finally:
+            self.bars.remove_task(self.whole)
+            self.whole = None
+            self.label = ""
 
     def now(self, label: str) -> None:
         """Names what the next steps belong to."""
         self.label = label
-        self.bars.update(self.whole, description=f"[bold]{self.title}[/] {label}")
+        if self.whole is not None:
+            self.bars.update(self.whole, description=f"[bold]{self.title}[/] {label}")
 
-    def pass_done(self) -> None:
-        self.bars.advance(self.whole)
+    def passes_done(self, number: int = 1) -> None:
+        """Those that a failed system will not run count, too."""
+        self.done += number
+        self.bars.advance(self.whole, number)
+        if self.bars.disable and 0 < self.done < self.passes:
+            left = (time.monotonic() - self.start) / self.done * (self.passes - self.done)
+            self.say(f"{self.title}: {self.done} of {self.passes} done, about {left:.0f} s left")
 
     @contextmanager
     def step(self, what: str, total: float | None = None) -> Iterator[Step]:
         step = Step(self, what, total)
-        yield step
+        try:
+            yield step
+        except BaseException:
+            self.bars.remove_task(step.task)
+            raise
         step.end()
 
     def say(self, text: str) -> None:

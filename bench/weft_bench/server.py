@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import threading
@@ -9,45 +10,33 @@ from pathlib import Path
 
 import psycopg
 
-TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+from .build import Build
+from .errors import BenchError, run
 
-
-class BenchError(Exception):
-    """Something went wrong that makes the figures that would follow worthless."""
-
-
-def run(*command: str, to_the_end: bool = False) -> str:
-    """Gives what the command says.  When we are interrupted, so is the command, unless it is to
-    run to its end."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, text=True,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate()
-    finally:
-        if process.poll() is None and not to_the_end:
-            process.terminate()
-        process.wait()
-    if process.returncode != 0:
-        raise BenchError(f"{command[0]} failed:\n{output}".rstrip())
-    return output
+APPLICATION = "weft bench"
+Fingerprint = dict[str, tuple[int, int]]
 
 
 class Server:
     """One server; its data directory may come from initdb or from a copy."""
 
-    def __init__(self, name: str, data: Path, socket: Path):
+    def __init__(self, name: str, data: Path, socket: Path, build: Build):
         self.name = name
         self.data = data
         self.log = data.with_name(f"{data.name}.log")
         self.socket = socket
+        self.build = build
         self.socket_options = ("-h", str(socket), "-p", "5432", "-U", "postgres")
         self.conninfo = f"host={socket} port=5432 user=postgres dbname=postgres"
 
+    def program(self, name: str, *arguments: str, **options) -> str:
+        return run(
+            self.build.program(name), *arguments, environment=self.build.environment, **options
+        )
+
     def create(self) -> None:
-        run("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
-            "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
+        self.program("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
+                     "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
         with (self.data / "postgresql.conf").open("a") as file:
             file.write("include = 'bench.conf'\n")
 
@@ -58,35 +47,42 @@ class Server:
             "cluster_name": f"weft bench {self.name}",
             **settings,
         }
-        lines = (f"{name} = '{value}'\n" for name, value in settings.items())
+        quoted = {name: str(value).replace("'", "''") for name, value in settings.items()}
+        lines = (f"{name} = '{value}'\n" for name, value in quoted.items())
         (self.data / "bench.conf").write_text("".join(lines))
         self.socket.mkdir(exist_ok=True)
         try:
             # Interrupted, it could leave a server that has no pid file yet.
-            run("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log), "-t", "120",
-                to_the_end=True)  # fmt: skip
+            self.program("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log), "-t", "120",
+                         to_the_end=True)  # fmt: skip
         except BenchError as error:
-            raise BenchError(f"{error}\n{self.log.read_text()}") from None
+            said = self.log.read_text(errors="replace") if self.log.exists() else ""
+            raise BenchError(f"{error}\n{said[-4000:]}") from None
+
+    @property
+    def running(self) -> bool:
+        return (self.data / "postmaster.pid").exists()
 
     def stop(self, mode: str = "fast") -> None:
         """Stops this server, and no other: pg_ctl knows it by the pid file in its directory."""
-        if (self.data / "postmaster.pid").exists():
-            run("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-t", "300")
+        if self.running:
+            self.program("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-t", "300")
 
     def abandon(self) -> None:
         """Stops it in whatever state it is; for the way out, so it never fails."""
-        if (self.data / "postmaster.pid").exists():
+        if self.running:
             subprocess.run(
-                ("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate"),
+                (self.build.program("pg_ctl"), "stop", "-D", str(self.data), "-m", "immediate"),
                 stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True,
+                env={**os.environ, **self.build.environment},
             )  # fmt: skip
 
     def connect(self) -> psycopg.Connection:
-        return psycopg.connect(self.conninfo, autocommit=True)
+        return psycopg.connect(self.conninfo, autocommit=True, application_name=APPLICATION)
 
     def execute(self, statement: str, parameters=()) -> list[tuple]:
         with self.connect() as connection:
-            cursor = connection.execute(statement, parameters)
+            cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, statement: str, parameters=()):
@@ -97,29 +93,30 @@ class Server:
         alarming = re.compile(r"(ERROR|FATAL|PANIC|WARNING): |terminated by signal|^TRAP")
         return [line for line in lines if alarming.search(line)][-10:]
 
-    def vacuum_and_checkpoint(self) -> None:
+    def vacuum_and_checkpoint(self, tables: tuple[str, ...]) -> None:
         with self.connect() as connection:
-            connection.execute(f"VACUUM {', '.join(TABLES)}")
+            standby = connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]
+            if not standby:
+                connection.execute(f"VACUUM {', '.join(tables)}")
             connection.execute("CHECKPOINT")
 
-    def prewarm(self) -> None:
+    def prewarm(self, tables: tuple[str, ...]) -> None:
         """Reads the tables into the buffers, as they would be if they had just been filled."""
         self.execute(
             "SELECT pg_prewarm(oid) FROM pg_class WHERE relkind IN ('r', 'i') "
-            "AND (relname = ANY (%(tables)s) "
-            "OR oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = ANY "
-            "(%(tables)s::regclass[])))",
-            {"tables": list(TABLES)},
+            "AND (oid = ANY (%(tables)s::regclass[]) OR oid IN (SELECT indexrelid FROM pg_index "
+            "WHERE indrelid = ANY (%(tables)s::regclass[])))",
+            {"tables": list(tables)},
         )
 
-    def fingerprint(self) -> dict[str, tuple[int, int]]:
+    def fingerprint(self, tables: tuple[str, ...]) -> Fingerprint:
         """Row count and sum of row hashes of each table: no order, so no sort."""
         with self.connect() as connection:
             return {
                 table: connection.execute(
-                    f"SELECT count(*), coalesce(sum(hashtext(t::text)), 0)::bigint FROM {table} t"
+                    f"SELECT count(*), coalesce(sum(hash_record_extended(t, 0)), 0) FROM {table} t"
                 ).fetchone()
-                for table in TABLES
+                for table in tables
             }
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -14,15 +15,22 @@ from rich.console import Console
 from rich.text import Text
 
 from .arguments import Arguments, Options
-from .drain import SCENARIOS, disk_needed, passes_in_all, run_system
+from .build import Build, UnavailableError, debian_build, install_pglogical, server_build
+from .charts import Charts, write_charts
+from .contents import contents_of
+from .errors import BenchError
 from .figures import Results
 from .machine import describe_machine, filesystem_of
 from .pair import Pair, make_template
 from .progress import Steps
-from .server import BenchError, run
-from .systems import Subscription, chosen_systems
+from .scenarios import SCENARIOS
+from .scenarios.base import PUBLISHER, SUBSCRIBER
+from .systems import chosen_systems
+from .systems.base import System
+from .tables import tables
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FAILURES = (BenchError, psycopg.Error, OSError)
 
 
 def on_signal(number: int, _frame) -> None:
@@ -30,22 +38,6 @@ def on_signal(number: int, _frame) -> None:
     for again in STOP_SIGNALS:
         signal.signal(again, signal.SIG_IGN)
     raise SystemExit(128 + number)
-
-
-def describe_settings(options: Options, systems: list[Subscription]) -> dict[str, object]:
-    scenario = SCENARIOS[options.scenario]
-    return {
-        "transactions": options.transactions_per_client * options.clients,
-        "scale": options.scale,
-        "clients": options.clients,
-        "repeats": options.repeats,
-        "publisher": scenario.publisher,
-        "subscriber": scenario.subscriber,
-        "systems": {
-            system.label: {"subscription": system.options, "subscriber": system.settings()}
-            for system in systems
-        },
-    }
 
 
 def as_lines(values: dict, indent: str = "") -> list[str]:
@@ -61,34 +53,201 @@ def as_lines(values: dict, indent: str = "") -> list[str]:
     return lines
 
 
-def check_disk(directory: Path, scenarios: tuple[Options, ...]) -> None:
-    needed = max(disk_needed(options) for options in scenarios)
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise BenchError(
-            f"{directory} has {free / 1e9:.0f} GB free, and about {needed / 1e9:.0f} GB are "
-            "needed; choose another place with --directory, or a smaller --scale"
+@dataclass(frozen=True)
+class Where:
+    """What is measured now, and where its servers are."""
+
+    options: Options
+    system: System
+    repeat: int
+    directory: Path
+    sockets: Path
+
+
+class Session:
+    def __init__(self, arguments: Arguments, results: Results, console: Console):
+        self.arguments = arguments
+        self.results = results
+        self.console = console
+        self.pairs: list[Pair] = []
+        self.builds: dict[str, Build] = {}
+        # Why a system cannot be had.
+        self.unavailable: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
+        self.failed = False
+
+    def get_builds(self, steps: Steps) -> None:
+        """Fetches and builds what the systems need that are not part of the server."""
+        wanted = {name for options in self.arguments.scenarios for name in options.systems}
+        self.builds["server"] = server_build()
+        if "pglogical" in wanted:
+            try:
+                with steps.step("pglogical is fetched and built, if it has not been"):
+                    self.versions["pglogical"] = install_pglogical(self.builds["server"])
+            except UnavailableError as reason:
+                self.unavailable["pglogical"] = str(reason)
+        if wanted & {"slony", "londiste"}:
+            try:
+                with steps.step("Slony-I and Londiste are fetched, if they have not been"):
+                    self.builds["debian-15"] = debian_build()
+            except UnavailableError as reason:
+                self.unavailable |= {"slony": str(reason), "londiste": str(reason)}
+
+    def describe(self, directory: Path) -> None:
+        about = {
+            "machine": describe_machine(self.builds["server"].version, directory),
+            "settings": {
+                options.scenario: self.describe_settings(options)
+                for options in self.arguments.scenarios
+            },
+        }
+        self.results.about = about
+        self.results.write()
+        for line in as_lines(about):
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if about["machine"]["load_before"] > 0.5:
+            self.console.print(
+                "[yellow]warning:[/] this machine is busy; the figures will be worth little"
+            )
+
+    def describe_settings(self, options: Options) -> dict[str, object]:
+        scenario = SCENARIOS[options.scenario]
+        systems, _ = chosen_systems(options, self.unavailable)
+        given = {name: value for name, value in vars(options).items() if name != "scenario"}
+        return {
+            "options": given,
+            "publisher": scenario.publisher,
+            "subscriber": scenario.subscriber,
+            "systems": {system.label: self.describe_system(system) for system in systems},
+        }
+
+    def describe_system(self, system: System) -> dict[str, object]:
+        build = self.builds[system.build_name]
+        description = {
+            "server": build.version,
+            "publisher": system.publisher_settings(build),
+            "subscriber": system.subscriber_settings(build),
+            "subscription": getattr(system, "options", None),
+            "version": self.versions.get(system.name),
+        }
+        return {name: value for name, value in description.items() if value}
+
+    def check_disk(self, directory: Path) -> None:
+        needed = max(
+            SCENARIOS[options.scenario].disk_needed(options, contents_of(options, keyed=False))
+            for options in self.arguments.scenarios
         )
-    if filesystem_of(directory) in ("tmpfs", "ramfs"):
-        raise BenchError(f"{directory} is no disk; choose another place with --directory")
+        free = shutil.disk_usage(directory).free
+        if free < needed:
+            raise BenchError(
+                f"{directory} has {free / 1e9:.0f} GB free, and about {needed / 1e9:.0f} GB are "
+                "needed; choose another place with --directory, or a smaller size"
+            )
+        if filesystem_of(directory) in ("tmpfs", "ramfs"):
+            raise BenchError(f"{directory} is no disk; choose another place with --directory")
 
+    def run_scenario(self, options: Options, directory: Path, sockets: Path, steps: Steps) -> None:
+        systems, refusals = chosen_systems(options, self.unavailable)
+        for refusal in refusals:
+            word = "missing" if refusal.missing else "not in this scenario"
+            self.console.print(
+                Text.assemble(
+                    f"{options.scenario}: ", (f"{refusal.system} is {word}: ", "yellow"),
+                    refusal.reason,
+                )
+            )  # fmt: skip
+            if refusal.missing:
+                self.results.note(
+                    "missing", scenario=options.scenario, system=refusal.system,
+                    reason=refusal.reason,
+                )  # fmt: skip
+                # Whoever asks for a system by its name is not content without it.
+                self.failed = self.failed or self.arguments.named_systems
+        scenario = SCENARIOS[options.scenario]
+        templates: dict[str, Pair] = {}
+        with steps.all_of(
+            options.scenario, options.repeats * len(systems) * scenario.passes(options)
+        ):
+            for repeat in range(1, options.repeats + 1):
+                for system in list(systems):
+                    where = Where(options, system, repeat, directory, sockets)
+                    if not self.run_system(where, templates, steps):
+                        # It would fail again.
+                        systems.remove(system)
+                        steps.passes_done((options.repeats - repeat) * scenario.passes(options))
+        for used in (*templates.values(), *(pair for pair in self.pairs)):
+            shutil.rmtree(used.directory, ignore_errors=True)
+        self.pairs.clear()
 
-def run_scenario(
-    options: Options, directory: Path, sockets: Path, results: Results, steps: Steps,
-    pairs: list[Pair],
-) -> None:  # fmt: skip
-    systems = chosen_systems(options)
-    scenario = SCENARIOS[options.scenario]
-    template = Pair(directory / f"template-{options.scenario}", sockets)
-    pair = Pair(directory / "run", sockets)
-    pairs += [template, pair]
-    make_template(template, options.scale, scenario.publisher, scenario.subscriber, steps)
-    with steps.all_of(options.scenario, passes_in_all(options, systems)):
-        for repeat in range(1, options.repeats + 1):
-            for system in systems:
-                run_system(options, system, repeat, template, pair, results, steps)
-    for used in (template, pair):
-        shutil.rmtree(used.directory)
+    def run_system(self, where: Where, templates: dict[str, Pair], steps: Steps) -> bool:
+        """Gives false if the system has failed."""
+        options, system = where.options, where.system
+        scenario = SCENARIOS[options.scenario]
+        before = steps.done
+        steps.now(f"{system.label}, repeat {where.repeat}")
+        pair = None
+        try:
+            template = self.template(where, templates, steps)
+            pair = Pair(where.directory / "run", where.sockets, template.build, template.contents)
+            self.pairs.append(pair)
+            run = scenario(options, system, where.repeat, pair, self.results, steps)
+            run.start(template)
+            run.run()
+            # Nobody wants this data again, so it need not be written.
+            pair.stop("immediate")
+        except FAILURES as error:
+            self.report_failure(where, steps.label, error, pair)
+            for used in self.pairs:
+                used.abandon()
+            steps.passes_done(before + scenario.passes(options) - steps.done)
+            return False
+        finally:
+            if pair in self.pairs and not pair.running() and not pair.daemons:
+                self.pairs.remove(pair)
+        return True
+
+    def report_failure(self, where: Where, label: str, error: Exception, pair: Pair | None) -> None:
+        self.failed = True
+        scenario = where.options.scenario
+        self.console.print(Text.assemble(("failed: ", "bold red"), f"{scenario}, {label}: {error}"))
+        for server in pair.servers if pair else ():
+            for line in server.complaints():
+                self.console.print(f"  {server.name}: {line}", highlight=False, markup=False)
+        self.results.note(
+            "failed",
+            scenario=scenario,
+            system=where.system.name,
+            writers=where.system.writers,
+            during=label,
+            reason=str(error)[:1000],
+        )
+
+    def template(self, where: Where, templates: dict[str, Pair], steps: Steps) -> Pair:
+        """The template on the system's server, made when the first system needs it."""
+        name = where.system.build_name
+        if name not in templates:
+            contents = contents_of(where.options, keyed=name != "server")
+            template = Pair(
+                where.directory / f"template-{name}", where.sockets, self.builds[name], contents
+            )
+            self.pairs.append(template)
+            shutil.rmtree(template.directory, ignore_errors=True)
+            make_template(template, PUBLISHER, SUBSCRIBER, steps)
+            templates[name] = template
+        return templates[name]
+
+    def measure(self, cleanup: ExitStack) -> None:
+        directory = make_directory(self.arguments)
+        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
+        sockets = Path(tempfile.mkdtemp(prefix="weft-bench-"))
+        cleanup.callback(shutil.rmtree, sockets, ignore_errors=True)
+        cleanup.callback(lambda: [pair.abandon() for pair in self.pairs])
+        self.check_disk(directory)
+        with Steps(self.console) as steps:
+            self.get_builds(steps)
+            self.describe(directory)
+            for options in self.arguments.scenarios:
+                self.run_scenario(options, directory, sockets, steps)
 
 
 def make_directory(arguments: Arguments) -> Path:
@@ -101,34 +260,6 @@ def make_directory(arguments: Arguments) -> Path:
         raise BenchError(f"no directory can be made in {parent}: {error.strerror}") from None
 
 
-def measure(
-    arguments: Arguments, cleanup: ExitStack, results: Results, console: Console, pairs: list[Pair]
-) -> None:
-    directory = make_directory(arguments)
-    cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
-    sockets = Path(tempfile.mkdtemp(prefix="weft-bench-"))
-    cleanup.callback(shutil.rmtree, sockets, ignore_errors=True)
-    cleanup.callback(lambda: [pair.abandon() for pair in pairs])
-    check_disk(directory, arguments.scenarios)
-
-    version = run("postgres", "--version").split()[2]
-    results.about = {
-        "machine": describe_machine(version, directory),
-        "settings": {
-            options.scenario: describe_settings(options, chosen_systems(options))
-            for options in arguments.scenarios
-        },
-    }
-    results.write()
-    for line in as_lines(results.about):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if results.about["machine"]["load_before"] > 0.5:
-        console.print("[yellow]warning:[/] this machine is busy; the figures will be worth little")
-    with Steps(console) as steps:
-        for options in arguments.scenarios:
-            run_scenario(options, directory, sockets, results, steps, pairs)
-
-
 def run_session(arguments: Arguments) -> int:
     # What goes to a file is not to be cut at 80 columns.
     console = Console() if os.isatty(1) else Console(width=140)
@@ -139,20 +270,33 @@ def run_session(arguments: Arguments) -> int:
         del os.environ[name]
 
     results = Results(arguments.json)
-    pairs: list[Pair] = []
+    session = Session(arguments, results, console)
     status = 0
     with ExitStack() as cleanup:
         try:
-            measure(arguments, cleanup, results, console, pairs)
-        except (BenchError, psycopg.Error, OSError) as error:
+            session.measure(cleanup)
+            status = 1 if session.failed else 0
+        except FAILURES as error:
             console.print(Text.assemble(("failed: ", "bold red"), str(error)))
-            for server in (server for pair in pairs for server in pair.servers):
-                for line in server.complaints():
-                    console.print(f"  {server.name}: {line}", highlight=False, markup=False)
             status = 1
         except SystemExit as stopped:
             console.print("[yellow]interrupted[/]; the servers are stopped and removed")
             status = stopped.code
-    for table in results.tables():
-        console.print(table)
+    report(arguments, results, console)
     return status
+
+
+def report(arguments: Arguments, results: Results, console: Console) -> None:
+    for title, table in tables(results):
+        console.print(Text(title, style="bold"))
+        console.print(table)
+    for kind in ("missing", "failed"):
+        for entry in results.about.get(kind, []):
+            reason = entry["reason"].splitlines()[0]
+            what = entry.get("during", entry["system"])
+            line = f"{kind}: {entry['scenario']}, {what}: {reason}"
+            console.print(Text(line, style="yellow" if kind == "missing" else "bold red"))
+    if arguments.charts and results.figures:
+        files = Charts(results.figures, results.about).draw()
+        write_charts(files, arguments.charts)
+        console.print(f"charts: {', '.join(files)}", highlight=False)

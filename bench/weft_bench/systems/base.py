@@ -1,0 +1,100 @@
+"""What a system under test has to be able to do.
+
+A system is told apart from the others by nothing but its class; the servers are filled and
+configured alike for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+
+from ..build import Build
+from ..pair import ABSOLUTE_TIMEOUT, Pair, wait_until
+
+Report = Callable[[float], None]
+Look = Callable[[], None]
+
+
+def nothing(*_) -> None:
+    pass
+
+
+def wait_for_tables(
+    pair: Pair, query: str, what: str, at: Report = nothing, look: Look = nothing
+) -> None:
+    """Waits until the query, asked of the subscriber, says true.  "at" is told in percent how far
+    the COPY of the largest table is, "look" is called now and then."""
+    rows = getattr(pair.contents, "rows", 0) or 1
+    with pair.subscriber.connect() as here:
+
+        def done() -> bool:
+            pair.check_daemons()
+            copied = here.execute(
+                "SELECT coalesce(max(tuples_processed), 0) FROM pg_stat_progress_copy"
+            ).fetchone()[0]
+            at(100 * copied / rows)
+            look()
+            return bool(here.execute(query).fetchone()[0])
+
+        wait_until(done, what, ABSOLUTE_TIMEOUT)
+
+
+class System:
+    name: str
+    # Which of the builds it runs on.
+    build_name = "server"
+    # Numbers of parallel workers, for a system that has a choice.
+    writers: int | None = None
+    has_subscriber = True
+    # Where the servers of the pair come from: names of servers in the template.
+    sources = {"publisher": "publisher", "subscriber": "subscriber"}  # noqa: RUF012
+    # What synchronous_standby_names calls the subscriber, if it can be synchronous.
+    synchronous_name: str | None = None
+
+    @property
+    def label(self) -> str:
+        return self.name if self.writers is None else f"{self.name}, {self.writers} writers"
+
+    def refusal(self, scenario: str) -> str | None:
+        """Why it takes no part in a scenario."""
+        return None
+
+    def publisher_settings(self, build: Build) -> dict[str, object]:
+        """What the publisher's configuration has beyond that of the other systems."""
+        return {}
+
+    def subscriber_settings(self, build: Build) -> dict[str, object]:
+        return {}
+
+    def start(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
+        pair.publisher.start({**publisher, **self.publisher_settings(pair.build)})
+        pair.subscriber.start({**subscriber, **self.subscriber_settings(pair.build)})
+
+    def prepare(self, pair: Pair) -> None:
+        """Everything before the subscriber asks for the data."""
+
+    def connect(self, pair: Pair) -> None:
+        """Starts to replicate between servers that hold the same rows."""
+
+    def pause(self, pair: Pair) -> None:
+        """Holds the subscriber back.  It is up to date."""
+        raise NotImplementedError
+
+    def resume(self, pair: Pair, subscriber: psycopg.Connection) -> None:
+        raise NotImplementedError
+
+    def copy(self, pair: Pair, at: Report, look: Look) -> None:
+        """The initial copy; "at" is told how far it is in percent, "look" is called now and
+        then."""
+        raise NotImplementedError
+
+    def shared_mb(self, pair: Pair) -> float:
+        """Memory that its processes share, beyond that of a server without it."""
+        return 0
+
+    def verify(self, pair: Pair, scenario: str) -> str | None:
+        """Raises an error if something else than this system was measured; gives what is to be
+        known about the figures."""
+        return None

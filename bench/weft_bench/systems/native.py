@@ -1,0 +1,137 @@
+"""The server's own subscriptions, with Weft and without."""
+
+from __future__ import annotations
+
+import psycopg
+
+from ..build import Build
+from ..errors import BenchError
+from ..pair import Pair, wait_until
+from .base import Look, Report, System, wait_for_tables
+
+SUBSCRIPTION = "bench"
+
+
+def advance_slots(pair: Pair) -> None:
+    """Moves the idle slots behind the WAL that vacuum and checkpoint have just written, and
+    behind that of earlier passes: reading it again is no part of what is measured."""
+    pair.publisher.execute(
+        "SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn()) "
+        "FROM pg_replication_slots"
+    )
+
+
+def slots_idle(pair: Pair) -> bool:
+    return pair.publisher.value(
+        "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots"
+    )
+
+
+class Subscription(System):
+    options: dict[str, str]
+    synchronous_name = SUBSCRIPTION
+
+    def prepare(self, pair: Pair) -> None:
+        pair.publisher.execute("CREATE PUBLICATION bench FOR ALL TABLES")
+
+    def create(self, pair: Pair, copy_data: str) -> None:
+        options = {**self.options, "copy_data": copy_data}
+        listed = ", ".join(f"{name} = {value}" for name, value in options.items())
+        pair.subscriber.execute(
+            f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{pair.publisher.conninfo}' "
+            f"PUBLICATION bench WITH ({listed})"
+        )
+
+    def connect(self, pair: Pair) -> None:
+        self.create(pair, copy_data="false")
+
+    def pause(self, pair: Pair) -> None:
+        """Returns once the worker has ended and the slot is free for the next one."""
+        pair.subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
+        wait_until(
+            lambda: (
+                slots_idle(pair)
+                and pair.subscriber.value(
+                    "SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
+                )
+            ),
+            "the disabled subscription's processes do not end",
+        )
+        advance_slots(pair)
+
+    def resume(self, pair: Pair, subscriber: psycopg.Connection) -> None:
+        subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+
+    def copy(self, pair: Pair, at: Report, look: Look) -> None:
+        self.create(pair, copy_data="true")
+        wait_for_tables(
+            pair, "SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel",
+            "the initial copy does not end", at, look,
+        )  # fmt: skip
+
+
+class Native(Subscription):
+    name = "native"
+    options = {"binary": "true", "streaming": "off"}  # noqa: RUF012
+
+
+class NativeText(Subscription):
+    name = "native-text"
+    options = {"binary": "false", "streaming": "off"}  # noqa: RUF012
+
+
+class NativeParallel(Subscription):
+    name = "native-parallel"
+    options = {"binary": "true", "streaming": "parallel"}  # noqa: RUF012
+
+    def refusal(self, scenario: str) -> str | None:
+        return "streaming has nothing to do with the initial copy" if scenario == "copy" else None
+
+
+class WeftStock(Subscription):
+    """A publisher that knows nothing of Weft."""
+
+    name = "weft-stock"
+    options = NativeParallel.options
+
+    def __init__(self, writers: int):
+        self.writers = writers
+
+    def subscriber_settings(self, build: Build) -> dict[str, object]:
+        return {
+            "shared_preload_libraries": "weft",
+            "weft.writers_per_subscription": self.writers,
+            "weft.max_writers_per_subscription": max(self.writers, 8),
+        }
+
+    def prepare(self, pair: Pair) -> None:
+        pair.subscriber.execute("CREATE EXTENSION weft")
+        super().prepare(pair)
+
+    def shared_mb(self, pair: Pair) -> float:
+        query = "SELECT coalesce(max(ring_size), 0) FROM weft.stat_subscription"
+        return float(pair.subscriber.value(query)) / 1024 / 1024
+
+    def verify(self, pair: Pair, scenario: str) -> str | None:
+        leader, writers, native, reason = pair.subscriber.execute(
+            "SELECT leader_pid, num_writers, native_transactions, native_reason "
+            "FROM weft.stat_subscription"
+        )[0]
+        problem = (
+            f"{writers} writers, {native} transactions applied natively, "
+            f"{reason or 'no reason given'}"
+        )
+        if leader is None or reason or writers != self.writers:
+            raise BenchError(f"Weft has not applied with {self.writers} writers: {problem}")
+        if native > 0 and scenario in ("drain", "io-drain", "sustained"):
+            raise BenchError(f"Weft has not applied all: {problem}")
+        return problem if native > 0 else None
+
+
+class Weft(WeftStock):
+    """Everything it has: Weft on the publisher, too, so that it may use a slot of its own."""
+
+    name = "weft"
+
+    def publisher_settings(self, build: Build) -> dict[str, object]:
+        return {"shared_preload_libraries": "weft", **build.with_plugin("weft")}
