@@ -51,10 +51,13 @@ typedef struct Leader
 	/* Valid while writers run, that is while num_writers > 0. */
 	int			num_writers;
 	BackgroundWorkerHandle *writers[WEFT_MAX_WRITERS];
+	bool		all_attached;	/* every writer has said that it is there */
 	dsm_segment *segment;
 	RingProducer producer;
 	BroadcastLog broadcast;
 	uint64		collected;		/* all up to this seq is in our accounts */
+
+	int			begun_since_pause;	/* transactions */
 
 	/* No transaction may be begun before this seq is committed. */
 	uint64		barrier;
@@ -115,7 +118,7 @@ extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_f
 extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
 extern void leader_collect(void);
-extern void leader_sleep(pgsocket socket, RingWaitEvent event);
+extern void leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event);
 extern void leader_look_around(void);
 extern void leader_hand_over(HandoverKind kind, char *message, int length);
 extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,

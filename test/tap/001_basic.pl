@@ -144,7 +144,7 @@ ok(1, 'the publisher is told what is flushed');
 # Waiting has a limit, and says how far it is.
 if (weft())
 {
-	my $session = $sub->background_psql('postgres');
+	my $session = open_session($sub);
 	$session->query_safe('BEGIN; LOCK TABLE wide');
 	query($pub, 'UPDATE wide SET t = NULL WHERE id = 1');
 	my ($ret, $stdout, $stderr) = $sub->psql('postgres',
@@ -181,7 +181,7 @@ if (weft())
 	# one table that is not copied is enough to wait
 	query($_, 'CREATE TABLE later (id int PRIMARY KEY)') foreach $sub, $pub;
 	query($pub, 'INSERT INTO later VALUES (1)');
-	$session = $sub->background_psql('postgres');
+	$session = open_session($sub);
 	$session->query_safe('BEGIN; LOCK TABLE later IN SHARE MODE');
 	query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 	($ret, $stdout, $stderr) = $sub->psql('postgres',

@@ -516,8 +516,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	}
 
-	my $session = $sub->background_psql('postgres');
-	$session->set_query_timer_restart;
+	my $session = open_session($sub);
 	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
 	my (@snapshots, $committed);
 	do

@@ -38,7 +38,7 @@ EOS
 subscribe($pub, $sub, 'sub', 'pub');
 warm_up();
 
-my $local = $sub->background_psql('postgres');
+my $local = open_session($sub);
 my $serial = 0;
 
 # The first transaction that changes a table waits for all before it, so have
@@ -145,7 +145,7 @@ foreach my $sql (
 # A table lock that waits behind a reader, so that the writer's next lock would
 # queue behind it.
 {
-	my $reader = $sub->background_psql('postgres');
+	my $reader = open_session($sub);
 
 	$serial++;
 	$reader->query_safe('BEGIN; SELECT count(*) FROM b');
@@ -199,7 +199,7 @@ goes_through(
 
 # The same through a second local user, who is not going to end.
 {
-	my $other = $sub->background_psql('postgres');
+	my $other = open_session($sub);
 
 	$serial++;
 	$local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
@@ -302,7 +302,7 @@ if (weft())
 # A true deadlock, between the oldest transaction and a local user: the server
 # finds it and picks a victim.  If that is the local user, so be it.
 $local->quit;
-$local = $sub->background_psql('postgres', on_error_stop => 0);
+$local = open_session($sub, on_error_stop => 0);
 $serial++;
 $local->query_safe('BEGIN; UPDATE b SET v = v WHERE id = 2');
 query($pub,
@@ -348,7 +348,7 @@ wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'local users under load: equal');
 
 # Dropping the subscription does not wait for a local user either.
-$local = $sub->background_psql('postgres');
+$local = open_session($sub);
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
 query($pub, 'UPDATE a SET v = 0 WHERE id = 1');
 query($pub, 'UPDATE b SET v = 0 WHERE id = 1');

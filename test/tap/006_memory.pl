@@ -55,7 +55,7 @@ sub peak_memory_until
 {
 	my ($sql) = @_;
 	my @pids = (leader_pid($sub, 'sub'), writer_pids($sub));
-	my $session = $sub->background_psql('postgres');
+	my $session = open_session($sub);
 	my $deadline = time + 5 * $PostgreSQL::Test::Utils::timeout_default;
 	my $peak = 0;
 
@@ -131,7 +131,7 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	wait_for_apply($pub, $sub, 'sub');
 }
-my $local = $sub->background_psql('postgres');
+my $local = open_session($sub);
 $local->query_safe('BEGIN; SELECT FROM counter WHERE id = 0 FOR UPDATE');
 query($pub, 'UPDATE counter SET v = 1 WHERE id = 0');
 query($pub, <<'EOS');

@@ -170,7 +170,7 @@ foreach my $case (
 		);
 		wait_for_apply($pub, $sub, 'sub');
 
-		my $session = $pub->background_psql('postgres');
+		my $session = open_session($pub);
 		my $many =
 		  "INSERT INTO fresh (t) SELECT repeat('f', 100) FROM generate_series(1, 2000)";
 		$session->query_safe(
