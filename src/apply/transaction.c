@@ -28,8 +28,7 @@
  * and readers still see only states that the publisher had.  A group ends
  *	 - before and behind a transaction with a record that must run alone, and
  *	   before one that has not arrived in whole;
- *	 - when it can be committed and another writer waits for it;
- *	 - at a certain size.
+ *	 - at the end of what its writer has taken, or at a certain size.
  * In a group nothing is ever final: what goes wrong rolls all of it back, and
  * its transactions are applied one by one.  Deferred constraints, which would
  * be checked in another state than the publisher's, are no concern: triggers
@@ -46,8 +45,6 @@
 #include "access/xlog.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
-#include "executor/instrument.h"
-#include "guc.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"
@@ -61,12 +58,6 @@
 
 /* A group is not continued behind so many bytes in the ring. */
 #define GROUP_BYTES (64 * 1024)
-
-/*
- * If a transaction reads so many blocks from disk, on average, then to read
- * for several at a time is worth more than to save commits.
- */
-#define READS_TO_STAY_ALONE 0.25
 
 /* A transaction that has read so much of the ring lets go of it if it can. */
 #define RELEASE_SHARE 8			/* one eighth */
@@ -101,9 +92,6 @@ typedef enum AttemptResult
 } AttemptResult;
 
 static bool subscription_valid = true;
-
-/* Blocks that a transaction reads from disk, moving average. */
-static double reads_per_transaction;
 
 /* What our own limits take the place of, in milliseconds. */
 static int	configured_lock_timeout;
@@ -401,10 +389,7 @@ group_ends(void)
 	if (pg_atomic_read_u32(&next->complete) == 0)
 		return true;
 	pg_read_barrier();
-	if (next->alone)
-		return true;
-
-	return ring_awaited(writer.ring, writer.first, writer.seq) && is_oldest();
+	return next->alone;
 }
 
 /*
@@ -522,27 +507,6 @@ restore_lock_limits(void)
 	LockTimeout = configured_lock_timeout;
 }
 
-/* How many transactions to take at a time? */
-int
-transaction_run_limit(void)
-{
-	return reads_per_transaction > READS_TO_STAY_ALONE ? 1 : weft_commit_group_size;
-}
-
-/* Learns from the transactions that have been committed. */
-static void
-count_committed(int64 reads)
-{
-	int			count = writer.seq - writer.first + 1;
-	uint64		limit;
-
-	reads_per_transaction += ((double) reads / count - reads_per_transaction) / 8;
-	limit = transaction_run_limit();
-	if (pg_atomic_read_u64(&writer.ring->run_limit.value) != limit)
-		pg_atomic_write_u64(&writer.ring->run_limit.value, limit);
-	pg_atomic_fetch_add_u64(&writer.shared->transactions, count);
-}
-
 /*
  * Applies transactions that the writer has taken from the ring, in one or more
  * groups.
@@ -559,7 +523,6 @@ transaction_apply(uint64 first, int count)
 	while (first <= end)
 	{
 		AttemptResult result;
-		int64		reads = pgBufferUsage.shared_blks_read;
 
 		writer.first = first;
 		writer.last = grouped ? end : first;
@@ -571,7 +534,8 @@ transaction_apply(uint64 first, int count)
 		restore_lock_limits();
 		if (result == ATTEMPT_COMMITTED)
 		{
-			count_committed(pgBufferUsage.shared_blks_read - reads);
+			pg_atomic_fetch_add_u64(&writer.shared->transactions,
+									writer.seq - first + 1);
 			first = writer.seq + 1;
 			continue;
 		}

@@ -157,9 +157,9 @@ work(void)
 	{
 		bool		stats_pending = pgstat_report_stat(false) > 0;
 		int			count;
-		uint64		first = ring_wait_transaction(&writer.waiter, transaction_run_limit(),
-												  stats_pending ? STATS_INTERVAL : -1,
-												  &count);
+		uint64		first = ring_wait_transactions(&writer.waiter,
+												   stats_pending ? STATS_INTERVAL : -1,
+												   &count);
 
 		if (first != 0)
 			transaction_apply(first, count);

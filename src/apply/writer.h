@@ -48,7 +48,6 @@ pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 /* transaction.c */
 extern void transaction_init(void);
 extern void transaction_apply(uint64 first, int count);
-extern int	transaction_run_limit(void);
 
 /* change.c */
 extern void change_init(void);

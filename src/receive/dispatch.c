@@ -19,6 +19,9 @@
 /* For space, the leader waits until one of so many transactions is committed. */
 #define SPACE_SHARE 8
 
+/* Every so many transactions it is looked whether to tune something. */
+#define TUNING_INTERVAL 32
+
 /* Where the records that the writers know of end. */
 static uint64 published_write;
 
@@ -41,6 +44,7 @@ wait_for_space(void)
 	leader_sleep(PGINVALID_SOCKET,
 				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
 				 RING_WAIT_LEADER_SPACE);
+	tuning_step();
 }
 
 /*
@@ -79,6 +83,8 @@ dispatch_begin(const char *message, int length)
 		leader_drain(leader.barrier);
 	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
 		wait_for_space();
+	if (leader.producer.seq % TUNING_INTERVAL == 0)
+		tuning_step();
 	leader.begun_since_pause++;
 	published_write = leader.producer.write;
 	dispatch_record(RING_MESSAGE, 0, 0, message, length);

@@ -498,6 +498,7 @@ next_message(void)
 	else if (leader_drained())
 	{
 		leader.begun_since_pause = 0;
+		tuning_interrupt();
 		if (leader.position != BETWEEN_TRANSACTIONS)
 			return false;
 		leader_look_around();
@@ -505,7 +506,10 @@ next_message(void)
 		return false;
 	}
 	else
+	{
+		tuning_interrupt();
 		leader_sleep(leader.socket, leader.collected + 1, RING_WAIT_LEADER_MAIN);
+	}
 	return true;
 }
 

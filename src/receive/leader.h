@@ -58,6 +58,7 @@ typedef struct Leader
 	uint64		collected;		/* all up to this seq is in our accounts */
 
 	int			begun_since_pause;	/* transactions */
+	int			tuned_group_size;	/* the settings of tuning.c are for this */
 
 	/* No transaction may be begun before this seq is committed. */
 	uint64		barrier;
@@ -137,6 +138,11 @@ extern void dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
 extern void dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
 							const char *data, Size length);
 extern void dispatch_barrier(void);
+
+/* tuning.c */
+extern void tuning_reset(void);
+extern void tuning_interrupt(void);
+extern void tuning_step(void);
 
 /* writers.c */
 extern int	writers_wanted(void);

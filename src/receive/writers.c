@@ -187,6 +187,8 @@ writers_start(int count)
 	MemoryContextSwitchTo(old);
 
 	leader.producer.ring->num_writers = leader.num_writers;
+	if (leader.num_writers > 0)
+		tuning_reset();
 	SpinLockAcquire(&shared->mutex);
 	shared->num_writers = leader.num_writers;
 	SpinLockRelease(&shared->mutex);

@@ -79,7 +79,8 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	pg_atomic_init_u64(&ring->taken.value, 0);
 	pg_atomic_init_u64(&ring->committed.value, 0);
 	pg_atomic_init_u64(&ring->idle_writers.value, 0);
-	pg_atomic_init_u64(&ring->run_limit.value, 1);
+	pg_atomic_init_u32(&ring->run_limit, 1);
+	pg_atomic_init_u32(&ring->active_writers, WEFT_MAX_WRITERS);
 	pg_atomic_init_u32(&ring->stop, 0);
 	pg_atomic_init_u64(&ring->leader_awaits, 0);
 	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
@@ -260,23 +261,27 @@ ring_backlog(Ring *ring)
 }
 
 /*
- * Takes the next transactions for a writer: up to "limit", but no more than its
- * share of what is there.  Returns the seq of the first one and sets *count, or
- * returns zero if there is none now.
+ * Takes the next transactions for a writer: no more than its share of what is
+ * there.  Returns the seq of the first one and sets *count, or returns zero if
+ * there is none for it now.
  */
 uint64
-ring_take(Ring *ring, int writer, int limit, int *count)
+ring_take(Ring *ring, int writer, int *count)
 {
+	int			active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
+	int			limit = pg_atomic_read_u32(&ring->run_limit);
 	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
 	uint64		run;
 
+	if (writer >= active)
+		return 0;
 	for (;;)
 	{
 		uint64		published = pg_atomic_read_u64(&ring->published.value);
 
 		if (taken >= published)
 			return 0;
-		run = (published - taken) / ring->num_writers;
+		run = (published - taken) / active;
 		run = Min(Max(run, 1), limit);
 		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + run))
 			break;

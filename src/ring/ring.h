@@ -103,10 +103,11 @@ typedef struct Ring
 	RingCounter idle_writers;
 
 	/*
-	 * How many transactions a writer takes at a time if there are enough; set
-	 * by the writers from what they see, a hint for the leader.
+	 * Set by the leader (receive/tuning.c): how many transactions a writer takes
+	 * at a time if there are enough, and how many writers take any.
 	 */
-	RingCounter run_limit;
+	pg_atomic_uint32 run_limit;
+	pg_atomic_uint32 active_writers;
 
 	/* Set by the leader to send the writers home once they are idle. */
 	pg_atomic_uint32 stop;
@@ -165,7 +166,7 @@ extern void ring_complete(RingProducer *producer, XLogRecPtr end_lsn,
 extern uint64 ring_used(RingProducer *producer);
 extern uint64 ring_backlog(Ring *ring);
 
-extern uint64 ring_take(Ring *ring, int writer, int limit, int *count);
+extern uint64 ring_take(Ring *ring, int writer, int *count);
 extern void ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq);
 extern RingReadResult ring_read(RingCursor *cursor, const RingRecordHeader **header,
 								const char **payload);

@@ -69,6 +69,16 @@ wake(int procno)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
+/* The writers with nothing to do that would take something, as a bit mask. */
+static uint64
+idle_writers(Ring *ring)
+{
+	uint32		active = pg_atomic_read_u32(&ring->active_writers);
+	uint64		idle = pg_atomic_read_u64(&ring->idle_writers.value);
+
+	return active < 64 ? idle & ((UINT64CONST(1) << active) - 1) : idle;
+}
+
 /*
  * Wakes one writer that has nothing to do; returns false if there is none.
  * Lowest number first, so that under little load the same writer, with warm
@@ -77,9 +87,9 @@ wake(int procno)
 static bool
 wake_idle_writer(Ring *ring)
 {
-	uint64		idle = pg_atomic_read_u64(&ring->idle_writers.value);
+	uint64		idle;
 
-	while (idle != 0)
+	while ((idle = idle_writers(ring)) != 0)
 	{
 		int			writer = pg_rightmost_one_pos64(idle);
 		uint64		bit = UINT64CONST(1) << writer;
@@ -89,7 +99,6 @@ wake_idle_writer(Ring *ring)
 			wake(ring->writer_procno[writer]);
 			return true;
 		}
-		idle = pg_atomic_read_u64(&ring->idle_writers.value);
 	}
 	return false;
 }
@@ -102,14 +111,15 @@ void
 ring_wake_for_backlog(Ring *ring)
 {
 	uint64		idle;
-	uint64		awake;
+	int			active;
+	int			awake;
 
 	pg_memory_barrier();
-	idle = pg_atomic_read_u64(&ring->idle_writers.value);
-	if (idle == 0)
+	if ((idle = idle_writers(ring)) == 0)
 		return;
-	awake = ring->num_writers - pg_popcount64(idle);
-	if (ring_backlog(ring) > awake * pg_atomic_read_u64(&ring->run_limit.value))
+	active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
+	awake = Max(active - pg_popcount64(idle), 0);
+	if (ring_backlog(ring) > (uint64) awake * pg_atomic_read_u32(&ring->run_limit))
 		(void) wake_idle_writer(ring);
 }
 
@@ -120,7 +130,7 @@ ring_wake_for_backlog(Ring *ring)
 void
 ring_wake_before_sleep(Ring *ring)
 {
-	uint64		limit = pg_atomic_read_u64(&ring->run_limit.value);
+	uint64		limit = pg_atomic_read_u32(&ring->run_limit);
 	uint64		wanted;
 
 	pg_memory_barrier();
@@ -192,20 +202,6 @@ ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end)
 	}
 }
 
-/* Does a writer sleep until one of these transactions is committed? */
-bool
-ring_awaited(Ring *ring, uint64 first, uint64 last)
-{
-	for (int i = 0; i < ring->num_writers; i++)
-	{
-		uint64		awaited = pg_atomic_read_u64(&ring->writer_awaits[i]);
-
-		if (awaited >= first && awaited <= last)
-			return true;
-	}
-	return false;
-}
-
 /* Returns false if the timeout, in milliseconds, is over; -1: no timeout. */
 static bool
 writer_sleep(long timeout, uint32 wait_event)
@@ -223,12 +219,12 @@ writer_sleep(long timeout, uint32 wait_event)
 }
 
 /*
- * Waits for transactions to apply and takes a run of up to "limit".  Returns the
- * seq of the first and sets *count, or returns zero if the timeout, in
- * milliseconds, is over (-1: never), or the writer is to end.
+ * Waits for transactions to apply and takes a run of them.  Returns the seq of
+ * the first and sets *count, or returns zero if the timeout, in milliseconds, is
+ * over (-1: never), or the writer is to end.
  */
 uint64
-ring_wait_transaction(RingWaiter *waiter, int limit, long timeout, int *count)
+ring_wait_transactions(RingWaiter *waiter, long timeout, int *count)
 {
 	Ring	   *ring = waiter->ring;
 	uint64		bit = UINT64CONST(1) << waiter->writer;
@@ -245,12 +241,12 @@ ring_wait_transaction(RingWaiter *waiter, int limit, long timeout, int *count)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		if ((seq = ring_take(ring, waiter->writer, limit, count)) != 0)
+		if ((seq = ring_take(ring, waiter->writer, count)) != 0)
 			return seq;
 
 		pg_atomic_fetch_or_u64(&ring->idle_writers.value, bit);
 		pg_memory_barrier();
-		seq = ring_take(ring, waiter->writer, limit, count);
+		seq = ring_take(ring, waiter->writer, count);
 		if (seq == 0 && !ring_stopping(ring))
 			timed_out = !writer_sleep(timeout, ring_wait_event(RING_WAIT_WRITER_MAIN));
 		pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit);
