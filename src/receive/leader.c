@@ -473,8 +473,12 @@ next_message(void)
 		length = leader.message_length;
 		leader.message = NULL;
 	}
-	else
+	else if ((length = batch_next(&message)) == 0)
+	{
 		length = (seam_native->walrcv_receive) (leader.conn, &message, &leader.socket);
+		if (length > 0 && batch_open(message, length))
+			return true;
+	}
 
 	if (length > 0)
 	{

@@ -15,6 +15,7 @@
 #include "ring/wait.h"
 #include "shmem.h"
 #include "utils/hsearch.h"
+#include "wire.h"
 
 /* 'w', start of the data, end of WAL, time; then the message itself. */
 #define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
@@ -85,6 +86,12 @@ typedef struct Leader
 	int			parallel_streams;
 	TransactionId stream_xid;	/* of the current block */
 
+	/* What is left of a batch; it stays in libpq's buffer (publish/batch.h). */
+	bool		batches;		/* we have asked for some */
+	WireCursor	batch;
+	TimestampTz batch_time;
+	bool		publisher_holds;	/* keepalives tell more than has been sent */
+
 	/* A message kept until nothing is in flight; it stays in libpq's buffer. */
 	HandoverKind handover;
 	char	   *message;
@@ -125,6 +132,10 @@ extern void leader_hand_over(HandoverKind kind, char *message, int length);
 extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
 								 TimestampTz commit_time);
 pg_noreturn extern void leader_damage(const char *message, const char *problem);
+
+/* batch.c */
+extern bool batch_open(const char *message, int length);
+extern int	batch_next(char **message);
 
 /* messages.c */
 extern void message_data(char *message, int length);
