@@ -20,4 +20,17 @@
  */
 #define HAVE_APPLY_CONFLICTS (PG_VERSION_NUM >= 180000)
 
+/* These have more arguments from 18 on. */
+#if PG_VERSION_NUM < 180000
+#define compat_init_range_table(estate, rte, perminfos) \
+	ExecInitRangeTable(estate, list_make1(rte), perminfos)
+#define compat_index_beginscan(table, index, snapshot, num_keys) \
+	index_beginscan(table, index, snapshot, num_keys, 0)
+#else
+#define compat_init_range_table(estate, rte, perminfos) \
+	ExecInitRangeTable(estate, list_make1(rte), perminfos, bms_make_singleton(1))
+#define compat_index_beginscan(table, index, snapshot, num_keys) \
+	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
+#endif
+
 #endif							/* WEFT_COMPAT_H */

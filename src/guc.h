@@ -8,6 +8,7 @@
 /* How many writers a subscription can have, whatever is configured. */
 #define WEFT_MAX_WRITERS 64
 
+extern int	weft_commit_group_size;
 extern int	weft_max_writers_per_subscription;
 extern int	weft_ring_size;		/* in kilobytes */
 extern int	weft_writers_per_subscription;

@@ -50,6 +50,7 @@ shmem_request(void)
 void
 shmem_reset_writers(SubscriptionShared *entry)
 {
+	pg_atomic_write_u32(&entry->writers_gone, 0);
 	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
 	{
 		pg_atomic_write_u32(&entry->writers[i].pid, 0);

@@ -69,6 +69,9 @@ typedef struct SubscriptionShared
 	/* Why the server's own path is in use; empty while it is not. */
 	char		native_reason[NATIVE_REASON_LEN];
 
+	/* How many writers of the current set have ended. */
+	pg_atomic_uint32 writers_gone;
+
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_time;	/* commit time on the publisher */

@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "apply/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "mb/pg_wchar.h"
@@ -152,6 +153,7 @@ change_init(void)
 	info.keysize = sizeof(LogicalRepRelId);
 	info.entrysize = sizeof(RelationMessage);
 	info.hcxt = ApplyContext;
+	fast_init();
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 #if HAVE_APPLY_CONFLICTS
@@ -173,6 +175,7 @@ change_relation(const char *message, int length)
 	entry = hash_search(relation_messages, &relation.relid, HASH_ENTER, NULL);
 	entry->message = message;
 	entry->length = length;
+	fast_relation_changed(relation.relid);
 	dispatch(unconstify(char *, message), length);
 }
 
@@ -206,13 +209,19 @@ change_apply(char *message, int length)
 			wire_read_begin(message, length, &begin);
 			writer.remote_xid = begin.xid;
 			writer.final_lsn = begin.final_lsn;
+			fast_begin();
 			break;
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
+			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
+			if (!writer.careful && !writer.committed_to && fast_apply(message, length))
+				return;
 			check_text(message, length);
-			/* FALLTHROUGH */
+			break;
 		case LOGICAL_REP_MSG_TRUNCATE:
+			/* No table may be open then. */
+			fast_close_all();
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 			break;
 	}

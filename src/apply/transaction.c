@@ -1,6 +1,6 @@
 /*
  * transaction.c
- *	  Applying one transaction from the ring.
+ *	  Applying transactions from the ring.
  *
  * A transaction is speculative while earlier ones are not committed.  What goes
  * wrong then - an error, a conflict, somebody who needs our locks - may be only
@@ -23,6 +23,17 @@
  * for our locks, and yield.c would have made us give up.  In a deadlock, others
  * are given the time to be chosen.
  *
+ * While there is a backlog, a run of consecutive transactions may share one
+ * commit, a group: that saves the price of commits and of waiting for turns,
+ * and readers still see only states that the publisher had.  A group ends
+ *	 - before and behind a transaction with a record that must run alone, and
+ *	   before one that has not arrived in whole;
+ *	 - at the end of what its writer has taken, or at a certain size.
+ * In a group nothing is ever final: what goes wrong rolls all of it back, and
+ * its transactions are applied one by one.  Deferred constraints, which would
+ * be checked in another state than the publisher's, are no concern: triggers
+ * for them do not fire here, or make the transaction run alone.
+ *
  * Order of events at the end: wait for seq - 1; commit (which makes the changes
  * visible and then releases the locks); ring_commit(seq).  If we die before the
  * commit record is written, the origin still stands before this transaction; if
@@ -32,6 +43,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "apply/fast.h"
 #include "apply/writer.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -43,6 +55,9 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+
+/* A group is not continued behind so many bytes in the ring. */
+#define GROUP_BYTES (64 * 1024)
 
 /* A transaction that has read so much of the ring lets go of it if it can. */
 #define RELEASE_SHARE 8			/* one eighth */
@@ -165,7 +180,7 @@ set_activity(WriterActivity activity)
 static bool
 is_oldest(void)
 {
-	return ring_committed(writer.ring) == writer.seq - 1;
+	return ring_committed(writer.ring) == writer.first - 1;
 }
 
 /* Waits until all earlier transactions are committed. */
@@ -181,7 +196,7 @@ wait_oldest(void)
 	}
 	pg_atomic_fetch_add_u64(&writer.shared->order_waits, 1);
 	set_activity(WRITER_WAITING_FOR_COMMIT_ORDER);
-	result = ring_wait_committed(&writer.waiter, writer.seq - 1,
+	result = ring_wait_committed(&writer.waiter, writer.first - 1,
 								 ring_wait_event(RING_WAIT_WRITER_COMMIT_ORDER));
 	set_activity(WRITER_APPLYING);
 	return result;
@@ -193,7 +208,8 @@ wait_dependency(uint64 seq)
 {
 	bool		result;
 
-	if (seq <= ring_committed(writer.ring))
+	/* What is in our own group has been applied. */
+	if (seq >= writer.first || seq <= ring_committed(writer.ring))
 	{
 		pg_read_barrier();
 		return true;
@@ -231,7 +247,7 @@ release_space(bool waiting)
 
 	if (read == 0 || (!waiting && read < writer.ring->size / RELEASE_SHARE))
 		return;
-	if (!is_oldest())
+	if (writer.seq != writer.first || !is_oldest())
 		return;
 	commit_to_transaction();
 
@@ -303,7 +319,7 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	return true;
 }
 
-/* Commits what has been applied. */
+/* Commits what has been applied: the transactions from "first" to "seq". */
 static void
 commit_transaction(void)
 {
@@ -314,6 +330,7 @@ commit_transaction(void)
 	{
 		replorigin_session_origin_lsn = transaction->end_lsn;
 		replorigin_session_origin_timestamp = transaction->commit_time;
+		fast_before_commit();
 		CommitTransactionCommand();
 		local_end = XactLastCommitEnd;
 		replorigin_session_origin_lsn = InvalidXLogRecPtr;
@@ -321,12 +338,15 @@ commit_transaction(void)
 	}
 	in_remote_transaction = false;
 	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
-	ring_commit(writer.ring, writer.seq, local_end);
+	ring_commit(writer.ring, writer.first, writer.seq, local_end);
 }
 
-/* Applies the transaction from its beginning. */
-static AttemptResult
-attempt(void)
+/*
+ * Applies all changes of transaction "seq"; returns false if that was too
+ * early.
+ */
+static bool
+apply_changes(void)
 {
 	const RingRecordHeader *header;
 	const char *payload;
@@ -336,12 +356,12 @@ attempt(void)
 	catch_up(writer.cursor.transaction->broadcast);
 	reset_message();
 
-	for (;;)
+	while (changed)
 	{
 		RingReadResult result = ring_read(&writer.cursor, &header, &payload);
 
 		if (result == RING_READ_END)
-			break;
+			return true;
 		if (result == RING_READ_NOTHING_YET)
 			changed = wait_data();
 		else
@@ -349,8 +369,44 @@ attempt(void)
 			changed = apply_record(header, payload);
 			release_space(false);
 		}
-		if (!changed)
+	}
+	return false;
+}
+
+/* Is the transaction that has been applied the last one of its group? */
+static bool
+group_ends(void)
+{
+	RingTransaction *next;
+
+	if (writer.seq == writer.last || writer.committed_to ||
+		writer.cursor.transaction->alone ||
+		writer.cursor.position -
+		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES)
+		return true;
+
+	next = ring_transaction(writer.ring, writer.seq + 1);
+	if (pg_atomic_read_u32(&next->complete) == 0)
+		return true;
+	pg_read_barrier();
+	return next->alone;
+}
+
+/*
+ * Applies transactions from "first" on, up to "last" at most, and commits them
+ * together.
+ */
+static AttemptResult
+attempt(void)
+{
+	for (writer.seq = writer.first;; writer.seq++)
+	{
+		/* What the server's code expects at BEGIN. */
+		in_remote_transaction = false;
+		if (!apply_changes())
 			return ATTEMPT_MISSPECULATED;
+		if (group_ends())
+			break;
 	}
 	if (!wait_oldest())
 		return ATTEMPT_MISSPECULATED;
@@ -369,6 +425,7 @@ roll_back(void)
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = 0;
 	AbortOutOfAnyTransaction();
+	fast_after_abort();
 	in_remote_transaction = false;
 	change_repair();
 	change_forget_conflicts();
@@ -403,6 +460,7 @@ guarded_attempt(void)
 	PG_CATCH();
 	{
 		ErrorData  *error;
+		bool		fast = fast_in_progress();
 
 		HOLD_INTERRUPTS();
 		error_context_stack = callback.previous;
@@ -413,7 +471,7 @@ guarded_attempt(void)
 		RESUME_INTERRUPTS();
 
 		if (writer.committed_to ||
-			(writer.final && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
+			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
 			fail(error);
 		ereport(DEBUG1,
 				(errmsg_internal("remote transaction %u was too early and is applied again: %s",
@@ -449,37 +507,50 @@ restore_lock_limits(void)
 	LockTimeout = configured_lock_timeout;
 }
 
-/* Applies a transaction that the writer has taken from the ring. */
+/*
+ * Applies transactions that the writer has taken from the ring, in one or more
+ * groups.
+ */
 void
-transaction_apply(uint64 seq)
+transaction_apply(uint64 first, int count)
 {
-	writer.seq = seq;
-	pg_atomic_write_u64(&writer.shared->seq, seq);
+	uint64		end = first + count - 1;
+	bool		grouped = true;
+
+	writer.careful = false;
 	reread_subscription();
 	set_activity(WRITER_APPLYING);
-
-	for (;;)
+	while (first <= end)
 	{
 		AttemptResult result;
 
-		writer.final = is_oldest();
+		writer.first = first;
+		writer.last = grouped ? end : first;
+		pg_atomic_write_u64(&writer.shared->seq, first);
+		writer.final = writer.first == writer.last && is_oldest();
 		writer.committed_to = false;
 		set_lock_limits();
 		result = guarded_attempt();
 		restore_lock_limits();
 		if (result == ATTEMPT_COMMITTED)
-			break;
+		{
+			pg_atomic_fetch_add_u64(&writer.shared->transactions,
+									writer.seq - first + 1);
+			first = writer.seq + 1;
+			continue;
+		}
 
 		/* An attempt that gave up on its own has not been rolled back. */
 		roll_back();
+		grouped = false;
+		writer.careful = true;
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 		set_activity(WRITER_RETRYING);
-		while (!ring_wait_committed(&writer.waiter, seq - 1,
+		while (!ring_wait_committed(&writer.waiter, first - 1,
 									ring_wait_event(RING_WAIT_WRITER_RETRY)))
 			;					/* we hold no locks that anybody could want */
 		set_activity(WRITER_APPLYING);
 	}
-	pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
 	set_activity(WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 }

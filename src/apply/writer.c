@@ -54,7 +54,7 @@ static void
 writer_gone(int code, Datum leader_procno)
 {
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_EXITED);
-	pg_memory_barrier();
+	pg_atomic_fetch_add_u32(&writer.subscription->writers_gone, 1);
 	SetLatch(&GetPGProcByNumber(DatumGetInt32(leader_procno))->procLatch);
 }
 
@@ -156,11 +156,13 @@ work(void)
 	for (;;)
 	{
 		bool		stats_pending = pgstat_report_stat(false) > 0;
-		uint64		seq = ring_wait_transaction(&writer.waiter,
-												stats_pending ? STATS_INTERVAL : -1);
+		int			count;
+		uint64		first = ring_wait_transactions(&writer.waiter,
+												   stats_pending ? STATS_INTERVAL : -1,
+												   &count);
 
-		if (seq != 0)
-			transaction_apply(seq);
+		if (first != 0)
+			transaction_apply(first, count);
 		else if (ring_stopping(writer.ring))
 			break;
 		else

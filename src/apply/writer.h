@@ -25,11 +25,17 @@ typedef struct Writer
 	BroadcastReader broadcast;
 	StringInfoData message;		/* one that came in pieces, so far */
 
-	/* The transaction at hand. */
+	/*
+	 * The transaction at hand, and those that share its commit: from "first"
+	 * on they have been applied, and it may go on up to "last".
+	 */
+	uint64		first;
 	uint64		seq;
+	uint64		last;
 	TransactionId remote_xid;
 	XLogRecPtr	final_lsn;		/* on the publisher */
 
+	bool		careful;		/* take the general path only */
 	bool		final;			/* was the oldest: an error is its own */
 	bool		committed_to;	/* cannot be applied from its beginning again */
 } Writer;
@@ -41,7 +47,7 @@ pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 
 /* transaction.c */
 extern void transaction_init(void);
-extern void transaction_apply(uint64 seq);
+extern void transaction_apply(uint64 first, int count);
 
 /* change.c */
 extern void change_init(void);

@@ -68,7 +68,7 @@ must_yield_to(PGPROC *proc)
 	int			number = find_writer(GetNumberFromPGProc(proc));
 
 	if (number >= 0)
-		return writer_seq(number) < writer.seq;
+		return writer_seq(number) < writer.first;
 	return oldest_waits();
 }
 

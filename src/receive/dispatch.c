@@ -16,6 +16,12 @@
  */
 #define PUBLISH_BYTES (32 * 1024)
 
+/* For space, the leader waits until one of so many transactions is committed. */
+#define SPACE_SHARE 8
+
+/* Every so many transactions it is looked whether to tune something. */
+#define TUNING_INTERVAL 32
+
 /* Where the records that the writers know of end. */
 static uint64 published_write;
 
@@ -24,6 +30,21 @@ publish(void)
 {
 	ring_publish(&leader.producer);
 	published_write = leader.producer.write;
+}
+
+/*
+ * Waits until a part of what is in flight is committed, rather than for each
+ * transaction, or a writer lets go of space before.
+ */
+static void
+wait_for_space(void)
+{
+	uint64		committed = ring_committed(leader.producer.ring);
+
+	leader_sleep(PGINVALID_SOCKET,
+				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
+				 RING_WAIT_LEADER_SPACE);
+	tuning_step();
 }
 
 /*
@@ -48,7 +69,7 @@ dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
 				break;
 		}
 		publish();
-		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_SPACE);
+		wait_for_space();
 	}
 	if (leader.producer.write - published_write >= PUBLISH_BYTES)
 		publish();
@@ -61,7 +82,10 @@ dispatch_begin(const char *message, int length)
 	if (ring_committed(leader.producer.ring) < leader.barrier)
 		leader_drain(leader.barrier);
 	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
-		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_SPACE);
+		wait_for_space();
+	if (leader.producer.seq % TUNING_INTERVAL == 0)
+		tuning_step();
+	leader.begun_since_pause++;
 	published_write = leader.producer.write;
 	dispatch_record(RING_MESSAGE, 0, 0, message, length);
 }

@@ -65,6 +65,13 @@
 /* A broadcast log of this size is begun anew. */
 #define BROADCAST_LIMIT (64 * 1024 * 1024)
 
+/*
+ * If at least so many transactions have come since the last pause, the next one
+ * is a nap of so many microseconds.
+ */
+#define FULL_FLOW 4
+#define NAP 250
+
 Leader		leader;
 
 static void
@@ -167,33 +174,63 @@ check_timeout(void)
 	}
 }
 
-/*
- * Sleeps until the socket, if one is given, can be read, or a transaction
- * commits, or it is time to do something else.  Does what may not wait.
- */
-void
-leader_sleep(pgsocket socket, RingWaitEvent event)
+/* What is done before every pause: nobody must wait for us meanwhile. */
+static void
+prepare_to_pause(void)
 {
-	int			events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
-	int			occurred;
-
 	leader_collect();
 	writers_check();
 	feedback_send(leader.conn, leader.received_lsn, false, false);
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
-	if (leader.producer.ring)
-		pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
+	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
+	ring_wake_before_sleep(leader.producer.ring);
+	leader.begun_since_pause = 0;
+}
 
-	if (leader.producer.ring)
-		ring_await_commit(leader.producer.ring, leader.collected + 1);
-	if (leader.producer.ring == NULL ||
-		ring_committed(leader.producer.ring) == leader.collected)
+/*
+ * Waits for the latch, for the socket if one is given, or for the timeout.
+ * Returns what has occurred.
+ */
+static int
+wait_for_events(pgsocket socket, long timeout, uint32 wait_event)
+{
+	static WaitEventSet *set = NULL;
+	WaitEvent	occurred;
+
+	if (socket == PGINVALID_SOCKET)
+		return WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, wait_event);
+
+	/* Kept, since to make one costs more than to wait. */
+	if (set == NULL)
 	{
-		if (socket != PGINVALID_SOCKET)
-			events |= WL_SOCKET_READABLE;
-		occurred = WaitLatchOrSocket(MyLatch, events, socket,
-									 feedback_flush_pending() ? WalWriterDelay : 1000L,
-									 ring_wait_event(event));
+		set = CreateWaitEventSet(NULL, 3);
+		AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		AddWaitEventToSet(set, WL_SOCKET_READABLE, socket, NULL, NULL);
+	}
+	if (WaitEventSetWait(set, timeout, &occurred, 1, wait_event) == 0)
+		return WL_TIMEOUT;
+	return occurred.events;
+}
+
+/*
+ * Sleeps until the socket, if one is given, can be read, or a transaction is
+ * committed, or it is time to do something else.  Does what may not wait.
+ */
+void
+leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event)
+{
+	Ring	   *ring = leader.producer.ring;
+	int			occurred;
+
+	prepare_to_pause();
+	ring_await_commit(ring, awaited_seq);
+	if (ring_committed(ring) < awaited_seq)
+	{
+		occurred = wait_for_events(socket,
+								   feedback_flush_pending() ? WalWriterDelay : 1000L,
+								   ring_wait_event(event));
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		if (socket == PGINVALID_SOCKET)
@@ -202,8 +239,7 @@ leader_sleep(pgsocket socket, RingWaitEvent event)
 		else if (occurred & WL_TIMEOUT)
 			check_timeout();
 	}
-	if (leader.producer.ring)
-		ring_await_commit(leader.producer.ring, 0);
+	ring_await_commit(ring, 0);
 
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending)
@@ -215,12 +251,36 @@ leader_sleep(pgsocket socket, RingWaitEvent event)
 	writers_check();
 }
 
+/*
+ * Has the publisher sent so much since the last pause that more will be here
+ * soon?
+ */
+static bool
+in_full_flow(void)
+{
+	return leader.num_writers > 0 && leader.begun_since_pause >= FULL_FLOW &&
+		leader.handover == HANDOVER_NOTHING;
+}
+
+/*
+ * Pauses though the socket may be readable at once: in full flow, to be woken
+ * for each message costs the publisher's process and us more than to read.
+ */
+static void
+nap(void)
+{
+	prepare_to_pause();
+	pgstat_report_wait_start(ring_wait_event(RING_WAIT_LEADER_MAIN));
+	pg_usleep(NAP);
+	pgstat_report_wait_end();
+}
+
 /* Waits until a transaction, and so all before it, is committed. */
 void
 leader_drain(uint64 seq)
 {
 	while (ring_committed(leader.producer.ring) < seq)
-		leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_DRAIN);
+		leader_sleep(PGINVALID_SOCKET, seq, RING_WAIT_LEADER_DRAIN);
 	leader_collect();
 }
 
@@ -413,8 +473,12 @@ next_message(void)
 		length = leader.message_length;
 		leader.message = NULL;
 	}
-	else
+	else if ((length = batch_next(&message)) == 0)
+	{
 		length = (seam_native->walrcv_receive) (leader.conn, &message, &leader.socket);
+		if (length > 0 && batch_open(message, length))
+			return true;
+	}
 
 	if (length > 0)
 	{
@@ -433,8 +497,12 @@ next_message(void)
 			drop_open_transaction();
 		leader_hand_over(HANDOVER_END, NULL, 0);
 	}
+	else if (in_full_flow())
+		nap();
 	else if (leader_drained())
 	{
+		leader.begun_since_pause = 0;
+		tuning_interrupt();
 		if (leader.position != BETWEEN_TRANSACTIONS)
 			return false;
 		leader_look_around();
@@ -442,7 +510,10 @@ next_message(void)
 		return false;
 	}
 	else
-		leader_sleep(leader.socket, RING_WAIT_LEADER_MAIN);
+	{
+		tuning_interrupt();
+		leader_sleep(leader.socket, leader.collected + 1, RING_WAIT_LEADER_MAIN);
+	}
 	return true;
 }
 
@@ -479,7 +550,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 				result = deliver(buffer, wait_fd);
 				break;
 			}
-			leader_sleep(PGINVALID_SOCKET, RING_WAIT_LEADER_DRAIN);
+			leader_sleep(PGINVALID_SOCKET, leader.producer.seq, RING_WAIT_LEADER_DRAIN);
 		}
 		else if (!next_message())
 		{

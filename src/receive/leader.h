@@ -15,6 +15,7 @@
 #include "ring/wait.h"
 #include "shmem.h"
 #include "utils/hsearch.h"
+#include "wire.h"
 
 /* 'w', start of the data, end of WAL, time; then the message itself. */
 #define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
@@ -51,10 +52,14 @@ typedef struct Leader
 	/* Valid while writers run, that is while num_writers > 0. */
 	int			num_writers;
 	BackgroundWorkerHandle *writers[WEFT_MAX_WRITERS];
+	bool		all_attached;	/* every writer has said that it is there */
 	dsm_segment *segment;
 	RingProducer producer;
 	BroadcastLog broadcast;
 	uint64		collected;		/* all up to this seq is in our accounts */
+
+	int			begun_since_pause;	/* transactions */
+	int			tuned_group_size;	/* the settings of tuning.c are for this */
 
 	/* No transaction may be begun before this seq is committed. */
 	uint64		barrier;
@@ -80,6 +85,12 @@ typedef struct Leader
 	 */
 	int			parallel_streams;
 	TransactionId stream_xid;	/* of the current block */
+
+	/* What is left of a batch; it stays in libpq's buffer (publish/batch.h). */
+	bool		batches;		/* we have asked for some */
+	WireCursor	batch;
+	TimestampTz batch_time;
+	bool		publisher_holds;	/* keepalives tell more than has been sent */
 
 	/* A message kept until nothing is in flight; it stays in libpq's buffer. */
 	HandoverKind handover;
@@ -115,12 +126,16 @@ extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_f
 extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
 extern void leader_collect(void);
-extern void leader_sleep(pgsocket socket, RingWaitEvent event);
+extern void leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event);
 extern void leader_look_around(void);
 extern void leader_hand_over(HandoverKind kind, char *message, int length);
 extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
 								 TimestampTz commit_time);
 pg_noreturn extern void leader_damage(const char *message, const char *problem);
+
+/* batch.c */
+extern bool batch_open(const char *message, int length);
+extern int	batch_next(char **message);
 
 /* messages.c */
 extern void message_data(char *message, int length);
@@ -134,6 +149,11 @@ extern void dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
 extern void dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
 							const char *data, Size length);
 extern void dispatch_barrier(void);
+
+/* tuning.c */
+extern void tuning_reset(void);
+extern void tuning_interrupt(void);
+extern void tuning_step(void);
 
 /* writers.c */
 extern int	writers_wanted(void);

@@ -418,6 +418,14 @@ message_keepalive(char *message, int length)
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
 		leader_damage(NULL, "a keepalive ends too early");
+	if (leader.publisher_holds)
+	{
+		/* What ends before that position may still be on its way. */
+		uint64		wire_lsn = pg_hton64(leader.received_lsn);
+
+		end_lsn = leader.received_lsn;
+		memcpy(message + 1, &wire_lsn, sizeof(wire_lsn));
+	}
 
 	leader.received_lsn = Max(leader.received_lsn, end_lsn);
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);

@@ -8,11 +8,13 @@
  * puts a table of ours in its place, and every process inherits both.
  *
  * Only a leader, that is the server's apply worker, is treated differently:
- * what it receives goes through leader_receive().
+ * what it receives goes through leader_receive().  And slots are created by
+ * connection_create_slot(), with our output plugin where that is possible.
  */
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "receive/connection.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/seam.h"
@@ -37,6 +39,14 @@ seam_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	return (seam_native->walrcv_receive) (conn, buffer, wait_fd);
 }
 
+static bool
+seam_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+{
+	if (am_leader(conn))
+		return connection_start_streaming(conn, options);
+	return (seam_native->walrcv_startstreaming) (conn, options);
+}
+
 static void
 seam_send(WalReceiverConn *conn, const char *buffer, int nbytes)
 {
@@ -53,6 +63,8 @@ seam_install(void)
 	load_file("libpqwalreceiver", false);
 	seam_native = WalReceiverFunctions;
 	functions = *seam_native;
+	functions.walrcv_create_slot = connection_create_slot;
+	functions.walrcv_startstreaming = seam_startstreaming;
 	functions.walrcv_receive = seam_receive;
 	functions.walrcv_send = seam_send;
 	WalReceiverFunctions = &functions;

@@ -169,6 +169,7 @@ writers_start(int count)
 		return;
 
 	shmem_reset_writers(shared);
+	leader.all_attached = false;
 	SpinLockAcquire(&shared->mutex);
 	shared->dbid = MySubscription->dbid;
 	shared->userid = MyLogicalRepWorker->userid;
@@ -186,6 +187,8 @@ writers_start(int count)
 	MemoryContextSwitchTo(old);
 
 	leader.producer.ring->num_writers = leader.num_writers;
+	if (leader.num_writers > 0)
+		tuning_reset();
 	SpinLockAcquire(&shared->mutex);
 	shared->num_writers = leader.num_writers;
 	SpinLockRelease(&shared->mutex);
@@ -248,15 +251,22 @@ writers_check(void)
 		return;
 	if (failure_reported(&leader.producer.ring->failure))
 		failure_throw(&leader.producer.ring->failure);
+	if (leader.all_attached && pg_atomic_read_u32(&leader.shared->writers_gone) == 0)
+		return;
 
+	leader.all_attached = true;
 	for (int i = 0; i < leader.num_writers; i++)
 	{
 		WriterShared *writer = &leader.shared->writers[i];
 		pid_t		pid;
 
-		if (pg_atomic_read_u32(&writer->activity) != WRITER_EXITED &&
-			(pg_atomic_read_u32(&writer->pid) != 0 ||
-			 GetBackgroundWorkerPid(leader.writers[i], &pid) != BGWH_STOPPED))
+		if (pg_atomic_read_u32(&writer->pid) == 0)
+		{
+			leader.all_attached = false;
+			if (GetBackgroundWorkerPid(leader.writers[i], &pid) != BGWH_STOPPED)
+				continue;
+		}
+		else if (pg_atomic_read_u32(&writer->activity) != WRITER_EXITED)
 			continue;
 
 		/* It may have reported why. */

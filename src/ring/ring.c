@@ -20,10 +20,13 @@
  *							at ring_complete, or earlier if the transaction is
  *							long or the leader must wait for space.
  *	 writer  ring_take		taken := seq, by compare-and-exchange, so exactly one
- *							writer gets it, and in the order of seq.
+ *							writer gets it, and in the order of seq.  It may take
+ *							a run of several, one behind the other.
  *	 writer  ring_read		reads up to "end", and waits there unless "complete".
  *	 writer  (wait.c)		waits until committed = seq - 1, commits, sets
- *							local_end, then committed := seq.
+ *							local_end, then committed := seq.  For a run that
+ *							shares a commit, seq - 1 is what is before its first
+ *							transaction, and seq its last.
  *	 leader  ring_used		memory up to the transaction's end is free again.
  *
  * Since space is released in commit order, the records of a transaction stay
@@ -76,6 +79,8 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	pg_atomic_init_u64(&ring->taken.value, 0);
 	pg_atomic_init_u64(&ring->committed.value, 0);
 	pg_atomic_init_u64(&ring->idle_writers.value, 0);
+	pg_atomic_init_u32(&ring->run_limit, 1);
+	pg_atomic_init_u32(&ring->active_writers, WEFT_MAX_WRITERS);
 	pg_atomic_init_u32(&ring->stop, 0);
 	pg_atomic_init_u64(&ring->leader_awaits, 0);
 	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
@@ -142,6 +147,7 @@ ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected)
 	transaction->start = producer->write;
 	transaction->broadcast = broadcast;
 	transaction->writer = -1;
+	transaction->alone = false;
 	transaction->end_lsn = InvalidXLogRecPtr;
 	transaction->commit_time = 0;
 	transaction->local_end = InvalidXLogRecPtr;
@@ -182,6 +188,8 @@ ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
 		room = Min(room, ring->size - offset);
 		part = Min(length - done, room - RING_ALIGNMENT);
 
+		if (flags & RING_EXCLUSIVE)
+			ring_transaction(ring, producer->seq)->alone = true;
 		header->length = part;
 		header->kind = kind;
 		header->flags = flags | (part < length - done ? RING_MORE : 0);
@@ -214,7 +222,7 @@ ring_publish(RingProducer *producer)
 		producer->published = true;
 		pg_write_barrier();
 		pg_atomic_write_u64(&ring->published.value, producer->seq);
-		ring_wake_idle_writer(ring);
+		ring_wake_for_backlog(ring);
 	}
 	else
 		ring_wake_reader(ring, transaction);
@@ -239,23 +247,48 @@ ring_complete(RingProducer *producer, XLogRecPtr end_lsn, TimestampTz commit_tim
 	ring_publish(producer);
 }
 
-/*
- * Takes the next transaction for a writer.  Returns its seq, or zero if there
- * is none now.
- */
+/* How many transactions are published that nobody has taken? */
 uint64
-ring_take(Ring *ring, int writer)
+ring_backlog(Ring *ring)
 {
 	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
+	uint64		published;
 
+	/* In this order, so that the difference is never negative. */
+	pg_read_barrier();
+	published = pg_atomic_read_u64(&ring->published.value);
+	return published - taken;
+}
+
+/*
+ * Takes the next transactions for a writer: no more than its share of what is
+ * there.  Returns the seq of the first one and sets *count, or returns zero if
+ * there is none for it now.
+ */
+uint64
+ring_take(Ring *ring, int writer, int *count)
+{
+	int			active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
+	int			limit = pg_atomic_read_u32(&ring->run_limit);
+	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
+	uint64		run;
+
+	if (writer >= active)
+		return 0;
 	for (;;)
 	{
-		if (taken >= pg_atomic_read_u64(&ring->published.value))
+		uint64		published = pg_atomic_read_u64(&ring->published.value);
+
+		if (taken >= published)
 			return 0;
-		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + 1))
+		run = (published - taken) / active;
+		run = Min(Max(run, 1), limit);
+		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + run))
 			break;
 	}
-	ring_transaction(ring, taken + 1)->writer = writer;
+	for (uint64 i = 1; i <= run; i++)
+		ring_transaction(ring, taken + i)->writer = writer;
+	*count = run;
 	return taken + 1;
 }
 

@@ -60,6 +60,8 @@ typedef struct RingTransaction
 	pg_atomic_uint64 end;		/* records before this may be read */
 	pg_atomic_uint64 consumed;	/* the writer needs nothing before this */
 	pg_atomic_uint32 complete;	/* "end" is the end of the transaction */
+	bool		alone;			/* shares no commit with others; valid once
+								 * complete */
 	pg_atomic_uint32 data_awaited;	/* writer sleeps until "end" moves */
 	int			writer;			/* who applies it, valid once taken */
 
@@ -99,6 +101,13 @@ typedef struct Ring
 
 	/* Bit n: writer n sleeps because there was nothing to take. */
 	RingCounter idle_writers;
+
+	/*
+	 * Set by the leader (receive/tuning.c): how many transactions a writer takes
+	 * at a time if there are enough, and how many writers take any.
+	 */
+	pg_atomic_uint32 run_limit;
+	pg_atomic_uint32 active_writers;
 
 	/* Set by the leader to send the writers home once they are idle. */
 	pg_atomic_uint32 stop;
@@ -155,8 +164,9 @@ extern void ring_publish(RingProducer *producer);
 extern void ring_complete(RingProducer *producer, XLogRecPtr end_lsn,
 						  TimestampTz commit_time);
 extern uint64 ring_used(RingProducer *producer);
+extern uint64 ring_backlog(Ring *ring);
 
-extern uint64 ring_take(Ring *ring, int writer);
+extern uint64 ring_take(Ring *ring, int writer, int *count);
 extern void ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq);
 extern RingReadResult ring_read(RingCursor *cursor, const RingRecordHeader **header,
 								const char **payload);

@@ -69,18 +69,27 @@ wake(int procno)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
+/* The writers with nothing to do that would take something, as a bit mask. */
+static uint64
+idle_writers(Ring *ring)
+{
+	uint32		active = pg_atomic_read_u32(&ring->active_writers);
+	uint64		idle = pg_atomic_read_u64(&ring->idle_writers.value);
+
+	return active < 64 ? idle & ((UINT64CONST(1) << active) - 1) : idle;
+}
+
 /*
- * Wakes one writer that has nothing to do, if there is one.  Lowest number
- * first, so that under little load the same writer, with warm caches, does all.
+ * Wakes one writer that has nothing to do; returns false if there is none.
+ * Lowest number first, so that under little load the same writer, with warm
+ * caches, does all.
  */
-void
-ring_wake_idle_writer(Ring *ring)
+static bool
+wake_idle_writer(Ring *ring)
 {
 	uint64		idle;
 
-	pg_memory_barrier();
-	idle = pg_atomic_read_u64(&ring->idle_writers.value);
-	while (idle != 0)
+	while ((idle = idle_writers(ring)) != 0)
 	{
 		int			writer = pg_rightmost_one_pos64(idle);
 		uint64		bit = UINT64CONST(1) << writer;
@@ -88,10 +97,46 @@ ring_wake_idle_writer(Ring *ring)
 		if (pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit) & bit)
 		{
 			wake(ring->writer_procno[writer]);
-			return;
+			return true;
 		}
-		idle = pg_atomic_read_u64(&ring->idle_writers.value);
 	}
+	return false;
+}
+
+/*
+ * Called when a transaction has been published: wakes a writer if those that
+ * are awake have each enough to take already.
+ */
+void
+ring_wake_for_backlog(Ring *ring)
+{
+	uint64		idle;
+	int			active;
+	int			awake;
+
+	pg_memory_barrier();
+	if ((idle = idle_writers(ring)) == 0)
+		return;
+	active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
+	awake = Max(active - pg_popcount64(idle), 0);
+	if (ring_backlog(ring) > (uint64) awake * pg_atomic_read_u32(&ring->run_limit))
+		(void) wake_idle_writer(ring);
+}
+
+/*
+ * Called before the leader sleeps.  Who is awake may be waiting for something
+ * for long, so whatever is there to be taken must have somebody on his way.
+ */
+void
+ring_wake_before_sleep(Ring *ring)
+{
+	uint64		limit = pg_atomic_read_u32(&ring->run_limit);
+	uint64		wanted;
+
+	pg_memory_barrier();
+	wanted = (ring_backlog(ring) + limit - 1) / limit;
+	while (wanted-- > 0 && wake_idle_writer(ring))
+		;
 }
 
 /* Wakes the writer of a transaction if it waits for more of it. */
@@ -128,28 +173,29 @@ ring_await_commit(Ring *ring, uint64 seq)
 }
 
 /*
- * Records that the calling writer has committed transaction seq, which must be
- * the oldest one, and wakes whoever waits for that.
+ * Records that the calling writer has committed the transactions from first to
+ * last, which must be the oldest ones, and wakes whoever waits for that.
  */
 void
-ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end)
+ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end)
 {
 	uint64		awaited;
 
-	Assert(ring_committed(ring) == seq - 1);
-	ring_transaction(ring, seq)->local_end = local_end;
+	Assert(ring_committed(ring) == first - 1);
+	for (uint64 seq = first; seq <= last; seq++)
+		ring_transaction(ring, seq)->local_end = local_end;
 	pg_write_barrier();
-	pg_atomic_write_u64(&ring->committed.value, seq);
+	pg_atomic_write_u64(&ring->committed.value, last);
 	pg_memory_barrier();
 
 	for (int i = 0; i < ring->num_writers; i++)
 	{
 		awaited = pg_atomic_read_u64(&ring->writer_awaits[i]);
-		if (awaited != 0 && awaited <= seq)
+		if (awaited != 0 && awaited <= last)
 			wake(ring->writer_procno[i]);
 	}
 	awaited = pg_atomic_read_u64(&ring->leader_awaits);
-	if (awaited != 0 && awaited <= seq)
+	if (awaited != 0 && awaited <= last)
 	{
 		pg_atomic_write_u64(&ring->leader_awaits, 0);
 		wake(ring->leader_procno);
@@ -173,11 +219,12 @@ writer_sleep(long timeout, uint32 wait_event)
 }
 
 /*
- * Waits for a transaction to apply and takes it.  Returns its seq, or zero if
- * the timeout, in milliseconds, is over (-1: never), or the writer is to end.
+ * Waits for transactions to apply and takes a run of them.  Returns the seq of
+ * the first and sets *count, or returns zero if the timeout, in milliseconds, is
+ * over (-1: never), or the writer is to end.
  */
 uint64
-ring_wait_transaction(RingWaiter *waiter, long timeout)
+ring_wait_transactions(RingWaiter *waiter, long timeout, int *count)
 {
 	Ring	   *ring = waiter->ring;
 	uint64		bit = UINT64CONST(1) << waiter->writer;
@@ -194,12 +241,12 @@ ring_wait_transaction(RingWaiter *waiter, long timeout)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		if ((seq = ring_take(ring, waiter->writer)) != 0)
+		if ((seq = ring_take(ring, waiter->writer, count)) != 0)
 			return seq;
 
 		pg_atomic_fetch_or_u64(&ring->idle_writers.value, bit);
 		pg_memory_barrier();
-		seq = ring_take(ring, waiter->writer);
+		seq = ring_take(ring, waiter->writer, count);
 		if (seq == 0 && !ring_stopping(ring))
 			timed_out = !writer_sleep(timeout, ring_wait_event(RING_WAIT_WRITER_MAIN));
 		pg_atomic_fetch_and_u64(&ring->idle_writers.value, ~bit);

@@ -22,17 +22,18 @@ typedef struct RingWaiter
 } RingWaiter;
 
 /* Leader */
-extern void ring_wake_idle_writer(Ring *ring);
+extern void ring_wake_for_backlog(Ring *ring);
+extern void ring_wake_before_sleep(Ring *ring);
 extern void ring_wake_reader(Ring *ring, RingTransaction *transaction);
 extern void ring_stop(Ring *ring);
 extern void ring_await_commit(Ring *ring, uint64 seq);
 
 /* Writers */
-extern uint64 ring_wait_transaction(RingWaiter *waiter, long timeout);
+extern uint64 ring_wait_transactions(RingWaiter *waiter, long timeout, int *count);
 extern bool ring_stopping(Ring *ring);
 extern bool ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event);
 extern bool ring_wait_data(RingWaiter *waiter, RingCursor *cursor);
-extern void ring_commit(Ring *ring, uint64 seq, XLogRecPtr local_end);
+extern void ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end);
 
 /* Wait events, as pg_stat_activity shows them. */
 typedef enum RingWaitEvent

@@ -464,21 +464,23 @@ sub parse_tuple
 	return \%tuple;
 }
 
-# The first transaction in which two histories differ.
+# The first transaction of the subscriber that is not a run of whole
+# transactions of the publisher, each behind the one before.
 sub first_difference
 {
 	my ($commits, $applied) = @_;
+	my @rest = map { $_->{text} } @$commits;
 
-	foreach my $i (0 .. (@$commits > @$applied ? $#$commits : $#$applied))
+	foreach my $i (0 .. $#$applied)
 	{
-		my $expected = $commits->[$i] ? $commits->[$i]{text} : "nothing\n";
-		my $got = $applied->[$i] ? $applied->[$i]{text} : "nothing\n";
+		my $got = $applied->[$i]{text};
+		my $expected = '';
 
-		return "transaction $i is\n$got"
-		  . "but the publisher's is\n$expected"
+		$expected .= shift @rest while @rest && length $expected < length $got;
+		return "transaction $i is\n$got" . "but the publisher's are\n$expected"
 		  if $got ne $expected;
 	}
-	return;
+	return @rest ? "missing:\n@rest" : undef;
 }
 
 # How many of the publisher's first commits make up this set of journal ids?

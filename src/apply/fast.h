@@ -1,0 +1,85 @@
+/*
+ * fast.h
+ *	  The fast path: rows of ordinary tables, straight through the table's
+ *	  access method.
+ *
+ * Shared by fast_relation.c and fast_change.c; the other files of apply/ use
+ * the functions at the end only.
+ */
+#ifndef WEFT_FAST_H
+#define WEFT_FAST_H
+
+#include "access/genam.h"
+#include "access/skey.h"
+#include "executor/executor.h"
+#include "lib/ilist.h"
+#include "nodes/execnodes.h"
+#include "replication/logicalproto.h"
+#include "utils/snapshot.h"
+
+/* How the values of a local column are made of what is sent. */
+typedef struct FastColumn
+{
+	int			local;			/* its index in the local table, from 0 */
+	Oid			type;
+	int32		typmod;
+	Oid			text_param;
+	Oid			binary_param;
+	FmgrInfo	text_input;		/* fn_oid is invalid until it is needed */
+	FmgrInfo	binary_input;
+} FastColumn;
+
+/* A remote relation, as far as the fast path needs it. */
+typedef struct FastRelation
+{
+	LogicalRepRelId remote_relid;	/* hash key */
+
+	/*
+	 * What was found out about the local table, kept from transaction to
+	 * transaction.  Valid until the table or the remote relation changes.
+	 */
+	bool		valid;
+	Oid			local_relid;
+	MemoryContext context;		/* of all that is kept */
+	const char *reason;			/* why the general path; NULL: the fast one */
+	const char *insert_reason;	/* why for INSERT */
+	const char *key_reason;		/* why for UPDATE and DELETE */
+	int			num_columns;	/* that are sent */
+	FastColumn *columns;		/* in the order in which they are sent */
+	Oid			index;			/* to find rows by */
+	int			num_keys;
+	int			key_columns[INDEX_MAX_KEYS];	/* local, from 0 */
+	ScanKeyData keys[INDEX_MAX_KEYS];
+
+	/* Valid while the table is open, within one local transaction. */
+	Relation	rel;			/* NULL: not open */
+	dlist_node	open_node;
+	EState	   *estate;
+	ResultRelInfo *info;
+	IndexScanDesc scan;			/* NULL until a row is looked for */
+	SnapshotData dirty;			/* that of the scan */
+	TupleTableSlot *found;		/* the row that was looked for */
+	TupleTableSlot *row;		/* the row to be stored */
+	bool		allowed_insert; /* privileges were checked */
+	bool		allowed_update;
+	bool		allowed_delete;
+} FastRelation;
+
+/* fast_relation.c */
+extern FastRelation *fast_open(LogicalRepRelId relid);
+extern FmgrInfo *fast_text_input(FastRelation *relation, FastColumn *column);
+extern FmgrInfo *fast_binary_input(FastRelation *relation, FastColumn *column);
+extern void fast_forget_open(void);
+
+/* For the other files of apply/. */
+extern void fast_init(void);
+extern void fast_relation_changed(LogicalRepRelId relid);
+extern void fast_close_all(void);
+
+extern bool fast_apply(const char *message, int length);
+extern void fast_begin(void);
+extern bool fast_in_progress(void);
+extern void fast_before_commit(void);
+extern void fast_after_abort(void);
+
+#endif							/* WEFT_FAST_H */

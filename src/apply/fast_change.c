@@ -1,0 +1,422 @@
+/*
+ * fast_change.c
+ *	  The fast path: finds, inserts, updates and deletes rows of the tables that
+ *	  fast_relation.c has found fit for it.
+ *
+ * A row is found by the index of the replica identity with a dirty snapshot, as
+ * the server does, and updated or deleted without having been locked first: the
+ * lock would write WAL of its own.  If the row turns out to be in somebody's
+ * hands, or is not found, or its last writer was of another origin where that
+ * is a conflict to be reported, nothing has been done yet, and the change takes
+ * the general path, which waits, looks again and reports.
+ *
+ * An error here is never reported: the transaction is rolled back and applied
+ * once more, on the general path alone, which says what is wrong in the
+ * server's words (transaction.c).  So what is done here has to be right only
+ * where it succeeds.
+ *
+ * There is one snapshot for each remote transaction.  Nothing is looked up with
+ * it, but without one the server would not learn which old versions of rows may
+ * be pruned, and could not read values out of line.
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "apply/fast.h"
+#include "apply/writer.h"
+#include "catalog/pg_class.h"
+#include "compat.h"
+#include "executor/executor.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "utils/acl.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/usercontext.h"
+#include "wire.h"
+
+#if HAVE_APPLY_CONFLICTS
+#include "replication/conflict.h"
+#endif
+
+/* Is a snapshot of this remote transaction active? */
+static bool snapshot_taken = false;
+
+/* Is a change being applied here? */
+static bool in_progress = false;
+
+/* A remote transaction begins. */
+void
+fast_begin(void)
+{
+	snapshot_taken = false;
+}
+
+/* Was it here that an error has been thrown? */
+bool
+fast_in_progress(void)
+{
+	return in_progress;
+}
+
+/* Makes sure that there is a local transaction, with a snapshot that is new. */
+static void
+prepare(void)
+{
+	if (snapshot_taken)
+		return;
+	SetCurrentStatementStartTimestamp();
+	if (!IsTransactionState())
+	{
+		StartTransactionCommand();
+		maybe_reread_subscription();
+	}
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	snapshot_taken = true;
+}
+
+/* Before the local transaction is committed. */
+void
+fast_before_commit(void)
+{
+	fast_close_all();
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	snapshot_taken = false;
+}
+
+/* After the local transaction was rolled back. */
+void
+fast_after_abort(void)
+{
+	fast_forget_open();
+	snapshot_taken = false;
+	in_progress = false;
+}
+
+/* Checks privileges, the first time the change's kind meets the open table. */
+static void
+check_privileges(FastRelation *relation, CmdType command, AclMode mode, bool *allowed)
+{
+	Oid			relid = RelationGetRelid(relation->rel);
+
+	if (*allowed)
+		return;
+	if (pg_class_aclcheck(relid, GetUserId(), mode) != ACLCHECK_OK ||
+		check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg_internal("the general path reports what is not allowed")));
+	CheckCmdReplicaIdentity(relation->rel, command);
+	*allowed = true;
+}
+
+/*
+ * Makes a column's value of what was sent.  Returns false if that is nothing
+ * for the fast path.
+ */
+static bool
+make_value(FastRelation *relation, FastColumn *column, WireColumn *sent,
+		   Datum *value, bool *isnull)
+{
+	char	   *copy;
+
+	*isnull = sent->status == LOGICALREP_COLUMN_NULL;
+	*value = (Datum) 0;
+	if (*isnull)
+		return true;
+
+	/* Input functions rely on a terminating null byte. */
+	copy = palloc(sent->length + 1);
+	memcpy(copy, sent->data, sent->length);
+	copy[sent->length] = '\0';
+
+	if (sent->status == LOGICALREP_COLUMN_BINARY)
+	{
+		FmgrInfo   *input = fast_binary_input(relation, column);
+		StringInfoData buffer;
+
+		initStringInfoFromString(&buffer, copy, sent->length + 1);
+		buffer.len = sent->length;
+		*value = ReceiveFunctionCall(input, &buffer, column->binary_param, column->typmod);
+		return buffer.cursor == buffer.len;
+	}
+	if (sent->status == LOGICALREP_COLUMN_TEXT)
+	{
+		FmgrInfo   *input = fast_text_input(relation, column);
+
+		if (!pg_verify_mbstr(GetDatabaseEncoding(), copy, sent->length, true))
+			return false;
+		*value = InputFunctionCall(input, copy, column->text_param, column->typmod);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * Reads a tuple into the values of the slot "row".  Columns that are not sent
+ * are left as they are there.
+ */
+static bool
+read_tuple(FastRelation *relation, WireCursor *cursor)
+{
+	TupleTableSlot *row = relation->row;
+	int			count = wire_uint16(cursor);
+
+	if (count != relation->num_columns)
+		return false;
+	for (int i = 0; i < count; i++)
+	{
+		FastColumn *column = &relation->columns[i];
+		WireColumn	sent;
+
+		if (!wire_column(cursor, &sent))
+			return false;
+		if (sent.status == LOGICALREP_COLUMN_UNCHANGED)
+			continue;
+		if (!make_value(relation, column, &sent, &row->tts_values[column->local],
+						&row->tts_isnull[column->local]))
+			return false;
+	}
+	return true;
+}
+
+/* Fills the scan keys from a tuple; the cursor is not moved. */
+static bool
+read_key(FastRelation *relation, WireCursor cursor)
+{
+	int			count = wire_uint16(&cursor);
+	int			found = 0;
+
+	if (count != relation->num_columns)
+		return false;
+	for (int i = 0; i < count; i++)
+	{
+		FastColumn *column = &relation->columns[i];
+		WireColumn	sent;
+
+		if (!wire_column(&cursor, &sent))
+			return false;
+		for (int key = 0; key < relation->num_keys; key++)
+		{
+			bool		isnull;
+
+			if (relation->key_columns[key] != column->local)
+				continue;
+			if (!make_value(relation, column, &sent,
+							&relation->keys[key].sk_argument, &isnull) || isnull)
+				return false;
+			found++;
+		}
+	}
+	return found == relation->num_keys;
+}
+
+/* Moves a cursor behind a tuple. */
+static bool
+skip_tuple(FastRelation *relation, WireCursor *cursor)
+{
+	return wire_check_tuple(cursor, relation->num_columns) == NULL;
+}
+
+/* Was the row last written by another origin, and is that a conflict? */
+static bool
+origin_differs(TupleTableSlot *row)
+{
+#if HAVE_APPLY_CONFLICTS
+	TransactionId xmin;
+	RepOriginId origin;
+	TimestampTz time;
+
+	return GetTupleTransactionInfo(row, &xmin, &origin, &time) &&
+		origin != replorigin_session_origin;
+#else
+	return false;
+#endif
+}
+
+/* Begins the scan for rows of an open table; there may be no index for it. */
+static void
+begin_scan(FastRelation *relation)
+{
+	InitDirtySnapshot(relation->dirty);
+	for (int i = 0; i < relation->info->ri_NumIndices; i++)
+	{
+		Relation	index = relation->info->ri_IndexRelationDescs[i];
+
+		if (RelationGetRelid(index) == relation->index)
+			relation->scan = compat_index_beginscan(relation->rel, index, &relation->dirty,
+													relation->num_keys);
+	}
+}
+
+/* Finds the row with the key in the scan keys, if nobody has it in hands. */
+static bool
+find_row(FastRelation *relation)
+{
+	/* What the scan allocates on its way, it keeps. */
+	MemoryContext old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
+	bool		found = false;
+
+	if (relation->scan == NULL)
+		begin_scan(relation);
+	if (relation->scan != NULL)
+	{
+		index_rescan(relation->scan, relation->keys, relation->num_keys, NULL, 0);
+		found = index_getnext_slot(relation->scan, ForwardScanDirection, relation->found);
+	}
+	MemoryContextSwitchTo(old);
+	return found && !TransactionIdIsValid(relation->dirty.xmin) &&
+		!TransactionIdIsValid(relation->dirty.xmax) &&
+		!origin_differs(relation->found);
+}
+
+/* Checks what the table demands of the row to be stored. */
+static void
+check_constraints(FastRelation *relation)
+{
+	if (relation->rel->rd_att->constr)
+		ExecConstraints(relation->info, relation->row, relation->estate);
+	if (relation->rel->rd_rel->relispartition)
+		ExecPartitionCheck(relation->info, relation->row, relation->estate, true);
+}
+
+static bool
+insert_row(FastRelation *relation, WireChange *change)
+{
+	TupleTableSlot *row = relation->row;
+
+	if (relation->insert_reason)
+		return false;
+	check_privileges(relation, CMD_INSERT, ACL_INSERT, &relation->allowed_insert);
+
+	memset(row->tts_isnull, true, row->tts_tupleDescriptor->natts * sizeof(bool));
+	memset(row->tts_values, 0, row->tts_tupleDescriptor->natts * sizeof(Datum));
+	if (!read_tuple(relation, &change->tuples))
+		return false;
+	ExecStoreVirtualTuple(row);
+	check_constraints(relation);
+
+	table_tuple_insert(relation->rel, row, GetCurrentCommandId(true), 0, NULL);
+	if (relation->info->ri_NumIndices > 0)
+		ExecInsertIndexTuples(relation->info, row, relation->estate,
+							  false, false, NULL, NIL, false);
+	return true;
+}
+
+static bool
+update_row(FastRelation *relation, WireChange *change)
+{
+	TupleTableSlot *row = relation->row;
+	TupleTableSlot *found = relation->found;
+	int			natts = row->tts_tupleDescriptor->natts;
+	TM_FailureData failure;
+	LockTupleMode lock_mode;
+	TU_UpdateIndexes update_indexes;
+
+	if (relation->key_reason || !read_key(relation, change->tuples))
+		return false;
+	check_privileges(relation, CMD_UPDATE, ACL_UPDATE, &relation->allowed_update);
+	if (!find_row(relation))
+		return false;
+
+	if (change->old_kind != 0 &&
+		(!skip_tuple(relation, &change->tuples) || wire_uint8(&change->tuples) != 'N'))
+		return false;
+	slot_getallattrs(found);
+	memcpy(row->tts_values, found->tts_values, natts * sizeof(Datum));
+	memcpy(row->tts_isnull, found->tts_isnull, natts * sizeof(bool));
+	if (!read_tuple(relation, &change->tuples))
+		return false;
+	ExecStoreVirtualTuple(row);
+	check_constraints(relation);
+
+	if (table_tuple_update(relation->rel, &found->tts_tid, row, GetCurrentCommandId(true),
+						   GetActiveSnapshot(), InvalidSnapshot, true,
+						   &failure, &lock_mode, &update_indexes) != TM_Ok)
+		return false;
+	if (relation->info->ri_NumIndices > 0 && update_indexes != TU_None)
+		ExecInsertIndexTuples(relation->info, row, relation->estate,
+							  true, false, NULL, NIL, update_indexes == TU_Summarizing);
+	return true;
+}
+
+static bool
+delete_row(FastRelation *relation, WireChange *change)
+{
+	TM_FailureData failure;
+
+	if (relation->key_reason || !read_key(relation, change->tuples))
+		return false;
+	check_privileges(relation, CMD_DELETE, ACL_DELETE, &relation->allowed_delete);
+	return find_row(relation) &&
+		table_tuple_delete(relation->rel, &relation->found->tts_tid,
+						   GetCurrentCommandId(true), GetActiveSnapshot(),
+						   InvalidSnapshot, true, &failure, false) == TM_Ok;
+}
+
+/* Applies the change to the open table, as the user that may. */
+static bool
+apply_to_table(FastRelation *relation, WireChange *change)
+{
+	Oid			owner = relation->rel->rd_rel->relowner;
+	bool		switch_user = !MySubscription->runasowner && owner != GetUserId();
+	UserContext context;
+	MemoryContext old;
+	bool		result = false;
+
+	if (switch_user)
+		SwitchToUntrustedUser(owner, &context);
+	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(relation->estate));
+	switch (change->type)
+	{
+		case LOGICAL_REP_MSG_INSERT:
+			result = insert_row(relation, change);
+			break;
+		case LOGICAL_REP_MSG_UPDATE:
+			result = update_row(relation, change);
+			break;
+		case LOGICAL_REP_MSG_DELETE:
+			result = delete_row(relation, change);
+			break;
+	}
+	MemoryContextSwitchTo(old);
+	ExecClearTuple(relation->row);
+	ExecClearTuple(relation->found);
+	ResetPerTupleExprContext(relation->estate);
+	if (switch_user)
+		RestoreUserContext(&context);
+	return result;
+}
+
+/*
+ * Applies an INSERT, UPDATE or DELETE message, if it is one for the fast path.
+ * Returns false, with nothing changed, if it is not.
+ */
+bool
+fast_apply(const char *message, int length)
+{
+	WireChange	change;
+	FastRelation *relation;
+	bool		result;
+
+	if (wire_read_change(message, length, false, &change) != NULL)
+		return false;
+
+	in_progress = true;
+	prepare();
+	relation = fast_open(change.relid);
+	result = relation != NULL && apply_to_table(relation, &change);
+	if (result)
+		CommandCounterIncrement();
+	in_progress = false;
+	return result;
+}

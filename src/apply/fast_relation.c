@@ -1,0 +1,354 @@
+/*
+ * fast_relation.c
+ *	  Which tables take the fast path, and what is kept open of them.
+ *
+ * A table takes the fast path if nothing about it needs more than to find,
+ * store and index a row: no trigger that fires on a replica, no generated
+ * column, no row security, no routing to partitions.  Whatever is not sure
+ * takes the general path, which is the server's own code.
+ *
+ * What was found out, with input functions and scan keys looked up, is kept
+ * for as long as the table does not change.  Relation, indexes, index scan,
+ * executor state and slots are open within one local transaction, that is for
+ * a group of remote ones: our lock on the table keeps what they rest on as it
+ * is, just as it does for the plan of a statement.  Privileges are checked each
+ * time the table is opened.
+ *
+ * All of it is given back before the commit; after an error the server has
+ * released it, and it only has to be forgotten.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "apply/fast.h"
+#include "apply/writer.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_subscription_rel.h"
+#include "catalog/pg_trigger.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+#include "parser/parse_relation.h"
+#include "replication/logicalrelation.h"
+#include "replication/worker_internal.h"
+#include "rewrite/rewriteHandler.h"
+#include "utils/acl.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+static HTAB *relations;
+static dlist_head open_relations = DLIST_STATIC_INIT(open_relations);
+
+/* A local table, or every one, has changed. */
+static void
+table_changed(Datum arg, Oid relid)
+{
+	HASH_SEQ_STATUS scan;
+	FastRelation *relation;
+
+	hash_seq_init(&scan, relations);
+	while ((relation = hash_seq_search(&scan)) != NULL)
+		if (relid == InvalidOid || relation->local_relid == relid)
+			relation->valid = false;
+}
+
+/* Called once in a writer. */
+void
+fast_init(void)
+{
+	HASHCTL		info;
+
+	info.keysize = sizeof(LogicalRepRelId);
+	info.entrysize = sizeof(FastRelation);
+	info.hcxt = ApplyContext;
+	relations = hash_create("weft fast relations", 64, &info,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	CacheRegisterRelcacheCallback(table_changed, (Datum) 0);
+}
+
+/* A RELATION message has come. */
+void
+fast_relation_changed(LogicalRepRelId relid)
+{
+	FastRelation *relation = hash_search(relations, &relid, HASH_FIND, NULL);
+
+	if (relation)
+		relation->valid = false;
+	if (relation && relation->rel)
+		fast_close_all();
+}
+
+static bool
+has_firing_trigger(Relation rel)
+{
+	TriggerDesc *triggers = rel->trigdesc;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+		if (triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS ||
+			triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA)
+			return true;
+	return false;
+}
+
+static bool
+has_generated_column(Relation rel)
+{
+	for (int i = 0; i < RelationGetNumberOfAttributes(rel); i++)
+		if (TupleDescAttr(RelationGetDescr(rel), i)->attgenerated)
+			return true;
+	return false;
+}
+
+/* Returns why the table as a whole takes the general path, or NULL. */
+static const char *
+classify(LogicalRepRelMapEntry *entry, Relation rel)
+{
+	if (entry->state != SUBREL_STATE_READY)
+		return "the table is being synchronized";
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		return "the table is partitioned or not an ordinary one";
+	if (has_firing_trigger(rel))
+		return "a trigger fires on a replica";
+	if (has_generated_column(rel))
+		return "there is a generated column";
+	if (rel->rd_rel->relrowsecurity)
+		return "row-level security is enabled";
+	return NULL;
+}
+
+/* Fills in how the columns that are sent map to those of the table. */
+static void
+describe_columns(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	relation->num_columns = entry->remoterel.natts;
+	relation->columns = palloc0(Max(relation->num_columns, 1) * sizeof(FastColumn));
+	for (int i = 0; i < relation->num_columns; i++)
+		relation->columns[i].local = -1;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, i);
+		int			remote = entry->attrmap->attnums[i];
+		FastColumn *column;
+
+		if (attribute->attisdropped)
+			continue;
+		if (remote < 0)
+		{
+			if (build_column_default(rel, i + 1) != NULL)
+				relation->insert_reason = "a column that is not sent has a default";
+			continue;
+		}
+		column = &relation->columns[remote];
+		column->local = i;
+		column->type = attribute->atttypid;
+		column->typmod = attribute->atttypmod;
+	}
+	for (int i = 0; i < relation->num_columns; i++)
+		if (relation->columns[i].local < 0)
+			relation->reason = "a column that is sent is not there";
+}
+
+/* Prepares to find rows by the primary key or replica identity. */
+static void
+describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
+{
+	Relation	index;
+
+	relation->index = GetRelationIdentityOrPK(rel);
+	if (!OidIsValid(relation->index) || !entry->updatable)
+	{
+		relation->key_reason = "there is no primary key or replica identity index that could be used";
+		return;
+	}
+
+	index = index_open(relation->index, AccessShareLock);
+	relation->num_keys = IndexRelationGetNumberOfKeyAttributes(index);
+	if (index->rd_rel->relam != BTREE_AM_OID)
+		relation->key_reason = "the replica identity index is no btree";
+	for (int i = 0; i < relation->num_keys && relation->key_reason == NULL; i++)
+	{
+		int			column = index->rd_index->indkey.values[i];
+		Oid			operator = get_opfamily_member(index->rd_opfamily[i],
+												   index->rd_opcintype[i],
+												   index->rd_opcintype[i],
+												   BTEqualStrategyNumber);
+
+		if (!AttributeNumberIsValid(column) || !OidIsValid(operator))
+		{
+			relation->key_reason = "the replica identity index has a part that is no column";
+			break;
+		}
+		relation->key_columns[i] = column - 1;
+		ScanKeyEntryInitialize(&relation->keys[i], 0, i + 1, BTEqualStrategyNumber,
+							   InvalidOid, index->rd_indcollation[i],
+							   get_opcode(operator), (Datum) 0);
+	}
+	index_close(index, AccessShareLock);
+}
+
+/* Finds out all that is kept about a relation; its table is open. */
+static void
+describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
+{
+	MemoryContext old;
+
+	if (relation->context == NULL)
+		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(relation->context);
+	relation->local_relid = RelationGetRelid(rel);
+	relation->insert_reason = relation->key_reason = NULL;
+
+	/* An invalidation that arrives meanwhile takes this back. */
+	relation->valid = true;
+	relation->reason = classify(entry, rel);
+	if (relation->reason == NULL)
+	{
+		old = MemoryContextSwitchTo(relation->context);
+		describe_columns(relation, entry, rel);
+		describe_key(relation, entry, rel);
+		MemoryContextSwitchTo(old);
+	}
+	else if (entry->state != SUBREL_STATE_READY)
+		relation->valid = false;
+}
+
+/* Opens what a change needs, in memory of the local transaction. */
+static void
+open_table(FastRelation *relation, Relation rel)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	EState	   *estate = CreateExecutorState();
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+	List	   *perminfos = NIL;
+	RTEPermissionInfo *perminfo;
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = AccessShareLock;
+	perminfo = addRTEPermissionInfo(&perminfos, rte);
+	for (int i = 0; i < relation->num_columns; i++)
+		perminfo->updatedCols =
+			bms_add_member(perminfo->updatedCols,
+						   relation->columns[i].local + 1 - FirstLowInvalidHeapAttributeNumber);
+	compat_init_range_table(estate, rte, perminfos);
+
+	relation->rel = rel;
+	relation->estate = estate;
+	relation->info = makeNode(ResultRelInfo);
+	InitResultRelInfo(relation->info, rel, 1, NULL, 0);
+	ExecOpenIndices(relation->info, false);
+	relation->found = table_slot_create(rel, &estate->es_tupleTable);
+	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
+	relation->scan = NULL;
+	relation->allowed_insert = relation->allowed_update = relation->allowed_delete = false;
+	dlist_push_tail(&open_relations, &relation->open_node);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Returns the relation with its table open and locked, or NULL if its changes
+ * take the general path.
+ */
+FastRelation *
+fast_open(LogicalRepRelId relid)
+{
+	static FastRelation *latest = NULL;
+	FastRelation *relation = latest;
+	LogicalRepRelMapEntry *entry;
+	bool		known;
+
+	/* Entries are never removed, so the pointer stays good. */
+	if (relation == NULL || relation->remote_relid != relid)
+	{
+		relation = hash_search(relations, &relid, HASH_ENTER, &known);
+		if (!known)
+			memset((char *) relation + sizeof(relid), 0, sizeof(FastRelation) - sizeof(relid));
+		latest = relation;
+	}
+	if (relation->rel != NULL)
+		return relation;
+	if (relation->valid && relation->reason != NULL)
+		return NULL;
+
+	/* Locks the table, and takes notice of changes to it. */
+	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	if (!relation->valid)
+		describe(relation, entry, entry->localrel);
+	if (relation->reason == NULL)
+		open_table(relation, table_open(entry->localreloid, NoLock));
+	logicalrep_rel_close(entry, NoLock);
+	return relation->reason == NULL ? relation : NULL;
+}
+
+/* Closes all tables, with the transaction going on; locks are kept. */
+void
+fast_close_all(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &open_relations)
+	{
+		FastRelation *relation = dlist_container(FastRelation, open_node, iter.cur);
+
+		if (relation->scan)
+			index_endscan(relation->scan);
+		ExecResetTupleTable(relation->estate->es_tupleTable, false);
+		ExecCloseIndices(relation->info);
+		FreeExecutorState(relation->estate);
+		table_close(relation->rel, NoLock);
+		relation->rel = NULL;
+	}
+	dlist_init(&open_relations);
+}
+
+/* The transaction was rolled back, and everything closed with it. */
+void
+fast_forget_open(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &open_relations)
+		dlist_container(FastRelation, open_node, iter.cur)->rel = NULL;
+	dlist_init(&open_relations);
+}
+
+/* Returns the input function for values that are sent as text. */
+FmgrInfo *
+fast_text_input(FastRelation *relation, FastColumn *column)
+{
+	if (!OidIsValid(column->text_input.fn_oid))
+	{
+		Oid			function;
+
+		getTypeInputInfo(column->type, &function, &column->text_param);
+		fmgr_info_cxt(function, &column->text_input, relation->context);
+	}
+	return &column->text_input;
+}
+
+/* Returns the input function for values that are sent in binary form. */
+FmgrInfo *
+fast_binary_input(FastRelation *relation, FastColumn *column)
+{
+	if (!OidIsValid(column->binary_input.fn_oid))
+	{
+		Oid			function;
+
+		getTypeBinaryInputInfo(column->type, &function, &column->binary_param);
+		fmgr_info_cxt(function, &column->binary_input, relation->context);
+	}
+	return &column->binary_input;
+}

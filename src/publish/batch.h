@@ -1,0 +1,30 @@
+/*
+ * batch.h
+ *	  The form in which the output plugin sends several messages at once.
+ *
+ * A batch is the payload of one message of the streaming protocol ('w'):
+ *
+ *		byte	BATCH_TYPE, which is no type of a logical replication message
+ *		byte	flags, BATCH_*
+ *
+ * and then, one behind the other, the messages as they would have been sent one
+ * by one, each from its own 'w' on, with its length in front (uint32).  Numbers
+ * are in network byte order.  The time of sending is only in the outer message.
+ *
+ * While a batch with BATCH_MORE_HELD is the latest that has come, transactions
+ * may be held back by the publisher that end before the position that its
+ * keepalives tell: the subscriber must not take that for received.
+ *
+ * The subscriber asks for batches with an option of START_REPLICATION, whose
+ * value is the newest version of this form that it can read.
+ */
+#ifndef WEFT_BATCH_H
+#define WEFT_BATCH_H
+
+#define BATCH_TYPE '#'
+#define BATCH_MORE_HELD 0x01
+
+#define BATCH_OPTION "weft_batch_version"
+#define BATCH_VERSION 1
+
+#endif							/* WEFT_BATCH_H */

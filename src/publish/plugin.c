@@ -1,0 +1,250 @@
+/*
+ * plugin.c
+ *	  The output plugin "weft": pgoutput, with its messages sent in batches.
+ *
+ * All callbacks are pgoutput's own.  If the subscriber asks for batches, the two
+ * functions that pgoutput's output goes through are replaced: messages are
+ * gathered, and sent together at the end of a transaction.  Without that option
+ * everything is as pgoutput makes it.
+ *
+ * While decoding is far behind the end of the WAL, transactions are held back
+ * until there is a good deal of them.  Two things must not happen then:
+ *
+ * Nothing may be held back while the walsender waits for WAL.  It waits when the
+ * decoder asks for a page that is not there yet, so that request goes through
+ * us, too, and what is held is sent before it.
+ *
+ * And the subscriber must not believe to have what is held back.  The walsender
+ * may send a keepalive between any two records, with the position up to which
+ * has been decoded.  So the subscriber is told before (BATCH_MORE_HELD): the
+ * first transaction far behind is sent at once, with that flag, and only those
+ * behind it are held.  The flag is taken back by the batch that leaves nothing
+ * held.
+ *
+ * If the walsender dies with something held back, the subscriber has not
+ * confirmed it, and it is sent again.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "libpq/pqformat.h"
+#include "port/pg_bswap.h"
+#include "publish/batch.h"
+#include "replication/logical.h"
+#include "replication/logicalproto.h"
+#include "replication/output_plugin.h"
+#include "replication/walsender.h"
+#include "utils/builtins.h"
+
+/* A batch is sent when it is as large as this. */
+#define BATCH_BYTES (64 * 1024)
+
+/* Transactions are held back while so much WAL is waiting to be decoded. */
+#define FAR_BEHIND (64 * 1024)
+
+/* 'w', start of the data, end of WAL, time. */
+#define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
+
+PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
+
+static LogicalDecodeStartupCB pgoutput_startup;
+
+/* What was there before us in the decoding context. */
+static LogicalOutputPluginWriterPrepareWrite send_prepare;
+static LogicalOutputPluginWriterWrite send_write;
+static LogicalOutputPluginWriterUpdateProgress send_progress;
+static XLogPageReadCB read_page;
+
+/* The decoding context of this walsender, and what is gathered in it. */
+static LogicalDecodingContext *context;
+static StringInfo outer;		/* where a message to be sent is made */
+static StringInfo batch;		/* what pgoutput writes to instead */
+static int	message_start;		/* of the last message in the batch */
+static XLogRecPtr last_lsn;
+static TransactionId last_xid;
+static bool more_held;			/* the subscriber knows that we may hold back */
+
+/* Where the WAL ends that there is to decode. */
+static XLogRecPtr
+end_of_wal(void)
+{
+	return RecoveryInProgress() ? GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+}
+
+static bool
+far_behind(void)
+{
+	return context->reader->EndRecPtr + FAR_BEHIND < end_of_wal();
+}
+
+/* Sends what has been gathered; with "hold", more may be held back from now on. */
+static void
+send_batch(bool hold)
+{
+	if (batch->len == 0 && more_held == hold)
+		return;
+
+	more_held = hold;
+	context->out = outer;
+	send_prepare(context, last_lsn, last_xid, true);
+	pq_sendbyte(outer, BATCH_TYPE);
+	pq_sendbyte(outer, hold ? BATCH_MORE_HELD : 0);
+	appendBinaryStringInfo(outer, batch->data, batch->len);
+	resetStringInfo(batch);
+	send_write(context, last_lsn, last_xid, true);
+	context->out = batch;
+}
+
+/* In place of the walsender's: pgoutput is going to write a message. */
+static void
+gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+			   bool last_write)
+{
+	XLogRecPtr	shown = last_write ? lsn : InvalidXLogRecPtr;
+
+	message_start = batch->len;
+	enlargeStringInfo(batch, sizeof(uint32) + DATA_HEADER_LENGTH);
+	pq_sendint32(batch, 0);		/* length, set once it is known */
+	pq_sendbyte(batch, 'w');
+	pq_sendint64(batch, shown);
+	pq_sendint64(batch, shown);
+	pq_sendint64(batch, 0);
+}
+
+/* Does a message of this type leave a transaction, or its block, unfinished? */
+static bool
+more_follows(char type)
+{
+	switch (type)
+	{
+		case LOGICAL_REP_MSG_BEGIN:
+		case LOGICAL_REP_MSG_BEGIN_PREPARE:
+		case LOGICAL_REP_MSG_STREAM_START:
+		case LOGICAL_REP_MSG_ORIGIN:
+		case LOGICAL_REP_MSG_RELATION:
+		case LOGICAL_REP_MSG_TYPE:
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+		case LOGICAL_REP_MSG_TRUNCATE:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* In place of the walsender's: pgoutput has written the message. */
+static void
+gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+			 bool last_write)
+{
+	int			length = batch->len - message_start - (int) sizeof(uint32);
+	uint32		wire_length = pg_hton32(length);
+	char		type = batch->data[message_start + sizeof(uint32) + DATA_HEADER_LENGTH];
+
+	memcpy(batch->data + message_start, &wire_length, sizeof(wire_length));
+	last_lsn = lsn;
+	last_xid = xid;
+
+	if (batch->len >= BATCH_BYTES)
+		send_batch(more_held);
+	else if (!more_follows(type))
+	{
+		bool		hold = far_behind();
+
+		/* Before the first one is held back, the subscriber must know. */
+		if (!hold || !more_held)
+			send_batch(hold);
+	}
+}
+
+/*
+ * In place of the walsender's: a transaction was decoded, or a part of one.  If
+ * nothing of it is sent, the subscriber may get a keepalive instead, which it
+ * should believe if it is up to date otherwise.
+ */
+static void
+gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+				bool skipped_xact)
+{
+	if (skipped_xact && !far_behind())
+		send_batch(false);
+	ctx->out = outer;
+	send_progress(ctx, lsn, xid, skipped_xact);
+	ctx->out = batch;
+}
+
+/* In place of the walsender's: the decoder needs a page, and may wait for it. */
+static int
+gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
+				 XLogRecPtr record, char *buffer)
+{
+	if (page + length > end_of_wal())
+		send_batch(false);
+	return read_page(reader, page, length, record, buffer);
+}
+
+/*
+ * Takes our option away, which pgoutput does not know.  Returns whether batches
+ * are asked for in a form that we know.
+ */
+static bool
+take_option(List **options)
+{
+	ListCell   *cell;
+
+	foreach(cell, *options)
+	{
+		DefElem    *option = lfirst(cell);
+
+		if (strcmp(option->defname, BATCH_OPTION) == 0)
+		{
+			*options = foreach_delete_current(*options, cell);
+			return pg_strtoint32(defGetString(option)) >= BATCH_VERSION;
+		}
+	}
+	return false;
+}
+
+static void
+startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
+{
+	bool		batches = take_option(&ctx->output_plugin_options);
+
+	pgoutput_startup(ctx, options, is_init);
+	if (is_init || !batches || !am_walsender)
+		return;
+
+	context = ctx;
+	outer = ctx->out;
+	batch = makeStringInfo();
+	more_held = false;
+	send_prepare = ctx->prepare_write;
+	send_write = ctx->write;
+	send_progress = ctx->update_progress;
+	read_page = ctx->reader->routine.page_read;
+
+	ctx->out = batch;
+	ctx->prepare_write = gather_prepare;
+	ctx->write = gather_write;
+	ctx->update_progress = gather_progress;
+	ctx->reader->routine.page_read = gather_read_page;
+	ereport(DEBUG1,
+			(errmsg_internal("messages are sent in batches of version %d", BATCH_VERSION)));
+}
+
+/* Entry point of the output plugin. */
+void
+_PG_output_plugin_init(OutputPluginCallbacks *callbacks)
+{
+	LogicalOutputPluginInit init = (LogicalOutputPluginInit)
+		load_external_function("pgoutput", "_PG_output_plugin_init", true, NULL);
+
+	init(callbacks);
+	pgoutput_startup = callbacks->startup_cb;
+	callbacks->startup_cb = startup;
+}

@@ -1,0 +1,223 @@
+/*
+ * connection.c
+ *	  Slots and the beginning of the stream.
+ *
+ * A subscription's slot uses the output plugin "weft" (publish/) where the
+ * publisher has it and allows it, and pgoutput otherwise.  Without the option
+ * that asks for batches, which only a leader sets, the plugin sends exactly what
+ * pgoutput would: a subscription whose slot has it can be applied natively, and
+ * be synchronised by the server's own workers.
+ *
+ * The commands are put together here, since the server's functions know of no
+ * other plugin and no further option.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "funcapi.h"
+#include "publish/batch.h"
+#include "receive/connection.h"
+#include "receive/leader.h"
+#include "receive/seam.h"
+#include "utils/builtins.h"
+#include "utils/pg_lsn.h"
+
+/* Older publishers have no Weft. */
+#define FIRST_VERSION_WITH_WEFT 170000
+
+/*
+ * Runs a query that returns one row of text columns; returns its values, each
+ * NULL if it is null, or NULL if something goes wrong.
+ */
+static char **
+query_row(WalReceiverConn *conn, const char *query, int columns)
+{
+	Oid			types[4] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	WalRcvExecResult *result = (seam_native->walrcv_exec) (conn, query, columns, types);
+	char	  **values = NULL;
+
+	Assert(columns <= (int) lengthof(types));
+	if (result->status == WALRCV_OK_TUPLES)
+	{
+		TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc,
+														&TTSOpsMinimalTuple);
+
+		if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
+		{
+			values = palloc0(columns * sizeof(char *));
+			for (int i = 0; i < columns; i++)
+			{
+				bool		isnull;
+				Datum		value = slot_getattr(slot, i + 1, &isnull);
+
+				if (!isnull)
+					values[i] = TextDatumGetCString(value);
+			}
+		}
+		ExecDropSingleTupleTableSlot(slot);
+	}
+	walrcv_clear_result(result);
+	return values;
+}
+
+/* Has the publisher loaded Weft, and does it allow its output plugin? */
+static bool
+publisher_offers_plugin(WalReceiverConn *conn)
+{
+	char	  **values;
+
+	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_WEFT)
+		return false;
+	values = query_row(conn,
+					   "SELECT (pg_catalog.current_setting('weft.writers_per_subscription', true) IS NOT NULL"
+					   " AND (setting IS NULL OR setting = ''"
+					   " OR 'weft' = ANY (pg_catalog.regexp_split_to_array(setting, '[\\s,\"]+'))))::pg_catalog.text"
+					   " FROM pg_catalog.current_setting('output_plugin_libraries', true) setting",
+					   1);
+	return values != NULL && values[0] != NULL && strcmp(values[0], "true") == 0;
+}
+
+static char *
+create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
+				 bool failover, CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+{
+	static const char *const snapshots[] = {
+		[CRS_EXPORT_SNAPSHOT] = "export",
+		[CRS_NOEXPORT_SNAPSHOT] = "nothing",
+		[CRS_USE_SNAPSHOT] = "use",
+	};
+	StringInfoData command;
+	char	  **values;
+
+	initStringInfo(&command);
+	appendStringInfo(&command, "CREATE_REPLICATION_SLOT %s LOGICAL weft (%s%sSNAPSHOT '%s')",
+					 quote_identifier(slotname), two_phase ? "TWO_PHASE, " : "",
+					 failover ? "FAILOVER, " : "", snapshots[snapshot_action]);
+
+	/* name, consistent point, snapshot, plugin */
+	values = query_row(conn, command.data, 4);
+	if (values == NULL || values[1] == NULL)
+		return NULL;
+	if (lsn)
+		*lsn = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[1])));
+	return values[2] ? values[2] : pstrdup("");
+}
+
+/*
+ * In place of walrcv_create_slot.  Temporary slots are those of initial copies,
+ * which read little: they are left to pgoutput.
+ */
+char *
+connection_create_slot(WalReceiverConn *conn, const char *slotname,
+					   bool temporary, bool two_phase, bool failover,
+					   CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+{
+	/* A slot without exported snapshot: that of a subscription. */
+	if (!temporary && snapshot_action == CRS_NOEXPORT_SNAPSHOT &&
+		publisher_offers_plugin(conn) &&
+		create_weft_slot(conn, slotname, two_phase, failover, snapshot_action, lsn) != NULL)
+		return NULL;
+
+	return (seam_native->walrcv_create_slot) (conn, slotname, temporary, two_phase,
+											  failover, snapshot_action, lsn);
+}
+
+/* Does the slot use our output plugin?  Called outside of a transaction. */
+static bool
+slot_uses_plugin(WalReceiverConn *conn, const char *slotname)
+{
+	MemoryContext old = CurrentMemoryContext;
+	StringInfoData query;
+	char	  **values;
+	bool		result;
+
+	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_WEFT)
+		return false;
+	StartTransactionCommand();
+	initStringInfo(&query);
+	appendStringInfo(&query,
+					 "SELECT plugin::pg_catalog.text FROM pg_catalog.pg_replication_slots"
+					 " WHERE slot_name = %s", quote_literal_cstr(slotname));
+	values = query_row(conn, query.data, 1);
+	result = values != NULL && values[0] != NULL && strcmp(values[0], "weft") == 0;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/* The publications' names as the option's value: a list of identifiers. */
+static char *
+publication_names(List *names)
+{
+	StringInfoData result;
+	ListCell   *cell;
+
+	initStringInfo(&result);
+	foreach(cell, names)
+	{
+		if (result.len > 0)
+			appendStringInfoChar(&result, ',');
+		appendStringInfoString(&result, quote_identifier(strVal(lfirst(cell))));
+	}
+	return result.data;
+}
+
+static char *
+start_command(const WalRcvStreamOptions *options)
+{
+	StringInfoData command;
+
+	initStringInfo(&command);
+	appendStringInfo(&command,
+					 "START_REPLICATION SLOT %s LOGICAL %X/%X (proto_version '%u', "
+					 "publication_names %s, " BATCH_OPTION " '%d'",
+					 quote_identifier(options->slotname),
+					 LSN_FORMAT_ARGS(options->startpoint),
+					 options->proto.logical.proto_version,
+					 quote_literal_cstr(publication_names(options->proto.logical.publication_names)),
+					 BATCH_VERSION);
+	if (options->proto.logical.streaming_str)
+		appendStringInfo(&command, ", streaming %s",
+						 quote_literal_cstr(options->proto.logical.streaming_str));
+	if (options->proto.logical.origin)
+		appendStringInfo(&command, ", origin %s",
+						 quote_literal_cstr(options->proto.logical.origin));
+	if (options->proto.logical.twophase)
+		appendStringInfoString(&command, ", two_phase 'on'");
+	if (options->proto.logical.binary)
+		appendStringInfoString(&command, ", binary 'true'");
+	appendStringInfoChar(&command, ')');
+	return command.data;
+}
+
+/* In place of walrcv_startstreaming, in a leader: asks for batches. */
+bool
+connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+{
+	WalRcvExecResult *result;
+	bool		started;
+
+	if (!slot_uses_plugin(conn, options->slotname))
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("slot \"%s\" uses another output plugin than \"weft\"",
+								 options->slotname)));
+		return (seam_native->walrcv_startstreaming) (conn, options);
+	}
+
+	result = (seam_native->walrcv_exec) (conn, start_command(options), 0, NULL);
+	if (result->status != WALRCV_OK_COPY_BOTH && result->status != WALRCV_OK_COMMAND)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("could not start WAL streaming: %s",
+						result->err ? result->err : "unexpected answer")));
+	started = result->status == WALRCV_OK_COPY_BOTH;
+	walrcv_clear_result(result);
+	leader.batches = true;
+	ereport(DEBUG1,
+			(errmsg_internal("slot \"%s\" uses the output plugin \"weft\", which sends batches",
+							 options->slotname)));
+	return started;
+}
