@@ -19,6 +19,7 @@ CREATE FUNCTION weft.stat_get_subscription(
 	OUT barriers bigint,
 	OUT ring_size bigint,
 	OUT ring_used bigint,
+	OUT output_plugin text,
 	OUT native_reason text)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
@@ -44,7 +45,7 @@ CREATE VIEW weft.stat_subscription AS
 		g.received_lsn, g.applied_lsn, g.lag_bytes, g.lag_time,
 		g.transactions, g.native_transactions, g.changes,
 		g.dependency_waits, g.order_waits, g.misspeculations, g.barriers,
-		g.ring_size, g.ring_used, g.native_reason
+		g.ring_size, g.ring_used, g.output_plugin, g.native_reason
 	FROM pg_catalog.pg_subscription s
 		LEFT JOIN weft.stat_get_subscription() g ON g.subid = s.oid;
 

@@ -72,6 +72,8 @@ typedef struct SubscriptionShared
 	/* How many writers of the current set have ended. */
 	pg_atomic_uint32 writers_gone;
 
+	pg_atomic_uint32 batches;	/* does the publisher send some? */
+
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_time;	/* commit time on the publisher */

@@ -14,7 +14,7 @@
 PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
 PG_FUNCTION_INFO_V1(weft_stat_get_writer);
 
-#define SUBSCRIPTION_COLUMNS 18
+#define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
 
 static const char *const activity_names[] = {
@@ -128,6 +128,8 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *
 	values[i++] = count(&entry->barriers);
 	values[i++] = count(&entry->ring_size);
 	values[i++] = count(&entry->ring_used);
+	values[i++] = CStringGetTextDatum(pg_atomic_read_u32(&entry->batches) != 0 ?
+									  "weft" : "pgoutput");
 	nulls[i] = fields->native_reason[0] == '\0';
 	values[i++] = CStringGetTextDatum(fields->native_reason);
 	Assert(i == SUBSCRIPTION_COLUMNS);
@@ -146,7 +148,7 @@ weft_stat_get_subscription(PG_FUNCTION_ARGS)
 	for (int i = 0; i < shmem_count(); i++)
 	{
 		SubscriptionShared *entry = shmem_get(i);
-		EntryFields	fields;
+		EntryFields fields;
 
 		if (read_entry(entry, &fields))
 			put_subscription(rsinfo, entry, &fields);
@@ -189,7 +191,7 @@ weft_stat_get_writer(PG_FUNCTION_ARGS)
 	for (int i = 0; i < shmem_count(); i++)
 	{
 		SubscriptionShared *entry = shmem_get(i);
-		EntryFields	fields;
+		EntryFields fields;
 
 		if (!read_entry(entry, &fields))
 			continue;

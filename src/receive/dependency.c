@@ -90,7 +90,10 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	uint64		hash;
 	bool		wide;
 
-	/* Without a replica identity, only rows that are inserted can be told apart. */
+	/*
+	 * Without a replica identity, only rows that are inserted can be told
+	 * apart.
+	 */
 	wide = relation->num_keys == 0 && change->type != LOGICAL_REP_MSG_INSERT;
 
 	if (change->old_kind != 0)

@@ -102,6 +102,7 @@ leader_start(WalReceiverConn *conn)
 												   ALLOCSET_DEFAULT_SIZES);
 	leader.shared = shared;
 	leader.conn = conn;
+	pg_atomic_write_u32(&shared->batches, leader.batches);
 	leader.position = BETWEEN_TRANSACTIONS;
 	leader.handover = HANDOVER_NOTHING;
 	leader.socket = PGINVALID_SOCKET;

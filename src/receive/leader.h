@@ -99,9 +99,9 @@ typedef struct Leader
 	pgsocket	socket;			/* once the publisher has kept us waiting */
 
 	/*
-	 * The end of the transaction, or of WAL without one, that is over with the
-	 * message that is kept; and of what the loop was given last, which it is
-	 * through with when it asks for more.  No commit time: no transaction.
+	 * The end of the transaction, or of WAL without one, that is over with
+	 * the message that is kept; and of what the loop was given last, which it
+	 * is through with when it asks for more.  No commit time: no transaction.
 	 */
 	XLogRecPtr	message_end_lsn;
 	TimestampTz message_commit_time;

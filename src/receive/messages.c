@@ -432,8 +432,8 @@ message_keepalive(char *message, int length)
 	if (leader_drained())
 	{
 		leader_hand_over_end(message, length,
-					  leader.position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
-					  0);
+							 leader.position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
+							 0);
 		return;
 	}
 	leader.settled_lsn = Max(leader.settled_lsn, end_lsn);

@@ -171,8 +171,8 @@ relations_message(const char *message, int length)
 	relation->partitioned = false;
 
 	/*
-	 * One that is not new is sent on, too: the server's code then forgets what
-	 * it knows of the local table, for instance that it is READY.
+	 * One that is not new is sent on, too: the server's code then forgets
+	 * what it knows of the local table, for instance that it is READY.
 	 */
 	if (leader.num_writers > 0)
 	{
@@ -357,9 +357,11 @@ classify(LeaderRelation *relation, bool *known)
 
 	relids = find_all_inheritors(relation->localreloid, NoLock, NULL);
 	foreach(cell, relids)
+	{
 		if (lfirst_oid(cell) != relation->localreloid &&
 			classify_local(relation, lfirst_oid(cell), known) != RELATION_PARALLEL)
 			result = RELATION_EXCLUSIVE;
+	}
 	relation->partitioned = true;
 	return result;
 }

@@ -58,7 +58,10 @@ add(int writers, int run)
 	for (int i = 0; i < num_settings; i++)
 		if (settings[i].writers == writers && settings[i].run == run)
 			return;
-	settings[num_settings++] = (Setting) {writers, run, 0};
+	settings[num_settings].writers = writers;
+	settings[num_settings].run = run;
+	settings[num_settings].rate = 0;
+	num_settings++;
 }
 
 /* Begins anew: there is a new ring, or weft.commit_group_size has changed. */

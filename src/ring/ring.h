@@ -103,8 +103,8 @@ typedef struct Ring
 	RingCounter idle_writers;
 
 	/*
-	 * Set by the leader (receive/tuning.c): how many transactions a writer takes
-	 * at a time if there are enough, and how many writers take any.
+	 * Set by the leader (receive/tuning.c): how many transactions a writer
+	 * takes at a time if there are enough, and how many writers take any.
 	 */
 	pg_atomic_uint32 run_limit;
 	pg_atomic_uint32 active_writers;

@@ -32,6 +32,14 @@ sub weft
 	return !$ENV{WEFT_TEST_NATIVE};
 }
 
+# What lets subscribers use our output plugin; older minor releases allow any.
+my $offer_plugin =
+	`postgres --describe-config` =~ /^output_plugin_libraries\t/m
+  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
+  : '';
+
+# A publisher with Weft, so that its output plugin is used; with "stock",
+# without.
 sub new_publisher
 {
 	my ($name, %params) = @_;
@@ -53,6 +61,11 @@ max_prepared_transactions = 20
 max_wal_size = 1GB
 shared_buffers = 32MB
 EOC
+	$node->append_conf('postgresql.conf', <<EOC)
+shared_preload_libraries = 'weft'
+$offer_plugin
+EOC
+	  if weft() && !$params{stock} && !$params{install_path};
 	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
 	$node->start;
 	return $node;
@@ -476,8 +489,10 @@ sub first_difference
 		my $got = $applied->[$i]{text};
 		my $expected = '';
 
-		$expected .= shift @rest while @rest && length $expected < length $got;
-		return "transaction $i is\n$got" . "but the publisher's are\n$expected"
+		$expected .= shift @rest
+		  while @rest && length $expected < length $got;
+		return "transaction $i is\n$got"
+		  . "but the publisher's are\n$expected"
 		  if $got ne $expected;
 	}
 	return @rest ? "missing:\n@rest" : undef;
