@@ -30,3 +30,48 @@ quietly()
 	fi
 	rm -f "$log"
 }
+
+# Writes a sources list of source packages: those of the machine's own
+# archives, and of the releases that follow the machine's own one in the same
+# archive.  Addresses and keys are those of the machine's own configuration.
+write_sources()
+{
+	local to=$1 later file ID='' VERSION_CODENAME=''
+	. /etc/os-release
+	case $ID in
+		debian) later="trixie forky sid" ;;
+		ubuntu) later="plucky questing resolute" ;;
+		*) later="" ;;
+	esac
+	later=$(tr ' ' '\n' <<<"$later" | grep -vx "$VERSION_CODENAME" | tr '\n' ' ' || true)
+
+	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" -v later="$later" '
+			$1 != "deb" { next }
+			{
+				$1 = "deb-src"; print
+				for (i = 2; i <= NF && $i != own; i++);
+				if (i <= NF)
+					for (n = split(later, suite); n > 0; n--) { $i = suite[n]; print }
+			}' "$file" >>"$to/sources.list"
+	done
+	for file in /etc/apt/sources.list.d/*.sources; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" -v later="$later" '
+			function stanza(text) {
+				gsub(/(^|\n)Types:[^\n]*/, "\nTypes: deb-src", text)
+				sub(/^\n/, "", text)
+				print text "\n"
+			}
+			BEGIN { RS = "" }
+			{
+				stanza($0)
+				if (match($0, /(^|\n)Suites:[^\n]*/) &&
+					(substr($0, RSTART, RLENGTH) " ") ~ ("[ \t]" own "[ \t]")) {
+					sub(/(^|\n)Suites:[^\n]*/, "\nSuites: " later)
+					stanza($0)
+				}
+			}' "$file" >>"$to/sources.list.d/$(basename "$file")"
+	done
+}

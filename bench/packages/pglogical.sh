@@ -7,8 +7,6 @@ set -euo pipefail
 tools=$(cd "$(dirname "$0")/../../tools" && pwd -P)
 # shellcheck source=tools/lib.sh
 . "$tools/lib.sh"
-# How the archives of source packages are found is told in one place.
-eval "$(sed -n '/^write_sources()/,/^}/p' "$tools/get-server.sh")"
 
 pg_config=$1
 # Everything that pg_config says: another server, or another build of it, is another key.

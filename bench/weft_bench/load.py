@@ -13,12 +13,13 @@ from .server import Server
 
 
 @contextmanager
-def pgbench(server: Server, *arguments: str) -> Iterator[Iterator[str]]:
-    """Runs pgbench and gives what it says, as it comes; ends it if the caller does not wait."""
+def pgbench(server: Server, *arguments: str, options: str = "") -> Iterator[Iterator[str]]:
+    """Runs pgbench and gives what it says, as it comes; ends it if the caller does not wait.
+    The options are those of its sessions."""
     process = subprocess.Popen(
         ("pgbench", *server.socket_options, *arguments, "postgres"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True, text=True,
+        start_new_session=True, text=True, env={**os.environ, "PGOPTIONS": options},
     )  # fmt: skip
     said: list[str] = []
 
@@ -64,14 +65,17 @@ def fill_tables(server: Server, scale: int, at: Callable[[float], None]) -> None
 
 
 def run_load(
-    server: Server, clients: int, length: tuple[str, ...], seed: int, at: Callable[[float], None]
-) -> int:
+    server: Server, clients: int, length: tuple[str, ...], seed: int,
+    at: Callable[[float], None], durable: bool = True,
+) -> int:  # fmt: skip
     """Runs TPC-B transactions and gives their number.  The length is pgbench's -t or -T, the
-    seed decides which rows they touch, "at" is told the number of transactions so far."""
+    seed decides which rows they touch, "at" is told the number of transactions so far.  A load
+    that need not be durable does not wait for the disk."""
     done, finished = 0.0, None
     with pgbench(
         server, "-n", "-M", "prepared", "-P", "1", f"--random-seed={seed}",
         "-c", str(clients), "-j", str(min(clients, os.cpu_count() or 1)), *length,
+        options="" if durable else "-c synchronous_commit=off",
     ) as lines:  # fmt: skip
         for line in lines:
             done += progress_rate(line) or 0

@@ -261,12 +261,15 @@ change_repair(void)
 {
 	const char *message = current_message;
 	int			length = current_length;
+	LogicalRepRelId fast_relid = fast_after_abort();
 	WireChange	change;
 	WireCursor	relids;
 	int			count;
 
 	current_message = NULL;
 	MemoryContextReset(ApplyMessageContext);
+	if (OidIsValid(fast_relid))
+		renew_relation(fast_relid);
 	if (message == NULL)
 		return;
 

@@ -42,6 +42,7 @@ typedef struct FastRelation
 	Oid			local_relid;
 	MemoryContext context;		/* of all that is kept */
 	const char *reason;			/* why the general path; NULL: the fast one */
+	bool		fires_triggers; /* so a change must see all earlier ones */
 	const char *insert_reason;	/* why for INSERT */
 	const char *key_reason;		/* why for UPDATE and DELETE */
 	int			num_columns;	/* that are sent */
@@ -80,6 +81,6 @@ extern bool fast_apply(const char *message, int length);
 extern void fast_begin(void);
 extern bool fast_in_progress(void);
 extern void fast_before_commit(void);
-extern void fast_after_abort(void);
+extern LogicalRepRelId fast_after_abort(void);
 
 #endif							/* WEFT_FAST_H */

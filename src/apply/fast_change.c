@@ -48,8 +48,8 @@
 /* Is a snapshot of this remote transaction active? */
 static bool snapshot_taken = false;
 
-/* Is a change being applied here? */
-static bool in_progress = false;
+/* The relation of the change that is being applied here, or InvalidOid. */
+static LogicalRepRelId in_progress = InvalidOid;
 
 /* A remote transaction begins. */
 void
@@ -62,7 +62,7 @@ fast_begin(void)
 bool
 fast_in_progress(void)
 {
-	return in_progress;
+	return OidIsValid(in_progress);
 }
 
 /* Makes sure that there is a local transaction, with a snapshot that is new. */
@@ -93,13 +93,20 @@ fast_before_commit(void)
 	snapshot_taken = false;
 }
 
-/* After the local transaction was rolled back. */
-void
+/*
+ * After the local transaction was rolled back.  Returns the relation at which an
+ * error was thrown here, which the server's relation map may take for open, or
+ * InvalidOid.
+ */
+LogicalRepRelId
 fast_after_abort(void)
 {
+	LogicalRepRelId result = in_progress;
+
 	fast_forget_open();
 	snapshot_taken = false;
-	in_progress = false;
+	in_progress = InvalidOid;
+	return result;
 }
 
 /* Checks privileges, the first time the change's kind meets the open table. */
@@ -144,8 +151,7 @@ make_value(FastRelation *relation, FastColumn *column, WireColumn *sent,
 		FmgrInfo   *input = fast_binary_input(relation, column);
 		StringInfoData buffer;
 
-		initStringInfoFromString(&buffer, copy, sent->length + 1);
-		buffer.len = sent->length;
+		initStringInfoFromString(&buffer, copy, sent->length);
 		*value = ReceiveFunctionCall(input, &buffer, column->binary_param, column->typmod);
 		return buffer.cursor == buffer.len;
 	}
@@ -411,12 +417,12 @@ fast_apply(const char *message, int length)
 	if (wire_read_change(message, length, false, &change) != NULL)
 		return false;
 
-	in_progress = true;
+	in_progress = change.relid;
 	prepare();
 	relation = fast_open(change.relid);
 	result = relation != NULL && apply_to_table(relation, &change);
 	if (result)
 		CommandCounterIncrement();
-	in_progress = false;
+	in_progress = InvalidOid;
 	return result;
 }

@@ -213,6 +213,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	/* An invalidation that arrives meanwhile takes this back. */
 	relation->valid = true;
 	relation->reason = classify(entry, rel);
+	relation->fires_triggers = has_firing_trigger(rel);
 	if (relation->reason == NULL)
 	{
 		old = MemoryContextSwitchTo(relation->context);
@@ -259,6 +260,19 @@ open_table(FastRelation *relation, Relation rel)
 }
 
 /*
+ * Triggers see what is committed.  The leader makes such changes run alone, but
+ * it may not have known of the trigger yet.
+ */
+static void
+check_turn(FastRelation *relation)
+{
+	if (relation->fires_triggers && !transaction_is_oldest())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("a trigger would fire in a speculative transaction")));
+}
+
+/*
  * Returns the relation with its table open and locked, or NULL if its changes
  * take the general path.
  */
@@ -281,7 +295,10 @@ fast_open(LogicalRepRelId relid)
 	if (relation->rel != NULL)
 		return relation;
 	if (relation->valid && relation->reason != NULL)
+	{
+		check_turn(relation);
 		return NULL;
+	}
 
 	/* Locks the table, and takes notice of changes to it. */
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
@@ -290,6 +307,7 @@ fast_open(LogicalRepRelId relid)
 	if (relation->reason == NULL)
 		open_table(relation, table_open(entry->localreloid, NoLock));
 	logicalrep_rel_close(entry, NoLock);
+	check_turn(relation);
 	return relation->reason == NULL ? relation : NULL;
 }
 

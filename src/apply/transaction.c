@@ -177,8 +177,9 @@ set_activity(WriterActivity activity)
 	pg_atomic_write_u32(&writer.shared->activity, activity);
 }
 
-static bool
-is_oldest(void)
+/* Are all transactions before the one at hand, or its group, committed? */
+bool
+transaction_is_oldest(void)
 {
 	return ring_committed(writer.ring) == writer.first - 1;
 }
@@ -189,7 +190,7 @@ wait_oldest(void)
 {
 	bool		result;
 
-	if (is_oldest())
+	if (transaction_is_oldest())
 	{
 		pg_read_barrier();
 		return true;
@@ -247,7 +248,7 @@ release_space(bool waiting)
 
 	if (read == 0 || (!waiting && read < writer.ring->size / RELEASE_SHARE))
 		return;
-	if (writer.seq != writer.first || !is_oldest())
+	if (writer.seq != writer.first || !transaction_is_oldest())
 		return;
 	commit_to_transaction();
 
@@ -425,7 +426,6 @@ roll_back(void)
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = 0;
 	AbortOutOfAnyTransaction();
-	fast_after_abort();
 	in_remote_transaction = false;
 	change_repair();
 	change_forget_conflicts();
@@ -517,7 +517,6 @@ transaction_apply(uint64 first, int count)
 	uint64		end = first + count - 1;
 	bool		grouped = true;
 
-	writer.careful = false;
 	reread_subscription();
 	set_activity(WRITER_APPLYING);
 	while (first <= end)
@@ -527,7 +526,7 @@ transaction_apply(uint64 first, int count)
 		writer.first = first;
 		writer.last = grouped ? end : first;
 		pg_atomic_write_u64(&writer.shared->seq, first);
-		writer.final = writer.first == writer.last && is_oldest();
+		writer.final = writer.first == writer.last && transaction_is_oldest();
 		writer.committed_to = false;
 		set_lock_limits();
 		result = guarded_attempt();
@@ -537,6 +536,7 @@ transaction_apply(uint64 first, int count)
 			pg_atomic_fetch_add_u64(&writer.shared->transactions,
 									writer.seq - first + 1);
 			first = writer.seq + 1;
+			writer.careful = false;
 			continue;
 		}
 

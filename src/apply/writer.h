@@ -48,6 +48,7 @@ pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 /* transaction.c */
 extern void transaction_init(void);
 extern void transaction_apply(uint64 first, int count);
+extern bool transaction_is_oldest(void);
 
 /* change.c */
 extern void change_init(void);

@@ -235,8 +235,15 @@ leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event)
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		if (socket == PGINVALID_SOCKET)
-			/* We are not listening, so silence means nothing. */
+		{
+			/*
+			 * We are not listening, so silence means nothing.  The publisher
+			 * may be waiting for an answer that it cannot even ask for.
+			 */
 			leader.received_time = GetCurrentTimestamp();
+			if (occurred & WL_TIMEOUT)
+				feedback_send(leader.conn, leader.received_lsn, true, false);
+		}
 		else if (occurred & WL_TIMEOUT)
 			check_timeout();
 	}

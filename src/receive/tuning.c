@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "access/commit_ts.h"
 #include "receive/leader.h"
 #include "utils/timestamp.h"
 
@@ -39,6 +40,16 @@ static int	measures_left;		/* with the best one, before others are tried */
 static TimestampTz since;		/* of the current setting, or of its measure */
 static uint64 committed_then;
 static bool settling;
+
+/*
+ * How many transactions may share a commit.  If somebody looks at commit times,
+ * each has its own.
+ */
+static int
+group_size(void)
+{
+	return track_commit_timestamp ? 1 : weft_commit_group_size;
+}
 
 static void
 use(int setting)
@@ -69,8 +80,8 @@ void
 tuning_reset(void)
 {
 	num_settings = 0;
-	add(leader.num_writers, weft_commit_group_size);
-	add(1, weft_commit_group_size);
+	add(leader.num_writers, group_size());
+	add(1, group_size());
 	add(leader.num_writers, 1);
 	best = 0;
 	measures_left = 0;

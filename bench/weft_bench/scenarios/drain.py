@@ -43,6 +43,7 @@ class Drain(Scenario):
             transactions = run_load(
                 pair.publisher, clients, ("-t", str(options.transactions_per_client)),
                 2 * self.repeat + (pass_ == "later"), step.at,
+                durable=False,
             )  # fmt: skip
             published = time.monotonic() - start
             mark = pair.mark()
