@@ -280,6 +280,12 @@ find_row(FastRelation *relation)
 		found = index_getnext_slot(relation->scan, ForwardScanDirection, relation->found);
 	}
 	MemoryContextSwitchTo(old);
+
+	/* If we are too early, it may be that the row is not there yet. */
+	if (!found && !writer.final)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("a row is missing in a speculative transaction")));
 	return found && !TransactionIdIsValid(relation->dirty.xmin) &&
 		!TransactionIdIsValid(relation->dirty.xmax) &&
 		!origin_differs(relation->found);

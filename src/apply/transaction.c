@@ -203,14 +203,17 @@ wait_oldest(void)
 	return result;
 }
 
-/* Waits until an earlier transaction is committed. */
+/* Waits until what a record depends on is committed, or applied by us. */
 static bool
-wait_dependency(uint64 seq)
+wait_dependency(const RingRecordHeader *header)
 {
+	uint64		seq = header->number;
 	bool		result;
 
 	/* What is in our own group has been applied. */
-	if (seq >= writer.first || seq <= ring_committed(writer.ring))
+	if (seq >= writer.first)
+		seq = header->flags & RING_DEEP ? writer.first - 1 : 0;
+	if (seq <= ring_committed(writer.ring))
 	{
 		pg_read_barrier();
 		return true;
@@ -303,7 +306,7 @@ apply_record(const RingRecordHeader *header, const char *payload)
 		return true;
 	}
 
-	if (!wait_dependency(header->number))
+	if (!wait_dependency(header))
 		return false;
 
 	if (writer.message.len > 0 || (header->flags & RING_MORE))

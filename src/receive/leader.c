@@ -28,9 +28,14 @@
  * detection with them.  While there is such a transaction, everything is given
  * to the loop.
  *
+ * The publisher may send several messages in one (publish/batch.h); they are
+ * looked at one by one, as if they had come so, and lie in libpq's buffer until
+ * the last of them is done.
+ *
  * Waiting: the leader waits for the socket, for space in the ring, and for
  * transactions to commit; each time also for its latch, which writers and
- * signals set.  It never waits for a lock on a table (relations.c), and not
+ * signals set.  In full flow it takes a nap instead of waiting for the socket.
+ * Before any pause it sees to it that somebody takes what is in the ring.  It never waits for a lock on a table (relations.c), and not
  * for a user.  Writers wait for the leader only to get more of a transaction.
  *
  * If we die, all writers end (writers.c), and the next leader asks for

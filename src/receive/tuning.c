@@ -10,6 +10,9 @@
  * apart for certain, so while there is a steady flow each way is tried for a
  * moment now and then, and the one that has committed most is used in between.
  *
+ * Outside of a steady flow nothing is measured, and all writers are used: then
+ * it is how long a transaction waits that counts.
+ *
  * This decides about speed only: any setting is right at any moment.
  */
 #include "postgres.h"
@@ -40,6 +43,7 @@ static int	measures_left;		/* with the best one, before others are tried */
 static TimestampTz since;		/* of the current setting, or of its measure */
 static uint64 committed_then;
 static bool settling;
+static bool in_flow;
 
 /*
  * How many transactions may share a commit.  If somebody looks at commit times,
@@ -51,16 +55,24 @@ group_size(void)
 	return track_commit_timestamp ? 1 : weft_commit_group_size;
 }
 
+/* Tells the writers. */
 static void
-use(int setting)
+set(int setting)
 {
 	Ring	   *ring = leader.producer.ring;
 
+	pg_atomic_write_u32(&ring->run_limit, settings[setting].run);
+	pg_atomic_write_u32(&ring->active_writers, settings[setting].writers);
+}
+
+/* Begins to use a setting, and to measure it. */
+static void
+use(int setting)
+{
 	current = setting;
 	settling = true;
 	since = 0;
-	pg_atomic_write_u32(&ring->run_limit, settings[setting].run);
-	pg_atomic_write_u32(&ring->active_writers, settings[setting].writers);
+	set(setting);
 }
 
 static void
@@ -80,6 +92,7 @@ void
 tuning_reset(void)
 {
 	num_settings = 0;
+	/* The first one is used whenever there is no flow. */
 	add(leader.num_writers, group_size());
 	add(1, group_size());
 	add(leader.num_writers, 1);
@@ -89,11 +102,14 @@ tuning_reset(void)
 	use(0);
 }
 
-/* The flow was interrupted: what is being measured is worth nothing. */
+/* The flow is interrupted: what is being measured is worth nothing. */
 void
 tuning_interrupt(void)
 {
-	since = 0;
+	if (!in_flow || leader.num_writers == 0)
+		return;
+	in_flow = false;
+	set(0);
 }
 
 /* A measure is complete: go on to the next. */
@@ -132,6 +148,11 @@ tuning_step(void)
 
 	if (leader.tuned_group_size != weft_commit_group_size)
 		tuning_reset();
+	if (!in_flow)
+	{
+		in_flow = true;
+		use(current);
+	}
 	if (since == 0)
 	{
 		since = now;

@@ -15,6 +15,10 @@
  *	 a writer that wants more records	transaction->data_awaited
  *	 the leader that wants seq committed	leader_awaits
  *
+ * The leader does not wake a writer for each transaction: it may think that one
+ * who is awake will take it.  Whoever is awake may be kept by something else for
+ * long, so before the leader sleeps, it wakes as many as there is work for.
+ *
  * Writers wait for earlier transactions only, so among themselves no circle of
  * waits can come to be here.  But a waiting writer holds row and table locks,
  * and an earlier transaction may wait for those, directly or through sessions

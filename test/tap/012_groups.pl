@@ -1,0 +1,192 @@
+# Transactions that share a commit, and a trigger that comes while they are in
+# flight.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher', conf => 'synchronous_commit = off');
+my $sub = new_subscriber('subscriber');
+my $transactions = 3000;
+
+query_all(
+	[ $pub, $sub ],
+	'CREATE TABLE t (id bigserial PRIMARY KEY, v int); CREATE TABLE other (v int)'
+);
+query($pub, 'CREATE PUBLICATION pub FOR TABLE t, other');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+my %load = ("INSERT INTO t (v) VALUES (1);\n" => 1);
+
+# What is not on the disk yet cannot be decoded.
+sub flush
+{
+	my ($node) = @_;
+	query($node,
+		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
+	);
+	return;
+}
+
+# Apply a backlog; returns how many transactions the subscriber made of it.
+sub apply_backlog
+{
+	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+	query_all(
+		[ $pub, $sub ],
+		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"
+	);
+	finish(
+		start_pgbench(
+			$pub, \%load,
+			'-c' => 4,
+			'-t' => $transactions / 4,
+			'--random-seed=1'));
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+	wait_for_apply($pub, $sub, 'sub');
+	flush($_) foreach $pub, $sub;
+	my $commits = decode_commits($pub, 'history');
+	my $applied = decode_commits($sub, 'history');
+	query_all([ $pub, $sub ], "SELECT pg_drop_replication_slot('history')");
+	is(first_difference($commits, $applied),
+		undef, 'each is a run of whole transactions, in order');
+	return scalar @$applied;
+}
+
+cmp_ok(
+	apply_backlog(), '<',
+	$transactions / 2,
+	'transactions of a backlog share commits');
+
+set_conf($sub, 'weft.commit_group_size' => 1);
+is(apply_backlog(), $transactions, 'with groups of one, none does');
+
+set_conf($sub, 'weft.commit_group_size' => 16);
+$sub->append_conf('postgresql.conf', 'track_commit_timestamp = on');
+$sub->restart;
+is(apply_backlog(), $transactions, 'nor where commit times are kept');
+
+$sub->append_conf('postgresql.conf', 'track_commit_timestamp = off');
+$sub->restart;
+
+# An error amid a group is that of its transaction alone: all before it are
+# committed, and it is named.
+query($sub, 'ALTER TABLE t ADD CHECK (v <> 13)');
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+my $before = query($pub, 'SELECT count(*) FROM t');
+query($pub, 'INSERT INTO t (v) VALUES (2)') for 1 .. 20;
+query($pub, 'INSERT INTO t (v) VALUES (13)');
+query($pub, 'INSERT INTO t (v) VALUES (3)') for 1 .. 20;
+my $log = -s $sub->logfile;
+query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+$sub->wait_for_log(qr/violates check constraint/, $log);
+poll($sub, "SELECT count(*) = $before + 20 FROM t");
+like(
+	slurp_file($sub->logfile, $log),
+	qr/CONTEXT:  processing remote data for replication origin "pg_\d+" during message type "INSERT" for replication target relation "public.t"/,
+	'an error amid a group is reported in the words of the server');
+is(query($sub, 'SELECT count(*) FROM t WHERE v = 3'),
+	0, 'and nothing behind it is applied');
+query($sub, 'ALTER TABLE t DROP CONSTRAINT t_v_check');
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['t'], 'what was in its way is removed');
+
+# What a change depends on may be of its own group in one respect, and of an
+# earlier transaction that is not applied yet in another: here the old row comes
+# from the first, which is kept from making it, the new one's place from a group.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE kept (id int PRIMARY KEY, v int);
+CREATE TABLE rows (v int);
+ALTER TABLE rows REPLICA IDENTITY FULL;
+EOS
+query($pub, <<'EOS');
+INSERT INTO kept VALUES (1, 0);
+INSERT INTO rows VALUES (1), (20);
+ALTER PUBLICATION pub ADD TABLE kept, rows;
+EOS
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 2)');
+wait_for_apply($pub, $sub, 'sub');
+my $local = open_session($sub);
+$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
+query($pub,
+	'BEGIN; UPDATE kept SET v = 1; UPDATE rows SET v = 2 WHERE v = 1; COMMIT'
+);
+poll($sub,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
+);
+
+# The rest has to arrive at once to become a group.
+my $leader = leader_pid($sub, 'sub');
+kill 'STOP', $leader;
+query($pub, 'DELETE FROM rows WHERE v = 20');
+query($pub, 'UPDATE rows SET v = 20 WHERE v = 2');
+query($pub, 'INSERT INTO other VALUES (0)') for 1 .. 12;
+flush($pub);
+poll($pub,
+	'SELECT bool_and(sent_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication'
+);
+kill 'CONT', $leader;
+poll($sub,
+	"SELECT count(*) = 1 FROM weft.stat_writer WHERE state LIKE 'waiting for %'"
+);
+$local->query_safe('COMMIT');
+$local->quit;
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, [qw(kept rows other)],
+	'a group waits for what is not its own');
+query_all([ $pub, $sub ], 'TRUNCATE other');
+wait_for_apply($pub, $sub, 'sub');
+
+# A trigger is made while transactions are in flight: each time that it fires, it
+# sees what was committed before on the publisher, and no more.
+query($sub, <<'EOS');
+CREATE TABLE seen (id bigint, others bigint);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.seen SELECT NEW.id, count(*) FROM public.other;
+	RETURN NULL;
+END $$;
+EOS
+query_all([ $pub, $sub ],
+	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
+%load = (
+	"INSERT INTO t (v) VALUES (1);\n" => 1,
+	"INSERT INTO other VALUES (1);\n" => 3);
+my $running =
+  start_pgbench($pub, \%load, '-c' => 4, '-t' => 2000, '--random-seed=2');
+poll($sub, 'SELECT count(*) > 500 FROM other');
+query($sub,
+	'CREATE TRIGGER note AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION note(); ALTER TABLE t ENABLE ALWAYS TRIGGER note'
+);
+finish($running);
+wait_for_apply($pub, $sub, 'sub');
+flush($pub);
+
+my ($others, %expected, @wrong) = (0);
+foreach my $line (map { split /\n/, $_->{text} }
+	@{ decode_commits($pub, 'history') })
+{
+	$others++ if $line =~ /^table public.other: INSERT/;
+	$expected{$1} = $others
+	  if $line =~ /^table public.t: INSERT: id\[bigint\]:(\d+)/;
+}
+my @seen = split /\n/, query($sub, 'SELECT id, others FROM seen');
+foreach (@seen)
+{
+	my ($id, $count) = split /\|/;
+	push @wrong, "row $id: $count instead of $expected{$id}"
+	  if $count != $expected{$id};
+}
+cmp_ok(scalar @seen, '>', 100, 'the trigger has fired');
+is("@wrong", '', 'and has seen what was committed before');
+same_tables($pub, $sub, [qw(t other)], 'all is applied');
+
+done_testing();
