@@ -134,9 +134,17 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	*deep = wide || relation->floor >= result ||
 		(change->old_kind != 0 && change->type == LOGICAL_REP_MSG_UPDATE);
 	result = Max(result, relation->floor);
-	result = Max(result, wide ? relation->last_any : relation->last_wide);
+	if (relation->last_any != seq)
+	{
+		relation->last_other = relation->last_any;
+		relation->last_any = seq;
+	}
 	if (wide)
+	{
 		relation->last_wide = seq;
-	relation->last_any = seq;
-	return result == seq ? 0 : result;
+		return Max(result, relation->last_other);
+	}
+
+	/* A wide change of our own has waited for all that this could wait for. */
+	return relation->last_wide == seq ? 0 : Max(result, relation->last_wide);
 }

@@ -159,6 +159,7 @@ relations_message(const char *message, int length)
 			pfree(relation->keys);
 		}
 		relation->last_any = 0;
+		relation->last_other = 0;
 		relation->last_wide = 0;
 		relation->message = MemoryContextAlloc(leader.context, length);
 		memcpy(relation->message, message, length);
@@ -252,6 +253,7 @@ relations_broadcast_all(void)
 		broadcast_append(&leader.broadcast, relation->message, relation->message_length);
 		relation->floor = 0;
 		relation->last_any = 0;
+		relation->last_other = 0;
 		relation->last_wide = 0;
 	}
 }

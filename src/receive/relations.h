@@ -40,6 +40,7 @@ typedef struct LeaderRelation
 	 */
 	uint64		last_wide;
 	uint64		last_any;
+	uint64		last_other;		/* with any change, before last_any */
 
 	RelationClass class;
 	Oid			localreloid;	/* as of the time it was classified */

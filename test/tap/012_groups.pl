@@ -142,6 +142,34 @@ $local->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, [qw(kept rows other)],
 	'a group waits for what is not its own');
+
+# A transaction that has changed a table already, and then changes a row of which
+# not all is sent: it still depends on whoever made the row.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE long_rows (v int, body text);
+ALTER TABLE long_rows REPLICA IDENTITY FULL;
+ALTER TABLE long_rows ALTER body SET STORAGE EXTERNAL;
+EOS
+query($pub, 'ALTER PUBLICATION pub ADD TABLE long_rows');
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+query($pub, "INSERT INTO long_rows VALUES (1, 'short')");
+wait_for_apply($pub, $sub, 'sub');
+$local = open_session($sub);
+$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
+query($pub,
+	"BEGIN; UPDATE kept SET v = 2; INSERT INTO long_rows VALUES (2, repeat('x', 5000)); COMMIT"
+);
+query($pub,
+	"BEGIN; INSERT INTO long_rows VALUES (9, 'short'); UPDATE long_rows SET v = 3 WHERE v = 2; COMMIT"
+);
+poll($sub,
+	"SELECT count(*) = 1 FROM weft.stat_writer WHERE state LIKE 'waiting for %'"
+);
+$local->query_safe('COMMIT');
+$local->quit;
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, [qw(kept long_rows)],
+	'a change depends on others than its own transaction');
 query_all([ $pub, $sub ], 'TRUNCATE other');
 wait_for_apply($pub, $sub, 'sub');
 
