@@ -203,16 +203,17 @@ wait_oldest(void)
 	return result;
 }
 
-/* Waits until what a record depends on is committed, or applied by us. */
+/*
+ * Waits until an earlier transaction, and so all before it, is committed.  What
+ * is in our own group has been applied; but the number does not tell what else
+ * there is to wait for, so it is everything before the group.
+ */
 static bool
-wait_dependency(const RingRecordHeader *header)
+wait_dependency(uint64 seq)
 {
-	uint64		seq = header->number;
 	bool		result;
 
-	/* What is in our own group has been applied. */
-	if (seq >= writer.first)
-		seq = header->flags & RING_DEEP ? writer.first - 1 : 0;
+	seq = Min(seq, writer.first - 1);
 	if (seq <= ring_committed(writer.ring))
 	{
 		pg_read_barrier();
@@ -306,7 +307,7 @@ apply_record(const RingRecordHeader *header, const char *payload)
 		return true;
 	}
 
-	if (!wait_dependency(header))
+	if (!wait_dependency(header->number))
 		return false;
 
 	if (writer.message.len > 0 || (header->flags & RING_MORE))

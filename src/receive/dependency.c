@@ -9,11 +9,10 @@
  * lost, for a newer seq stands for all older ones: transactions commit in
  * order.  So there is nothing to clean up and nothing to allocate.
  *
- * A writer that applies several transactions before it commits does not wait for
- * its own ones.  Then a newer seq stands for the older ones only if it has
- * waited for them itself: as it has if both touched the same entry.  Where a
- * change depends on several entries, or on a whole table, it is "deep", and such
- * a writer waits for all transactions that are not its own.
+ * A writer that applies several transactions before it commits cannot wait for
+ * its own ones.  If what is found is one of these, it waits for all that are not
+ * its own instead: a newer seq stands for the older ones only as a position in
+ * the commit order.
  *
  * With replica identity full the key is the whole row.  If a value was not
  * sent because it is unchanged (TOAST), the row cannot be found again by its
@@ -85,12 +84,12 @@ hash_tuple(LeaderRelation *relation, WireCursor *cursor, uint64 *hash, bool *wid
 
 /*
  * Returns the seq that a change depends on, or 0, and notes the change as one
- * of transaction seq; sets *deep.  Reads the whole change; if that is damaged,
- * *problem says how.
+ * of transaction seq.  Reads the whole change; if that is damaged, *problem
+ * says how.
  */
 uint64
 dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
-					 bool *deep, const char **problem)
+					 const char **problem)
 {
 	uint64		result = 0;
 	uint64		hash;
@@ -131,8 +130,6 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 		return 0;
 	}
 
-	*deep = wide || relation->floor >= result ||
-		(change->old_kind != 0 && change->type == LOGICAL_REP_MSG_UPDATE);
 	result = Max(result, relation->floor);
 	if (relation->last_any != seq)
 	{

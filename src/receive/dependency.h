@@ -10,6 +10,6 @@
 
 extern void dependency_reset(void);
 extern uint64 dependency_of_change(LeaderRelation *relation, WireChange *change,
-								   uint64 seq, bool *deep, const char **problem);
+								   uint64 seq, const char **problem);
 
 #endif							/* WEFT_DEPENDENCY_H */

@@ -110,7 +110,6 @@ dispatch_change(const char *message, int length)
 	const char *problem;
 	uint64		depends_on;
 	uint16		flags = 0;
-	bool		deep = false;
 
 	problem = wire_read_change(message, length, false, &change);
 	if (problem)
@@ -119,16 +118,14 @@ dispatch_change(const char *message, int length)
 	if (relation == NULL)
 		leader_damage(message, "the relation is unknown");
 
-	depends_on = dependency_of_change(relation, &change, leader.producer.seq, &deep, &problem);
+	depends_on = dependency_of_change(relation, &change, leader.producer.seq, &problem);
 	if (problem)
 		leader_damage(message, problem);
-	if (deep)
-		flags |= RING_DEEP;
 
 	if (relations_class(relation) == RELATION_EXCLUSIVE)
 	{
 		dispatch_barrier();
-		flags |= RING_EXCLUSIVE;
+		flags = RING_EXCLUSIVE;
 	}
 	dispatch_record(RING_MESSAGE, flags, depends_on, message, length);
 }

@@ -37,13 +37,6 @@ typedef enum RingRecordKind
  */
 #define RING_EXCLUSIVE	0x0002
 
-/*
- * What this depends on is more than "number" has itself waited for: whoever need
- * not wait for that, because it is in the same group, must wait for all that is
- * before the group.
- */
-#define RING_DEEP		0x0004
-
 typedef struct RingRecordHeader
 {
 	uint32		length;			/* of the payload */
