@@ -136,7 +136,18 @@ sub kill_server
 sub kill_process
 {
 	my ($pid) = @_;
-	kill(9, $pid) == 1 or note("process $pid was gone already");
+	my $log = -s $sub->logfile;
+
+	# Until the postmaster has noticed, it still lets sessions in.
+	if (kill(9, $pid) == 1)
+	{
+		$sub->wait_for_log(qr/terminating any other active server processes/,
+			$log);
+	}
+	else
+	{
+		note("process $pid was gone already");
+	}
 	return;
 }
 
