@@ -35,9 +35,12 @@ typedef struct WriterShared
 	pg_atomic_uint32 pid;
 	pg_atomic_uint32 activity;	/* a WriterActivity */
 
-	/* Position in the commit order of the current or last transaction. */
+	/*
+	 * Position in the commit order of the current or last transaction, the
+	 * first one if several share a commit.
+	 */
 	pg_atomic_uint64 seq;
-	pg_atomic_uint64 remote_lsn;	/* and its end on the publisher */
+	pg_atomic_uint64 remote_lsn;	/* end of what was committed last, there */
 
 	/* Counted since the leader started. */
 	pg_atomic_uint64 transactions;

@@ -20,6 +20,13 @@
 /* Marks a column of the replica identity in a RELATION message. */
 #define WIRE_KEY_COLUMN 0x01
 
+/*
+ * What stands in front of a message in the streaming protocol: 'w', start of the
+ * data, end of WAL, time of sending.
+ */
+#define DATA_TIME_OFFSET (1 + 8 + 8)
+#define DATA_HEADER_LENGTH (DATA_TIME_OFFSET + 8)
+
 typedef struct WireCursor
 {
 	const char *next;

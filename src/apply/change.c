@@ -153,9 +153,9 @@ change_init(void)
 	info.keysize = sizeof(LogicalRepRelId);
 	info.entrysize = sizeof(RelationMessage);
 	info.hcxt = ApplyContext;
-	fast_init();
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	fast_init();
 #if HAVE_APPLY_CONFLICTS
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;

@@ -17,16 +17,20 @@
 #include "replication/logicalproto.h"
 #include "utils/snapshot.h"
 
+typedef struct FastInput
+{
+	FmgrInfo	function;		/* fn_oid is invalid until it is needed */
+	Oid			param;
+} FastInput;
+
 /* How the values of a local column are made of what is sent. */
 typedef struct FastColumn
 {
 	int			local;			/* its index in the local table, from 0 */
 	Oid			type;
 	int32		typmod;
-	Oid			text_param;
-	Oid			binary_param;
-	FmgrInfo	text_input;		/* fn_oid is invalid until it is needed */
-	FmgrInfo	binary_input;
+	FastInput	text_input;
+	FastInput	binary_input;
 } FastColumn;
 
 /* A remote relation, as far as the fast path needs it. */
@@ -61,15 +65,12 @@ typedef struct FastRelation
 	SnapshotData dirty;			/* that of the scan */
 	TupleTableSlot *found;		/* the row that was looked for */
 	TupleTableSlot *row;		/* the row to be stored */
-	bool		allowed_insert; /* privileges were checked */
-	bool		allowed_update;
-	bool		allowed_delete;
+	AclMode		allowed;		/* privileges that were checked */
 } FastRelation;
 
 /* fast_relation.c */
 extern FastRelation *fast_open(LogicalRepRelId relid);
-extern FmgrInfo *fast_text_input(FastRelation *relation, FastColumn *column);
-extern FmgrInfo *fast_binary_input(FastRelation *relation, FastColumn *column);
+extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
 
 /* For the other files of apply/. */

@@ -21,14 +21,11 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
-#include "catalog/pg_class.h"
 #include "compat.h"
-#include "executor/executor.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
@@ -111,11 +108,11 @@ fast_after_abort(void)
 
 /* Checks privileges, the first time the change's kind meets the open table. */
 static void
-check_privileges(FastRelation *relation, CmdType command, AclMode mode, bool *allowed)
+check_privileges(FastRelation *relation, CmdType command, AclMode mode)
 {
 	Oid			relid = RelationGetRelid(relation->rel);
 
-	if (*allowed)
+	if (relation->allowed & mode)
 		return;
 	if (pg_class_aclcheck(relid, GetUserId(), mode) != ACLCHECK_OK ||
 		check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
@@ -123,7 +120,7 @@ check_privileges(FastRelation *relation, CmdType command, AclMode mode, bool *al
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg_internal("the general path reports what is not allowed")));
 	CheckCmdReplicaIdentity(relation->rel, command);
-	*allowed = true;
+	relation->allowed |= mode;
 }
 
 /*
@@ -148,20 +145,20 @@ make_value(FastRelation *relation, FastColumn *column, WireColumn *sent,
 
 	if (sent->status == LOGICALREP_COLUMN_BINARY)
 	{
-		FmgrInfo   *input = fast_binary_input(relation, column);
+		FastInput  *input = fast_input(relation, column, true);
 		StringInfoData buffer;
 
 		initStringInfoFromString(&buffer, copy, sent->length);
-		*value = ReceiveFunctionCall(input, &buffer, column->binary_param, column->typmod);
+		*value = ReceiveFunctionCall(&input->function, &buffer, input->param, column->typmod);
 		return buffer.cursor == buffer.len;
 	}
 	if (sent->status == LOGICALREP_COLUMN_TEXT)
 	{
-		FmgrInfo   *input = fast_text_input(relation, column);
+		FastInput  *input = fast_input(relation, column, false);
 
 		if (!pg_verify_mbstr(GetDatabaseEncoding(), copy, sent->length, true))
 			return false;
-		*value = InputFunctionCall(input, copy, column->text_param, column->typmod);
+		*value = InputFunctionCall(&input->function, copy, input->param, column->typmod);
 		return true;
 	}
 	return false;
@@ -308,7 +305,7 @@ insert_row(FastRelation *relation, WireChange *change)
 
 	if (relation->insert_reason)
 		return false;
-	check_privileges(relation, CMD_INSERT, ACL_INSERT, &relation->allowed_insert);
+	check_privileges(relation, CMD_INSERT, ACL_INSERT);
 
 	memset(row->tts_isnull, true, row->tts_tupleDescriptor->natts * sizeof(bool));
 	memset(row->tts_values, 0, row->tts_tupleDescriptor->natts * sizeof(Datum));
@@ -336,7 +333,7 @@ update_row(FastRelation *relation, WireChange *change)
 
 	if (relation->key_reason || !read_key(relation, change->tuples))
 		return false;
-	check_privileges(relation, CMD_UPDATE, ACL_UPDATE, &relation->allowed_update);
+	check_privileges(relation, CMD_UPDATE, ACL_UPDATE);
 	if (!find_row(relation))
 		return false;
 
@@ -368,7 +365,7 @@ delete_row(FastRelation *relation, WireChange *change)
 
 	if (relation->key_reason || !read_key(relation, change->tuples))
 		return false;
-	check_privileges(relation, CMD_DELETE, ACL_DELETE, &relation->allowed_delete);
+	check_privileges(relation, CMD_DELETE, ACL_DELETE);
 	return find_row(relation) &&
 		table_tuple_delete(relation->rel, &relation->found->tts_tid,
 						   GetCurrentCommandId(true), GetActiveSnapshot(),

@@ -20,29 +20,23 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_subscription_rel.h"
-#include "catalog/pg_trigger.h"
-#include "commands/trigger.h"
-#include "miscadmin.h"
+#include "local_table.h"
 #include "nodes/makefuncs.h"
-#include "optimizer/optimizer.h"
 #include "parser/parse_relation.h"
 #include "replication/logicalrelation.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
-#include "utils/acl.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 static HTAB *relations;
 static dlist_head open_relations = DLIST_STATIC_INIT(open_relations);
@@ -87,18 +81,6 @@ fast_relation_changed(LogicalRepRelId relid)
 }
 
 static bool
-has_firing_trigger(Relation rel)
-{
-	TriggerDesc *triggers = rel->trigdesc;
-
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
-		if (triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS ||
-			triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA)
-			return true;
-	return false;
-}
-
-static bool
 has_generated_column(Relation rel)
 {
 	for (int i = 0; i < RelationGetNumberOfAttributes(rel); i++)
@@ -109,13 +91,13 @@ has_generated_column(Relation rel)
 
 /* Returns why the table as a whole takes the general path, or NULL. */
 static const char *
-classify(LogicalRepRelMapEntry *entry, Relation rel)
+classify(LogicalRepRelMapEntry *entry, Relation rel, bool fires_triggers)
 {
 	if (entry->state != SUBREL_STATE_READY)
 		return "the table is being synchronized";
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		return "the table is partitioned or not an ordinary one";
-	if (has_firing_trigger(rel))
+	if (fires_triggers)
 		return "a trigger fires on a replica";
 	if (has_generated_column(rel))
 		return "there is a generated column";
@@ -212,8 +194,8 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 
 	/* An invalidation that arrives meanwhile takes this back. */
 	relation->valid = true;
-	relation->reason = classify(entry, rel);
-	relation->fires_triggers = has_firing_trigger(rel);
+	relation->fires_triggers = local_table_fires_triggers(rel);
+	relation->reason = classify(entry, rel, relation->fires_triggers);
 	if (relation->reason == NULL)
 	{
 		old = MemoryContextSwitchTo(relation->context);
@@ -254,7 +236,7 @@ open_table(FastRelation *relation, Relation rel)
 	relation->found = table_slot_create(rel, &estate->es_tupleTable);
 	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
 	relation->scan = NULL;
-	relation->allowed_insert = relation->allowed_update = relation->allowed_delete = false;
+	relation->allowed = ACL_NO_RIGHTS;
 	dlist_push_tail(&open_relations, &relation->open_node);
 	MemoryContextSwitchTo(old);
 }
@@ -343,30 +325,24 @@ fast_forget_open(void)
 	dlist_init(&open_relations);
 }
 
-/* Returns the input function for values that are sent as text. */
-FmgrInfo *
-fast_text_input(FastRelation *relation, FastColumn *column)
+/*
+ * Returns how values of a column are made of what is sent, as text or in binary
+ * form; looked up when it is needed first.
+ */
+FastInput *
+fast_input(FastRelation *relation, FastColumn *column, bool binary)
 {
-	if (!OidIsValid(column->text_input.fn_oid))
+	FastInput  *input = binary ? &column->binary_input : &column->text_input;
+
+	if (!OidIsValid(input->function.fn_oid))
 	{
 		Oid			function;
 
-		getTypeInputInfo(column->type, &function, &column->text_param);
-		fmgr_info_cxt(function, &column->text_input, relation->context);
+		if (binary)
+			getTypeBinaryInputInfo(column->type, &function, &input->param);
+		else
+			getTypeInputInfo(column->type, &function, &input->param);
+		fmgr_info_cxt(function, &input->function, relation->context);
 	}
-	return &column->text_input;
-}
-
-/* Returns the input function for values that are sent in binary form. */
-FmgrInfo *
-fast_binary_input(FastRelation *relation, FastColumn *column)
-{
-	if (!OidIsValid(column->binary_input.fn_oid))
-	{
-		Oid			function;
-
-		getTypeBinaryInputInfo(column->type, &function, &column->binary_param);
-		fmgr_info_cxt(function, &column->binary_input, relation->context);
-	}
-	return &column->binary_input;
+	return input;
 }

@@ -2,7 +2,7 @@
  * plugin.c
  *	  The output plugin "weft": pgoutput, with its messages sent in batches.
  *
- * All callbacks are pgoutput's own.  If the subscriber asks for batches, the two
+ * All callbacks are pgoutput's own.  If the subscriber asks for batches, the
  * functions that pgoutput's output goes through are replaced: messages are
  * gathered, and sent together at the end of a transaction.  Without that option
  * everything is as pgoutput makes it.
@@ -39,15 +39,13 @@
 #include "replication/output_plugin.h"
 #include "replication/walsender.h"
 #include "utils/builtins.h"
+#include "wire.h"
 
 /* A batch is sent when it is as large as this. */
 #define BATCH_BYTES (64 * 1024)
 
 /* Transactions are held back while so much WAL is waiting to be decoded. */
 #define FAR_BEHIND (64 * 1024)
-
-/* 'w', start of the data, end of WAL, time. */
-#define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
 
 PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
 

@@ -7,9 +7,6 @@
 #include "publish/batch.h"
 #include "receive/leader.h"
 
-/* Where a message has its time of sending, after its type and two positions. */
-#define TIME_OFFSET (1 + 8 + 8)
-
 /*
  * Is this message a batch?  Then batch_next() gives what is in it.
  */
@@ -56,6 +53,6 @@ batch_next(char **message)
 
 	/* It was sent when the batch was. */
 	*message = unconstify(char *, data);
-	memcpy(*message + TIME_OFFSET, &time, sizeof(time));
+	memcpy(*message + DATA_TIME_OFFSET, &time, sizeof(time));
 	return length;
 }

@@ -79,30 +79,26 @@ publisher_offers_plugin(WalReceiverConn *conn)
 	return values != NULL && values[0] != NULL && strcmp(values[0], "true") == 0;
 }
 
-static char *
+/* Creates a slot with our plugin and without a snapshot; false if it fails. */
+static bool
 create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
-				 bool failover, CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+				 bool failover, XLogRecPtr *lsn)
 {
-	static const char *const snapshots[] = {
-		[CRS_EXPORT_SNAPSHOT] = "export",
-		[CRS_NOEXPORT_SNAPSHOT] = "nothing",
-		[CRS_USE_SNAPSHOT] = "use",
-	};
 	StringInfoData command;
 	char	  **values;
 
 	initStringInfo(&command);
-	appendStringInfo(&command, "CREATE_REPLICATION_SLOT %s LOGICAL weft (%s%sSNAPSHOT '%s')",
+	appendStringInfo(&command, "CREATE_REPLICATION_SLOT %s LOGICAL weft (%s%sSNAPSHOT 'nothing')",
 					 quote_identifier(slotname), two_phase ? "TWO_PHASE, " : "",
-					 failover ? "FAILOVER, " : "", snapshots[snapshot_action]);
+					 failover ? "FAILOVER, " : "");
 
 	/* name, consistent point, snapshot, plugin */
 	values = query_row(conn, command.data, 4);
 	if (values == NULL || values[1] == NULL)
-		return NULL;
+		return false;
 	if (lsn)
 		*lsn = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[1])));
-	return values[2] ? values[2] : pstrdup("");
+	return true;
 }
 
 /*
@@ -117,7 +113,7 @@ connection_create_slot(WalReceiverConn *conn, const char *slotname,
 	/* A slot without exported snapshot: that of a subscription. */
 	if (!temporary && snapshot_action == CRS_NOEXPORT_SNAPSHOT &&
 		publisher_offers_plugin(conn) &&
-		create_weft_slot(conn, slotname, two_phase, failover, snapshot_action, lsn) != NULL)
+		create_weft_slot(conn, slotname, two_phase, failover, lsn))
 		return NULL;
 
 	return (seam_native->walrcv_create_slot) (conn, slotname, temporary, two_phase,

@@ -35,8 +35,9 @@
  * Waiting: the leader waits for the socket, for space in the ring, and for
  * transactions to commit; each time also for its latch, which writers and
  * signals set.  In full flow it takes a nap instead of waiting for the socket.
- * Before any pause it sees to it that somebody takes what is in the ring.  It never waits for a lock on a table (relations.c), and not
- * for a user.  Writers wait for the leader only to get more of a transaction.
+ * Before any pause it sees to it that somebody takes what is in the ring.  It
+ * never waits for a lock on a table (relations.c), and not for a user.  Writers
+ * wait for the leader only to get more of a transaction.
  *
  * If we die, all writers end (writers.c), and the next leader asks for
  * everything behind the origin's position again.  The writers commit in order,

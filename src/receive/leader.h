@@ -17,9 +17,6 @@
 #include "utils/hsearch.h"
 #include "wire.h"
 
-/* 'w', start of the data, end of WAL, time; then the message itself. */
-#define DATA_HEADER_LENGTH (1 + 8 + 8 + 8)
-
 /* Where in the publisher's stream we are. */
 typedef enum StreamPosition
 {
@@ -59,7 +56,6 @@ typedef struct Leader
 	uint64		collected;		/* all up to this seq is in our accounts */
 
 	int			begun_since_pause;	/* transactions */
-	int			tuned_group_size;	/* the settings of tuning.c are for this */
 
 	/* No transaction may be begun before this seq is committed. */
 	uint64		barrier;

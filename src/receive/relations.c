@@ -24,9 +24,8 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
-#include "catalog/pg_trigger.h"
-#include "commands/trigger.h"
 #include "common/hashfn.h"
+#include "local_table.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "receive/leader.h"
@@ -258,18 +257,6 @@ relations_broadcast_all(void)
 	}
 }
 
-static bool
-has_firing_trigger(Relation rel)
-{
-	TriggerDesc *triggers = rel->trigdesc;
-
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
-		if (triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS ||
-			triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA)
-			return true;
-	return false;
-}
-
 /* Is there a column that the publisher does not fill, with a volatile default? */
 static bool
 has_volatile_default(LeaderRelation *relation, Relation rel)
@@ -321,7 +308,7 @@ classify_local(LeaderRelation *relation, Oid relid, bool *known)
 		*known = false;
 		return RELATION_EXCLUSIVE;
 	}
-	if (has_firing_trigger(rel) || has_volatile_default(relation, rel))
+	if (local_table_fires_triggers(rel) || has_volatile_default(relation, rel))
 		result = RELATION_EXCLUSIVE;
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 		relation->partitioned = true;

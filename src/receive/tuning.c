@@ -37,6 +37,7 @@ typedef struct Setting
 
 static Setting settings[3];
 static int	num_settings;
+static int	configured;			/* weft.commit_group_size that they are for */
 static int	current;
 static int	best;
 static int	measures_left;		/* with the best one, before others are tried */
@@ -98,7 +99,7 @@ tuning_reset(void)
 	add(leader.num_writers, 1);
 	best = 0;
 	measures_left = 0;
-	leader.tuned_group_size = weft_commit_group_size;
+	configured = weft_commit_group_size;
 	use(0);
 }
 
@@ -146,7 +147,7 @@ tuning_step(void)
 	TimestampTz now = GetCurrentTimestamp();
 	uint64		committed = ring_committed(leader.producer.ring);
 
-	if (leader.tuned_group_size != weft_commit_group_size)
+	if (configured != weft_commit_group_size)
 		tuning_reset();
 	if (!in_flow)
 	{

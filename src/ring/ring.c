@@ -80,7 +80,7 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	pg_atomic_init_u64(&ring->committed.value, 0);
 	pg_atomic_init_u64(&ring->idle_writers.value, 0);
 	pg_atomic_init_u32(&ring->run_limit, 1);
-	pg_atomic_init_u32(&ring->active_writers, WEFT_MAX_WRITERS);
+	pg_atomic_init_u32(&ring->active_writers, num_writers);
 	pg_atomic_init_u32(&ring->stop, 0);
 	pg_atomic_init_u64(&ring->leader_awaits, 0);
 	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
@@ -268,7 +268,7 @@ ring_backlog(Ring *ring)
 uint64
 ring_take(Ring *ring, int writer, int *count)
 {
-	int			active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
+	int			active = pg_atomic_read_u32(&ring->active_writers);
 	int			limit = pg_atomic_read_u32(&ring->run_limit);
 	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
 	uint64		run;

@@ -104,7 +104,8 @@ typedef struct Ring
 
 	/*
 	 * Set by the leader (receive/tuning.c): how many transactions a writer
-	 * takes at a time if there are enough, and how many writers take any.
+	 * takes at a time if there are enough, and how many writers, those with
+	 * the lowest numbers, take any.
 	 */
 	pg_atomic_uint32 run_limit;
 	pg_atomic_uint32 active_writers;

@@ -115,15 +115,13 @@ void
 ring_wake_for_backlog(Ring *ring)
 {
 	uint64		idle;
-	int			active;
-	int			awake;
+	uint64		awake;
 
 	pg_memory_barrier();
 	if ((idle = idle_writers(ring)) == 0)
 		return;
-	active = Min(pg_atomic_read_u32(&ring->active_writers), ring->num_writers);
-	awake = Max(active - pg_popcount64(idle), 0);
-	if (ring_backlog(ring) > (uint64) awake * pg_atomic_read_u32(&ring->run_limit))
+	awake = pg_atomic_read_u32(&ring->active_writers) - pg_popcount64(idle);
+	if (ring_backlog(ring) > awake * pg_atomic_read_u32(&ring->run_limit))
 		(void) wake_idle_writer(ring);
 }
 

@@ -453,7 +453,7 @@ sub check_snapshots
 $pub = new_publisher(
 	'publisher',
 	conf => 'synchronous_commit = off',
-	stock => scalar(`postgres --version` =~ / 17/));
+	stock => major() == 17);
 $sub = new_subscriber('subscriber');
 my $log_start = -s $sub->logfile;
 

@@ -14,15 +14,17 @@ start_nodes();
 
 # --- partitioned tables ---
 
-feature(
-	'partitioned differently, via the root',
-	publisher => <<EOS,
+my $partitioned = <<EOS;
 CREATE TABLE part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (MINVALUE) TO (60);
 CREATE TABLE part_high PARTITION OF part FOR VALUES FROM (60) TO (150);
 CREATE TABLE part_rest PARTITION OF part DEFAULT;
 INSERT INTO part $fill;
 EOS
+
+feature(
+	'partitioned differently, via the root',
+	publisher => $partitioned,
 	subscriber => <<EOS,
 CREATE TABLE part (v int, id int PRIMARY KEY) PARTITION BY HASH (id);
 CREATE TABLE part_0 PARTITION OF part FOR VALUES WITH (MODULUS 3, REMAINDER 0);
@@ -39,13 +41,7 @@ EOS
 
 feature(
 	'partitioned differently, by leaf',
-	publisher => <<EOS,
-CREATE TABLE part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
-CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (MINVALUE) TO (60);
-CREATE TABLE part_high PARTITION OF part FOR VALUES FROM (60) TO (150);
-CREATE TABLE part_rest PARTITION OF part DEFAULT;
-INSERT INTO part $fill;
-EOS
+	publisher => $partitioned,
 	subscriber => <<EOS,
 CREATE TABLE part_low (id int PRIMARY KEY, v int);
 CREATE TABLE part_high (id int PRIMARY KEY, v int) PARTITION BY HASH (id);

@@ -33,6 +33,19 @@ INSERT INTO journal (v) VALUES (repeat('x', :id));
 COMMIT;
 EOS
 
+# So many transactions of each client.
+sub load
+{
+	my ($transactions, $seed) = @_;
+	finish(
+		start_pgbench(
+			$pub, \%load,
+			'-c' => 4,
+			'-t' => $transactions,
+			"--random-seed=$seed"));
+	return;
+}
+
 sub plugin_of
 {
 	my ($slot) = @_;
@@ -71,12 +84,7 @@ confirmed('an idle subscriber confirms what is not published');
 foreach my $round (1 .. 3)
 {
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	finish(
-		start_pgbench(
-			$pub, \%load,
-			'-c' => 4,
-			'-t' => 1500,
-			"--random-seed=$round"));
+	load(1500, $round);
 	query($pub,
 		"INSERT INTO unpublished SELECT repeat('y', 1000) FROM generate_series(1, 3000)"
 	) if $round > 1;
@@ -91,8 +99,7 @@ foreach my $round (1 .. 3)
 
 # The leader is killed while transactions are held back for it.
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-finish(
-	start_pgbench($pub, \%load, '-c' => 4, '-t' => 5000, '--random-seed=9'));
+load(5000, 9);
 my $start = query($sub, 'SELECT max(id) FROM journal');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 foreach my $kill (1 .. 4)
@@ -130,22 +137,12 @@ foreach my $case (
 
 	$sub->adjust_conf('postgresql.conf', $name, $value);
 	$sub->restart;
-	finish(
-		start_pgbench(
-			$pub, \%load,
-			'-c' => 4,
-			'-t' => 100,
-			'--random-seed=5'));
+	load(100, 5);
 	$pub->wait_for_catchup('sub');
 	same_tables($pub, $sub, \@tables, "$what: the subscription goes on");
 	$sub->adjust_conf('postgresql.conf', $name, $before);
 	$sub->restart;
-	finish(
-		start_pgbench(
-			$pub, \%load,
-			'-c' => 4,
-			'-t' => 100,
-			'--random-seed=6'));
+	load(100, 6);
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, "$what, and back again");
 }

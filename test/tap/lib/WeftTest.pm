@@ -17,7 +17,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
-  weft new_publisher new_subscriber
+  weft major new_publisher new_subscriber
   query query_all open_session set_conf poll
   subscribe wait_for_apply wait_until_up
   leader_pid writer_pids describe
@@ -30,6 +30,13 @@ our @EXPORT = qw(
 sub weft
 {
 	return !$ENV{WEFT_TEST_NATIVE};
+}
+
+# The major version of the server under test.
+sub major
+{
+	my ($major) = `postgres --version` =~ / (\d+)/;
+	return $major;
 }
 
 # What lets subscribers use our output plugin; older minor releases allow any.
