@@ -189,12 +189,13 @@ query_all([ $pub, $sub ],
 	"INSERT INTO t (v) VALUES (1);\n" => 1,
 	"INSERT INTO other VALUES (1);\n" => 3);
 my $running =
-  start_pgbench($pub, \%load, '-c' => 4, '-t' => 2000, '--random-seed=2');
+  start_pgbench($pub, \%load, '-c' => 4, '-T' => 300, '--random-seed=2');
 poll($sub, 'SELECT count(*) > 500 FROM other');
 query($sub,
 	'CREATE TRIGGER note AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION note(); ALTER TABLE t ENABLE ALWAYS TRIGGER note'
 );
-finish($running);
+poll($sub, 'SELECT count(*) > 100 FROM seen');
+stop_load($running);
 wait_for_apply($pub, $sub, 'sub');
 flush($pub);
 
@@ -213,7 +214,6 @@ foreach (@seen)
 	push @wrong, "row $id: $count instead of $expected{$id}"
 	  if $count != $expected{$id};
 }
-cmp_ok(scalar @seen, '>', 100, 'the trigger has fired');
 is("@wrong", '', 'and has seen what was committed before');
 same_tables($pub, $sub, [qw(t other)], 'all is applied');
 
