@@ -70,6 +70,7 @@ typedef struct FastRelation
 
 /* fast_relation.c */
 extern FastRelation *fast_open(LogicalRepRelId relid);
+extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
 
@@ -79,6 +80,7 @@ extern void fast_relation_changed(LogicalRepRelId relid);
 extern void fast_close_all(void);
 
 extern bool fast_apply(const char *message, int length);
+extern bool fast_deferrable(const char *message, int length);
 extern void fast_begin(void);
 extern bool fast_in_progress(void);
 extern void fast_before_commit(void);

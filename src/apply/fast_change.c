@@ -429,3 +429,24 @@ fast_apply(const char *message, int length)
 	in_progress = InvalidOid;
 	return result;
 }
+
+/*
+ * Is the message an INSERT, UPDATE or DELETE of which nothing but a table's own
+ * code takes notice, as far as is known?
+ */
+bool
+fast_deferrable(const char *message, int length)
+{
+	WireChange	change;
+
+	switch (message[0])
+	{
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+			return wire_read_change(message, length, false, &change) == NULL &&
+				fast_known(change.relid, change.type == LOGICAL_REP_MSG_INSERT);
+		default:
+			return false;
+	}
+}

@@ -23,6 +23,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "apply/fast.h"
+#include "apply/order.h"
 #include "apply/writer.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_subscription_rel.h"
@@ -242,16 +243,46 @@ open_table(FastRelation *relation, Relation rel)
 }
 
 /*
- * Triggers see what is committed.  The leader makes such changes run alone, but
- * it may not have known of the trigger yet.
+ * Triggers see what is committed, and what the transaction has done before.  The
+ * leader makes such changes run alone, but it may not have known of the trigger
+ * yet.
  */
 static void
 check_turn(FastRelation *relation)
 {
-	if (relation->fires_triggers && !transaction_is_oldest())
+	if (relation->fires_triggers && (!transaction_is_oldest() || order_pending()))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg_internal("a trigger would fire in a speculative transaction")));
+}
+
+static FastRelation *
+find_relation(LogicalRepRelId relid)
+{
+	static FastRelation *latest = NULL;
+	bool		known;
+
+	/* Entries are never removed, so the pointer stays good. */
+	if (latest == NULL || latest->remote_relid != relid)
+	{
+		latest = hash_search(relations, &relid, HASH_ENTER, &known);
+		if (!known)
+			memset((char *) latest + sizeof(relid), 0, sizeof(FastRelation) - sizeof(relid));
+	}
+	return latest;
+}
+
+/*
+ * Is it known that the relation's changes, either its INSERTs or the others, take
+ * the fast path?
+ */
+bool
+fast_known(LogicalRepRelId relid, bool insert)
+{
+	FastRelation *relation = find_relation(relid);
+
+	return relation->valid && relation->reason == NULL &&
+		(insert ? relation->insert_reason : relation->key_reason) == NULL;
 }
 
 /*
@@ -261,19 +292,9 @@ check_turn(FastRelation *relation)
 FastRelation *
 fast_open(LogicalRepRelId relid)
 {
-	static FastRelation *latest = NULL;
-	FastRelation *relation = latest;
+	FastRelation *relation = find_relation(relid);
 	LogicalRepRelMapEntry *entry;
-	bool		known;
 
-	/* Entries are never removed, so the pointer stays good. */
-	if (relation == NULL || relation->remote_relid != relid)
-	{
-		relation = hash_search(relations, &relid, HASH_ENTER, &known);
-		if (!known)
-			memset((char *) relation + sizeof(relid), 0, sizeof(FastRelation) - sizeof(relid));
-		latest = relation;
-	}
 	if (relation->rel != NULL)
 		return relation;
 	if (relation->valid && relation->reason != NULL)

@@ -44,6 +44,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "apply/fast.h"
+#include "apply/order.h"
 #include "apply/writer.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -184,9 +185,12 @@ transaction_is_oldest(void)
 	return ring_committed(writer.ring) == writer.first - 1;
 }
 
-/* Waits until all earlier transactions are committed. */
-static bool
-wait_oldest(void)
+/*
+ * Waits until all transactions before the group are committed.  Returns false if
+ * somebody needs our locks.
+ */
+bool
+transaction_wait_oldest(void)
 {
 	bool		result;
 
@@ -204,21 +208,16 @@ wait_oldest(void)
 }
 
 /*
- * Waits until an earlier transaction, and so all before it, is committed.  What
- * is in our own group has been applied; but the number does not tell what else
- * there is to wait for, so it is everything before the group.
+ * Waits until an earlier transaction, and so all before it, is committed; for
+ * one of our own group, until all before the group are.  Returns false if
+ * somebody needs our locks.
  */
-static bool
-wait_dependency(uint64 seq)
+bool
+transaction_wait_dependency(uint64 seq)
 {
 	bool		result;
 
 	seq = Min(seq, writer.first - 1);
-	if (seq <= ring_committed(writer.ring))
-	{
-		pg_read_barrier();
-		return true;
-	}
 	pg_atomic_fetch_add_u64(&writer.shared->dependency_waits, 1);
 	set_activity(WRITER_WAITING_FOR_DEPENDENCY);
 	result = ring_wait_committed(&writer.waiter, seq,
@@ -252,7 +251,7 @@ release_space(bool waiting)
 
 	if (read == 0 || (!waiting && read < writer.ring->size / RELEASE_SHARE))
 		return;
-	if (writer.seq != writer.first || !transaction_is_oldest())
+	if (writer.seq != writer.first || order_pending() || !transaction_is_oldest())
 		return;
 	commit_to_transaction();
 
@@ -279,38 +278,48 @@ wait_data(void)
 	return result;
 }
 
-/* Takes in what the leader has broadcast, up to a version. */
-static void
+/*
+ * Takes in what the leader has broadcast, up to a version.  Returns false if that
+ * is too early.
+ */
+static bool
 catch_up(uint64 version)
 {
 	const char *data;
 	Size		length;
 
+	if (writer.broadcast.version < version && order_pending() && !order_settle())
+		return false;
 	while (broadcast_read(&writer.broadcast, version, &data, &length))
 		change_relation(data, length);
+	return true;
 }
 
 /* Applies one record; returns false if it came too early. */
 static bool
 apply_record(const RingRecordHeader *header, const char *payload)
 {
+	bool		whole = writer.message.len == 0 && !(header->flags & RING_MORE);
+
 	if (header->flags & RING_EXCLUSIVE)
 	{
-		if (!wait_oldest())
+		if (!order_settle())
 			return false;
 		commit_to_transaction();
 	}
-
 	if (header->kind == RING_BROADCAST)
+		return catch_up(header->number);
+
+	switch (order_change(header, payload, whole))
 	{
-		catch_up(header->number);
-		return true;
+		case ORDER_TOO_EARLY:
+			return false;
+		case ORDER_DEFERRED:
+			return true;
+		case ORDER_APPLY:
+			break;
 	}
-
-	if (!wait_dependency(header->number))
-		return false;
-
-	if (writer.message.len > 0 || (header->flags & RING_MORE))
+	if (!whole)
 	{
 		appendBinaryStringInfo(&writer.message, payload, header->length);
 		if (header->flags & RING_MORE)
@@ -358,7 +367,8 @@ apply_changes(void)
 	bool		changed = true;
 
 	ring_rewind(&writer.cursor, writer.ring, writer.seq);
-	catch_up(writer.cursor.transaction->broadcast);
+	if (!catch_up(writer.cursor.transaction->broadcast))
+		return false;
 	reset_message();
 
 	while (changed)
@@ -404,6 +414,7 @@ group_ends(void)
 static AttemptResult
 attempt(void)
 {
+	order_begin();
 	for (writer.seq = writer.first;; writer.seq++)
 	{
 		/* What the server's code expects at BEGIN. */
@@ -413,7 +424,7 @@ attempt(void)
 		if (group_ends())
 			break;
 	}
-	if (!wait_oldest())
+	if (!order_settle())
 		return ATTEMPT_MISSPECULATED;
 	commit_transaction();
 	return ATTEMPT_COMMITTED;

@@ -49,6 +49,8 @@ pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 extern void transaction_init(void);
 extern void transaction_apply(uint64 first, int count);
 extern bool transaction_is_oldest(void);
+extern bool transaction_wait_oldest(void);
+extern bool transaction_wait_dependency(uint64 seq);
 
 /* change.c */
 extern void change_init(void);

@@ -10,14 +10,16 @@
  * order.  So there is nothing to clean up and nothing to allocate.
  *
  * A writer that applies several transactions before it commits cannot wait for
- * its own ones.  If what is found is one of these, it waits for all that are not
- * its own instead: a newer seq stands for the older ones only as a position in
- * the commit order.
+ * its own ones.  If what is found is one of these, the writer knows whether it
+ * has applied that, and with it whatever that depended on: all earlier touches of
+ * the same entry of last_seq[].  But a change may touch two entries, and of what
+ * is found there only the newer is told: it stands for the other only as a
+ * position in the commit order.  RING_SEVERAL says so.
  *
  * With replica identity full the key is the whole row.  If a value was not
  * sent because it is unchanged (TOAST), the row cannot be found again by its
  * hash: such a "wide" change depends on all earlier ones of its table, and all
- * later ones depend on it.
+ * later ones depend on it.  It is applied in its place (RING_IN_PLACE).
  */
 #include "postgres.h"
 
@@ -35,14 +37,27 @@ dependency_reset(void)
 	memset(last_seq, 0, sizeof(last_seq));
 }
 
-/* Notes that transaction seq touches a row, and who did before in *result. */
+/* Adds one more that a change depends on. */
 static void
-touch(uint64 hash, uint64 seq, uint64 *result)
+depend_on(Dependency *dependency, uint64 seq)
+{
+	if (seq == 0 || seq == dependency->seq)
+		return;
+	if (dependency->seq != 0)
+		dependency->flags |= RING_SEVERAL;
+	dependency->seq = Max(dependency->seq, seq);
+}
+
+/* Notes that transaction seq touches a row, and who did before in *dependency. */
+static void
+touch(uint64 hash, uint64 seq, Dependency *dependency)
 {
 	uint64	   *entry = &last_seq[hash & (LAST_SEQ_SIZE - 1)];
 
-	if (*entry != seq && *entry > *result)
-		*result = *entry;
+	if (*entry == seq)
+		dependency->flags |= RING_ROW_AGAIN;
+	else
+		depend_on(dependency, *entry);
 	*entry = seq;
 }
 
@@ -82,17 +97,46 @@ hash_tuple(LeaderRelation *relation, WireCursor *cursor, uint64 *hash, bool *wid
 	return cursor->failed ? "the message ends too early" : NULL;
 }
 
+/* Touches the rows of a change; reads it to its end. */
+static const char *
+touch_rows(LeaderRelation *relation, WireChange *change, uint64 seq,
+		   Dependency *dependency, bool *wide)
+{
+	const char *problem;
+	uint64		hash;
+
+	if (change->old_kind != 0)
+	{
+		problem = hash_tuple(relation, &change->tuples, &hash, wide);
+		if (problem)
+			return problem;
+		touch(hash, seq, dependency);
+		if (change->type == LOGICAL_REP_MSG_UPDATE && wire_uint8(&change->tuples) != 'N')
+			return "the new tuple is missing";
+	}
+
+	if (change->type != LOGICAL_REP_MSG_DELETE)
+	{
+		problem = hash_tuple(relation, &change->tuples, &hash, wide);
+		if (problem)
+			return problem;
+		if (relation->num_keys > 0)
+			touch(hash, seq, dependency);
+	}
+	return change->tuples.next == change->tuples.end ? NULL :
+		"there are bytes behind the end of the message";
+}
+
 /*
- * Returns the seq that a change depends on, or 0, and notes the change as one
- * of transaction seq.  Reads the whole change; if that is damaged, *problem
- * says how.
+ * Returns what a change depends on, and notes the change as one of transaction
+ * seq.  Reads the whole change; if that is damaged, *problem says how, else it
+ * is NULL.
  */
-uint64
+Dependency
 dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 					 const char **problem)
 {
-	uint64		result = 0;
-	uint64		hash;
+	Dependency	result = {0};
 	bool		wide;
 
 	/*
@@ -100,37 +144,12 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	 * apart.
 	 */
 	wide = relation->num_keys == 0 && change->type != LOGICAL_REP_MSG_INSERT;
+	*problem = touch_rows(relation, change, seq, &result, &wide);
+	if (*problem)
+		return result;
 
-	if (change->old_kind != 0)
-	{
-		*problem = hash_tuple(relation, &change->tuples, &hash, &wide);
-		if (*problem)
-			return 0;
-		touch(hash, seq, &result);
-		if (change->type == LOGICAL_REP_MSG_UPDATE && wire_uint8(&change->tuples) != 'N')
-		{
-			*problem = "the new tuple is missing";
-			return 0;
-		}
-	}
-
-	if (change->type != LOGICAL_REP_MSG_DELETE)
-	{
-		*problem = hash_tuple(relation, &change->tuples, &hash, &wide);
-		if (*problem)
-			return 0;
-		if (relation->num_keys > 0)
-			touch(hash, seq, &result);
-	}
-
-	*problem = NULL;
-	if (change->tuples.next != change->tuples.end)
-	{
-		*problem = "there are bytes behind the end of the message";
-		return 0;
-	}
-
-	result = Max(result, relation->floor);
+	if (relation->floor > result.seq)
+		depend_on(&result, relation->floor);
 	if (relation->last_any != seq)
 	{
 		relation->last_other = relation->last_any;
@@ -139,9 +158,14 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	if (wide)
 	{
 		relation->last_wide = seq;
-		return Max(result, relation->last_other);
+		depend_on(&result, relation->last_other);
+		result.flags |= RING_SEVERAL | RING_IN_PLACE;
 	}
-
-	/* A wide change of our own has waited for all that this could wait for. */
-	return relation->last_wide == seq ? 0 : Max(result, relation->last_wide);
+	else if (relation->last_wide == seq)
+		/* A wide change of our own has waited for all that this could wait for. */
+		result.seq = 0;
+	else if (relation->last_wide > result.seq)
+		/* And one of another transaction, for all that touched the table before it. */
+		result.seq = relation->last_wide;
+	return result;
 }

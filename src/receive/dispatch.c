@@ -108,8 +108,7 @@ dispatch_change(const char *message, int length)
 	WireChange	change;
 	LeaderRelation *relation;
 	const char *problem;
-	uint64		depends_on;
-	uint16		flags = 0;
+	Dependency	dependency;
 
 	problem = wire_read_change(message, length, false, &change);
 	if (problem)
@@ -118,16 +117,16 @@ dispatch_change(const char *message, int length)
 	if (relation == NULL)
 		leader_damage(message, "the relation is unknown");
 
-	depends_on = dependency_of_change(relation, &change, leader.producer.seq, &problem);
+	dependency = dependency_of_change(relation, &change, leader.producer.seq, &problem);
 	if (problem)
 		leader_damage(message, problem);
 
 	if (relations_class(relation) == RELATION_EXCLUSIVE)
 	{
 		dispatch_barrier();
-		flags = RING_EXCLUSIVE;
+		dependency.flags |= RING_EXCLUSIVE;
 	}
-	dispatch_record(RING_MESSAGE, flags, depends_on, message, length);
+	dispatch_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
 }
 
 /* Appends a TRUNCATE. */

@@ -5,10 +5,11 @@
  * What is best depends on what the machine is short of.  While writers wait for
  * the disk, all of them should, each for a transaction of its own.  While it is
  * processors that are missing, or every transaction needs the rows of the one
- * before, further writers only add the price of waking them, and one writer that
- * commits long groups is fastest.  No figure that could be looked at tells these
- * apart for certain, so while there is a steady flow each way is tried for a
- * moment now and then, and the one that has committed most is used in between.
+ * before, further writers only add the price of waking them, and few writers that
+ * commit long groups are fastest.  No figure that could be looked at tells these
+ * apart for certain, so while there is a steady flow each setting is tried for a
+ * moment, and the one that has committed most is used.  Then its neighbours are
+ * tried again now and then.
  *
  * Outside of a steady flow nothing is measured, and all writers are used: then
  * it is how long a transaction waits that counts.
@@ -35,11 +36,18 @@ typedef struct Setting
 	double		rate;			/* transactions per second when last measured */
 } Setting;
 
-static Setting settings[3];
+/*
+ * Groups with 1, 2, 4 ... up to all writers, then all writers without groups:
+ * what is best is not far from what was.
+ */
+static Setting settings[8];
 static int	num_settings;
+static int	all_grouped;		/* all writers with groups: outside of a flow */
 static int	configured;			/* weft.commit_group_size that they are for */
 static int	current;
 static int	best;
+static int	first_tried;		/* in this trial */
+static int	last_tried;
 static int	measures_left;		/* with the best one, before others are tried */
 static TimestampTz since;		/* of the current setting, or of its measure */
 static uint64 committed_then;
@@ -79,9 +87,7 @@ use(int setting)
 static void
 add(int writers, int run)
 {
-	for (int i = 0; i < num_settings; i++)
-		if (settings[i].writers == writers && settings[i].run == run)
-			return;
+	Assert(num_settings < lengthof(settings));
 	settings[num_settings].writers = writers;
 	settings[num_settings].run = run;
 	settings[num_settings].rate = 0;
@@ -93,14 +99,20 @@ void
 tuning_reset(void)
 {
 	num_settings = 0;
-	/* The first one is used whenever there is no flow. */
+	for (int writers = 1; writers < leader.num_writers; writers *= 2)
+		add(writers, group_size());
+	all_grouped = num_settings;
 	add(leader.num_writers, group_size());
-	add(1, group_size());
-	add(leader.num_writers, 1);
-	best = 0;
-	measures_left = 0;
+	if (group_size() > 1)
+		add(leader.num_writers, 1);
 	configured = weft_commit_group_size;
-	use(0);
+	best = all_grouped;
+	first_tried = 0;
+	last_tried = num_settings - 1;
+	measures_left = 0;
+	current = first_tried;
+	in_flow = false;
+	set(all_grouped);
 }
 
 /* The flow is interrupted: what is being measured is worth nothing. */
@@ -110,7 +122,7 @@ tuning_interrupt(void)
 	if (!in_flow || leader.num_writers == 0)
 		return;
 	in_flow = false;
-	set(0);
+	set(all_grouped);
 }
 
 /* A measure is complete: go on to the next. */
@@ -118,26 +130,28 @@ static void
 measured(double rate)
 {
 	settings[current].rate = rate;
-	if (current != best || measures_left == 0)
+	if (measures_left > 0)
 	{
-		/* The trial of one setting is over. */
-		if (current + 1 < num_settings)
+		if (--measures_left > 0)
 		{
-			measures_left = 0;
-			use(current + 1);
+			since = 0;
 			return;
 		}
-		best = 0;
-		for (int i = 1; i < num_settings; i++)
+		first_tried = Max(best - 1, 0);
+		last_tried = Min(best + 1, num_settings - 1);
+		use(first_tried);
+	}
+	else if (current < last_tried)
+		use(current + 1);
+	else
+	{
+		best = first_tried;
+		for (int i = first_tried + 1; i <= last_tried; i++)
 			if (settings[i].rate > settings[best].rate)
 				best = i;
 		measures_left = MEASURES_BETWEEN_TRIALS;
 		use(best);
 	}
-	else if (--measures_left == 0)
-		use(0);
-	else
-		since = 0;
 }
 
 /* Called now and then while transactions come without a pause. */

@@ -37,13 +37,19 @@ typedef enum RingRecordKind
  */
 #define RING_EXCLUSIVE	0x0002
 
+/* For a RING_MESSAGE with a change; apply/order.c tells what they are good for. */
+#define RING_ROW_AGAIN	0x0004	/* its transaction has touched the row before */
+#define RING_SEVERAL	0x0008	/* it depends on more than "number" says, all of
+								 * it before that in the commit order */
+#define RING_IN_PLACE	0x0010	/* needs all that is before it in its group */
+
 typedef struct RingRecordHeader
 {
 	uint32		length;			/* of the payload */
 	uint16		kind;			/* a RingRecordKind */
 	uint16		flags;
-	uint64		number;			/* RING_MESSAGE: seq that this depends on, or
-								 * 0; RING_BROADCAST: version */
+	uint64		number;			/* RING_MESSAGE: newest seq that this depends
+								 * on, or 0; RING_BROADCAST: version */
 } RingRecordHeader;
 
 StaticAssertDecl(sizeof(RingRecordHeader) == RING_ALIGNMENT,
