@@ -209,7 +209,6 @@ change_apply(char *message, int length)
 			wire_read_begin(message, length, &begin);
 			writer.remote_xid = begin.xid;
 			writer.final_lsn = begin.final_lsn;
-			fast_begin();
 			break;
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:

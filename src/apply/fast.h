@@ -3,8 +3,8 @@
  *	  The fast path: rows of ordinary tables, straight through the table's
  *	  access method.
  *
- * Shared by fast_relation.c and fast_change.c; the other files of apply/ use
- * the functions at the end only.
+ * Shared by fast_relation.c, fast_find.c and fast_change.c; the other files of
+ * apply/ use the functions at the end only.
  */
 #ifndef WEFT_FAST_H
 #define WEFT_FAST_H
@@ -63,6 +63,7 @@ typedef struct FastRelation
 	ResultRelInfo *info;
 	IndexScanDesc scan;			/* NULL until a row is looked for */
 	SnapshotData dirty;			/* that of the scan */
+	uint32		key_hash;		/* of the row that is looked for */
 	TupleTableSlot *found;		/* the row that was looked for */
 	TupleTableSlot *row;		/* the row to be stored */
 	AclMode		allowed;		/* privileges that were checked */
@@ -74,6 +75,10 @@ extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
 
+/* fast_find.c */
+extern bool fast_find(FastRelation *relation);
+extern void fast_forget_places(FastRelation *relation);
+
 /* For the other files of apply/. */
 extern void fast_init(void);
 extern void fast_relation_changed(LogicalRepRelId relid);
@@ -81,7 +86,7 @@ extern void fast_close_all(void);
 
 extern bool fast_apply(const char *message, int length);
 extern bool fast_deferrable(const char *message, int length);
-extern void fast_begin(void);
+extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
 extern void fast_before_commit(void);
 extern LogicalRepRelId fast_after_abort(void);

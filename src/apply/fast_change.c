@@ -15,9 +15,9 @@
  * server's words (transaction.c).  So what is done here has to be right only
  * where it succeeds.
  *
- * There is one snapshot for each remote transaction.  Nothing is looked up with
- * it, but without one the server would not learn which old versions of rows may
- * be pruned, and could not read values out of line.
+ * There is a snapshot in each local transaction.  Nothing is looked up with it,
+ * but without one the server would not learn which old versions of rows may be
+ * pruned, and could not read values out of line.
  */
 #include "postgres.h"
 
@@ -25,6 +25,7 @@
 #include "access/xact.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -42,15 +43,15 @@
 #include "replication/conflict.h"
 #endif
 
-/* Is a snapshot of this remote transaction active? */
+/* Is a snapshot of ours active, and as new as it has to be? */
 static bool snapshot_taken = false;
 
 /* The relation of the change that is being applied here, or InvalidOid. */
 static LogicalRepRelId in_progress = InvalidOid;
 
-/* A remote transaction begins. */
+/* What comes next is to have a new snapshot. */
 void
-fast_begin(void)
+fast_renew_snapshot(void)
 {
 	snapshot_taken = false;
 }
@@ -192,7 +193,7 @@ read_tuple(FastRelation *relation, WireCursor *cursor)
 	return true;
 }
 
-/* Fills the scan keys from a tuple; the cursor is not moved. */
+/* Fills the scan keys, and their hash, from a tuple; the cursor is not moved. */
 static bool
 read_key(FastRelation *relation, WireCursor cursor)
 {
@@ -201,6 +202,7 @@ read_key(FastRelation *relation, WireCursor cursor)
 
 	if (count != relation->num_columns)
 		return false;
+	relation->key_hash = relation->remote_relid;
 	for (int i = 0; i < count; i++)
 	{
 		FastColumn *column = &relation->columns[i];
@@ -217,6 +219,9 @@ read_key(FastRelation *relation, WireCursor cursor)
 			if (!make_value(relation, column, &sent,
 							&relation->keys[key].sk_argument, &isnull) || isnull)
 				return false;
+			relation->key_hash = hash_combine(relation->key_hash,
+											  hash_bytes((const unsigned char *) sent.data,
+														 sent.length));
 			found++;
 		}
 	}
@@ -246,37 +251,11 @@ origin_differs(TupleTableSlot *row)
 #endif
 }
 
-/* Begins the scan for rows of an open table; there may be no index for it. */
-static void
-begin_scan(FastRelation *relation)
-{
-	InitDirtySnapshot(relation->dirty);
-	for (int i = 0; i < relation->info->ri_NumIndices; i++)
-	{
-		Relation	index = relation->info->ri_IndexRelationDescs[i];
-
-		if (RelationGetRelid(index) == relation->index)
-			relation->scan = compat_index_beginscan(relation->rel, index, &relation->dirty,
-													relation->num_keys);
-	}
-}
-
 /* Finds the row with the key in the scan keys, if nobody has it in hands. */
 static bool
 find_row(FastRelation *relation)
 {
-	/* What the scan allocates on its way, it keeps. */
-	MemoryContext old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
-	bool		found = false;
-
-	if (relation->scan == NULL)
-		begin_scan(relation);
-	if (relation->scan != NULL)
-	{
-		index_rescan(relation->scan, relation->keys, relation->num_keys, NULL, 0);
-		found = index_getnext_slot(relation->scan, ForwardScanDirection, relation->found);
-	}
-	MemoryContextSwitchTo(old);
+	bool		found = fast_find(relation);
 
 	/* If we are too early, it may be that the row is not there yet. */
 	if (!found && !writer.final)

@@ -190,6 +190,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(relation->context);
+	fast_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
 

@@ -79,8 +79,8 @@ something_deferred_of(uint64 seq)
 static void
 apply_deferred(void)
 {
-	/* With a snapshot that is new: earlier versions may be pruned by now. */
-	fast_begin();
+	/* What others have committed meanwhile makes old versions of rows prunable. */
+	fast_renew_snapshot();
 	for (int i = 0; i < num_deferred; i++)
 		change_apply(deferred[i].message, deferred[i].length);
 	num_deferred = 0;

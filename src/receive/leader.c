@@ -490,14 +490,17 @@ next_message(void)
 	else if ((length = batch_next(&message)) == 0)
 	{
 		length = (seam_native->walrcv_receive) (leader.conn, &message, &leader.socket);
-		if (length > 0 && batch_open(message, length))
-			return true;
+		if (length > 0)
+		{
+			leader.received_time = GetCurrentTimestamp();
+			leader.ping_sent = false;
+			if (batch_open(message, length))
+				return true;
+		}
 	}
 
 	if (length > 0)
 	{
-		leader.received_time = GetCurrentTimestamp();
-		leader.ping_sent = false;
 		MemoryContextReset(leader.message_context);
 		if (message[0] == 'w')
 			message_data(message, length);

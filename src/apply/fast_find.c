@@ -1,0 +1,135 @@
+/*
+ * fast_find.c
+ *	  The fast path: finds rows by the index of the replica identity.
+ *
+ * To go down an index costs more than to look at a row.  Rows that are changed
+ * again and again are found faster by their place: what the index said the last
+ * time.  The chain of a row's versions that begins there may have ended, or the
+ * place may be another row's by now; so the key is compared, and what is not
+ * found there is looked for by the index.  With the dirty snapshot, no older
+ * version of a row can be taken for it.
+ *
+ * Places belong to the table's storage.  If that is made new or cut off, our
+ * session hears of it before, or just after, it opens the table, and forgets
+ * them; in the moment between, the place may be behind the end of the file, and
+ * the error that this gives is one of the fast path: the transaction is applied
+ * again without it.
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "apply/fast.h"
+#include "compat.h"
+
+/* Places that are remembered; a power of two. */
+#define NUM_PLACES 4096
+
+typedef struct Place
+{
+	LogicalRepRelId relid;
+	uint32		key_hash;
+	ItemPointerData tid;		/* invalid: nothing is known */
+} Place;
+
+static Place places[NUM_PLACES];
+
+/* Forgets where rows of a relation are. */
+void
+fast_forget_places(FastRelation *relation)
+{
+	for (int i = 0; i < NUM_PLACES; i++)
+		if (places[i].relid == relation->remote_relid)
+			ItemPointerSetInvalid(&places[i].tid);
+}
+
+/* Begins the scan for rows of an open table; there may be no index for it. */
+static void
+begin_scan(FastRelation *relation)
+{
+	InitDirtySnapshot(relation->dirty);
+	for (int i = 0; i < relation->info->ri_NumIndices; i++)
+	{
+		Relation	index = relation->info->ri_IndexRelationDescs[i];
+
+		if (RelationGetRelid(index) == relation->index)
+			relation->scan = compat_index_beginscan(relation->rel, index, &relation->dirty,
+													relation->num_keys);
+	}
+}
+
+/* Does the row that was found have the key that is looked for? */
+static bool
+has_key(FastRelation *relation)
+{
+	for (int i = 0; i < relation->num_keys; i++)
+	{
+		ScanKey		key = &relation->keys[i];
+		bool		isnull;
+		Datum		value = slot_getattr(relation->found, relation->key_columns[i] + 1, &isnull);
+
+		if (isnull || !DatumGetBool(FunctionCall2Coll(&key->sk_func, key->sk_collation,
+													  value, key->sk_argument)))
+			return false;
+	}
+	return true;
+}
+
+static bool
+find_at_place(FastRelation *relation, const Place *place)
+{
+	IndexFetchTableData *fetch = relation->scan->xs_heapfetch;
+	ItemPointerData tid = place->tid;
+	bool		call_again = false;
+
+	/* Without this, the page would never be pruned. */
+	table_index_fetch_reset(fetch);
+	return table_index_fetch_tuple(fetch, &tid, &relation->dirty, relation->found,
+								   &call_again, NULL) &&
+		has_key(relation);
+}
+
+static bool
+find_by_index(FastRelation *relation, Place *place)
+{
+	IndexScanDesc scan = relation->scan;
+	ItemPointer tid;
+
+	index_rescan(scan, relation->keys, relation->num_keys, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		Place		here = {relation->remote_relid, relation->key_hash, *tid};
+
+		if (index_fetch_heap(scan, relation->found))
+		{
+			*place = here;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Looks for the row with the key in the relation's scan keys, whose hash is
+ * key_hash.  Returns false if there is none, else it is in the slot "found", and
+ * the dirty snapshot tells who has it in hands.
+ */
+bool
+fast_find(FastRelation *relation)
+{
+	Place	   *place = &places[relation->key_hash & (NUM_PLACES - 1)];
+	MemoryContext old;
+	bool		result = false;
+
+	/* What the scan allocates on its way, it keeps. */
+	old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
+	if (relation->scan == NULL)
+		begin_scan(relation);
+	if (relation->scan != NULL)
+		result = (ItemPointerIsValid(&place->tid) &&
+				  place->relid == relation->remote_relid &&
+				  place->key_hash == relation->key_hash &&
+				  find_at_place(relation, place)) ||
+			find_by_index(relation, place);
+	MemoryContextSwitchTo(old);
+	return result;
+}
