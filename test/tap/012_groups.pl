@@ -35,6 +35,23 @@ sub flush
 	return;
 }
 
+# Lets the publisher's statements arrive at the leader all at once, so that they
+# become a group.
+sub at_once
+{
+	my (@statements) = @_;
+	my $leader = leader_pid($sub, 'sub');
+
+	kill 'STOP', $leader;
+	query($pub, $_) foreach @statements;
+	flush($pub);
+	poll($pub,
+		'SELECT bool_and(sent_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication'
+	);
+	kill 'CONT', $leader;
+	return;
+}
+
 # Apply a backlog; returns how many transactions the subscriber made of it.
 sub apply_backlog
 {
@@ -123,17 +140,10 @@ poll($sub,
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
 );
 
-# The rest has to arrive at once to become a group.
-my $leader = leader_pid($sub, 'sub');
-kill 'STOP', $leader;
-query($pub, 'DELETE FROM rows WHERE v = 20');
-query($pub, 'UPDATE rows SET v = 20 WHERE v = 2');
-query($pub, 'INSERT INTO other VALUES (0)') for 1 .. 12;
-flush($pub);
-poll($pub,
-	'SELECT bool_and(sent_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication'
-);
-kill 'CONT', $leader;
+at_once(
+	'DELETE FROM rows WHERE v = 20',
+	'UPDATE rows SET v = 20 WHERE v = 2',
+	('INSERT INTO other VALUES (0)') x 12);
 poll($sub,
 	"SELECT count(*) = 1 FROM weft.stat_writer WHERE state LIKE 'waiting for %'"
 );
@@ -142,6 +152,72 @@ $local->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, [qw(kept rows other)],
 	'a group waits for what is not its own');
+
+# A change that must wait is put aside, with all that touch its row behind it; what
+# else the writer has taken is applied meanwhile.
+query_all([ $pub, $sub ],
+	'CREATE TABLE hot (id int PRIMARY KEY, v int, code int UNIQUE)');
+query($pub, 'INSERT INTO hot SELECT i, 0, i FROM generate_series(1, 20) i');
+query($pub, 'ALTER PUBLICATION pub ADD TABLE hot');
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+wait_for_apply($pub, $sub, 'sub');
+query($pub, 'UPDATE hot SET v = 0') for 1 .. 10;    # both writers know the table
+wait_for_apply($pub, $sub, 'sub');
+
+# Two writers: one is kept from committing by a local user, the other one takes
+# what follows, until it has reached a certain state.  Returns how many attempts
+# came too early.
+sub apply_behind_a_lock
+{
+	my ($first, $reached, @group) = @_;
+	my $too_early = 'SELECT misspeculations FROM weft.stat_subscription';
+	my $before = query($sub, $too_early);
+
+	$local = open_session($sub);
+	$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
+	query($pub, "BEGIN; UPDATE kept SET v = v + 1; $first; COMMIT");
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
+	);
+	at_once(@group);
+	poll($sub, $reached);
+	$local->query_safe('COMMIT');
+	$local->quit;
+	wait_for_apply($pub, $sub, 'sub');
+	return query($sub, $too_early) - $before;
+}
+
+is( apply_behind_a_lock(
+		'UPDATE hot SET v = 1 WHERE id <= 3',
+		'SELECT NOT EXISTS (SELECT FROM hot WHERE id IN (10, 11) FOR UPDATE SKIP LOCKED)',
+		'UPDATE hot SET v = v + 1 WHERE id = 1',
+		'BEGIN; UPDATE hot SET v = v + 1 WHERE id = 2; UPDATE hot SET v = v * 10 WHERE id = 2; UPDATE hot SET v = 7 WHERE id = 10; COMMIT',
+		'UPDATE hot SET id = 30 WHERE id = 1',
+		'UPDATE hot SET v = v + 5 WHERE id = 30',
+		'BEGIN; DELETE FROM hot WHERE id = 3; INSERT INTO hot VALUES (3, 9, 3); COMMIT',
+		'UPDATE hot SET v = 8 WHERE id = 11'),
+	0,
+	'other rows are changed while a change waits');
+same_tables($pub, $sub, [qw(kept hot)], 'and each row in the order of its changes');
+
+# Nothing tells that two changes have a value of a further unique index in common.
+cmp_ok(
+	apply_behind_a_lock(
+		'UPDATE hot SET v = 2 WHERE id = 4',
+		'SELECT NOT EXISTS (SELECT FROM hot WHERE id = 10 FOR UPDATE SKIP LOCKED)',
+		'UPDATE hot SET v = 8 WHERE id = 10',
+		'UPDATE hot SET code = NULL WHERE id = 4',
+		'UPDATE hot SET code = 4 WHERE id = 5'),
+	'>', 0, 'a unique value that changes hands is too early');
+same_tables($pub, $sub, [qw(kept hot)], 'and applied in order then');
+
+set_conf($sub, 'weft.commit_group_size' => 1);
+apply_behind_a_lock(
+	'UPDATE hot SET v = 3 WHERE id = 4',
+	"SELECT count(*) = 1 FROM weft.stat_writer WHERE state = 'waiting for dependency'",
+	'BEGIN; UPDATE hot SET v = 4 WHERE id = 4; UPDATE hot SET v = 4 WHERE id = 12; COMMIT');
+same_tables($pub, $sub, [qw(kept hot)], 'without groups, nothing is put aside');
+set_conf($sub, 'weft.commit_group_size' => 16);
 
 # A transaction that has changed a table already, and then changes a row of which
 # not all is sent: it still depends on whoever made the row.
