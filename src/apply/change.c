@@ -216,6 +216,7 @@ change_apply(char *message, int length)
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 			if (!writer.careful && !writer.committed_to && fast_apply(message, length))
 				return;
+			fast_store_all();
 			check_text(message, length);
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:

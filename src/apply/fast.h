@@ -3,8 +3,8 @@
  *	  The fast path: rows of ordinary tables, straight through the table's
  *	  access method.
  *
- * Shared by fast_relation.c, fast_find.c and fast_change.c; the other files of
- * apply/ use the functions at the end only.
+ * Shared by the files fast_*.c; the other files of apply/ use the functions at the
+ * end only.
  */
 #ifndef WEFT_FAST_H
 #define WEFT_FAST_H
@@ -16,12 +16,16 @@
 #include "nodes/execnodes.h"
 #include "replication/logicalproto.h"
 #include "utils/snapshot.h"
+#include "utils/usercontext.h"
 
 typedef struct FastInput
 {
 	FmgrInfo	function;		/* fn_oid is invalid until it is needed */
 	Oid			param;
 } FastInput;
+
+/* So many rows of a table are stored at a time. */
+#define FAST_MAX_GATHERED 64
 
 /* How the values of a local column are made of what is sent. */
 typedef struct FastColumn
@@ -65,11 +69,19 @@ typedef struct FastRelation
 	SnapshotData dirty;			/* that of the scan */
 	uint32		key_hash;		/* of the row that is looked for */
 	TupleTableSlot *found;		/* the row that was looked for */
-	TupleTableSlot *row;		/* the row to be stored */
+	TupleTableSlot *row;		/* what becomes of it */
+
+	/* Rows that are to be inserted, but not stored yet; see fast_insert.c. */
+	int			num_gathered;
+	int			num_slots;		/* that were made */
+	TupleTableSlot *gathered[FAST_MAX_GATHERED];
+	MemoryContext gathered_context; /* of their values */
 	AclMode		allowed;		/* privileges that were checked */
 } FastRelation;
 
 /* fast_relation.c */
+extern dlist_head fast_open_relations;
+
 extern FastRelation *fast_open(LogicalRepRelId relid);
 extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
@@ -79,9 +91,17 @@ extern void fast_forget_open(void);
 extern bool fast_find(FastRelation *relation);
 extern void fast_forget_places(FastRelation *relation);
 
+/* fast_insert.c */
+extern TupleTableSlot *fast_gather(FastRelation *relation);
+extern void fast_store(FastRelation *relation);
+
+/* fast_change.c */
+extern bool fast_become_owner(FastRelation *relation, UserContext *context);
+
 /* For the other files of apply/. */
 extern void fast_init(void);
 extern void fast_relation_changed(LogicalRepRelId relid);
+extern void fast_store_all(void);
 extern void fast_close_all(void);
 
 extern bool fast_apply(const char *message, int length);

@@ -36,7 +36,6 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
-#include "utils/usercontext.h"
 #include "wire.h"
 
 #if HAVE_APPLY_CONFLICTS
@@ -79,6 +78,29 @@ prepare(void)
 		PopActiveSnapshot();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	snapshot_taken = true;
+}
+
+/* Stores all rows that were gathered. */
+void
+fast_store_all(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &fast_open_relations)
+	{
+		FastRelation *relation = dlist_container(FastRelation, open_node, iter.cur);
+		UserContext context;
+		bool		switched;
+
+		if (relation->num_gathered == 0)
+			continue;
+		in_progress = relation->remote_relid;
+		switched = fast_become_owner(relation, &context);
+		fast_store(relation);
+		if (switched)
+			RestoreUserContext(&context);
+		in_progress = InvalidOid;
+	}
 }
 
 /* Before the local transaction is committed. */
@@ -166,13 +188,12 @@ make_value(FastRelation *relation, FastColumn *column, WireColumn *sent,
 }
 
 /*
- * Reads a tuple into the values of the slot "row".  Columns that are not sent
- * are left as they are there.
+ * Reads a tuple into the values of a slot.  Columns that are not sent are left as
+ * they are there.
  */
 static bool
-read_tuple(FastRelation *relation, WireCursor *cursor)
+read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 {
-	TupleTableSlot *row = relation->row;
 	int			count = wire_uint16(cursor);
 
 	if (count != relation->num_columns)
@@ -269,34 +290,39 @@ find_row(FastRelation *relation)
 
 /* Checks what the table demands of the row to be stored. */
 static void
-check_constraints(FastRelation *relation)
+check_constraints(FastRelation *relation, TupleTableSlot *row)
 {
 	if (relation->rel->rd_att->constr)
-		ExecConstraints(relation->info, relation->row, relation->estate);
+		ExecConstraints(relation->info, row, relation->estate);
 	if (relation->rel->rd_rel->relispartition)
-		ExecPartitionCheck(relation->info, relation->row, relation->estate, true);
+		ExecPartitionCheck(relation->info, row, relation->estate, true);
 }
 
 static bool
 insert_row(FastRelation *relation, WireChange *change)
 {
-	TupleTableSlot *row = relation->row;
+	TupleTableSlot *row;
+	MemoryContext old;
+	int			natts;
 
 	if (relation->insert_reason)
 		return false;
 	check_privileges(relation, CMD_INSERT, ACL_INSERT);
 
-	memset(row->tts_isnull, true, row->tts_tupleDescriptor->natts * sizeof(bool));
-	memset(row->tts_values, 0, row->tts_tupleDescriptor->natts * sizeof(Datum));
-	if (!read_tuple(relation, &change->tuples))
+	row = fast_gather(relation);
+	natts = row->tts_tupleDescriptor->natts;
+	memset(row->tts_isnull, true, natts * sizeof(bool));
+	memset(row->tts_values, 0, natts * sizeof(Datum));
+	old = MemoryContextSwitchTo(relation->gathered_context);
+	if (!read_tuple(relation, &change->tuples, row))
+	{
+		MemoryContextSwitchTo(old);
 		return false;
+	}
+	MemoryContextSwitchTo(old);
 	ExecStoreVirtualTuple(row);
-	check_constraints(relation);
-
-	table_tuple_insert(relation->rel, row, GetCurrentCommandId(true), 0, NULL);
-	if (relation->info->ri_NumIndices > 0)
-		ExecInsertIndexTuples(relation->info, row, relation->estate,
-							  false, false, NULL, NIL, false);
+	check_constraints(relation, row);
+	relation->num_gathered++;
 	return true;
 }
 
@@ -322,10 +348,10 @@ update_row(FastRelation *relation, WireChange *change)
 	slot_getallattrs(found);
 	memcpy(row->tts_values, found->tts_values, natts * sizeof(Datum));
 	memcpy(row->tts_isnull, found->tts_isnull, natts * sizeof(bool));
-	if (!read_tuple(relation, &change->tuples))
+	if (!read_tuple(relation, &change->tuples, row))
 		return false;
 	ExecStoreVirtualTuple(row);
-	check_constraints(relation);
+	check_constraints(relation, row);
 
 	if (table_tuple_update(relation->rel, &found->tts_tid, row, GetCurrentCommandId(true),
 						   GetActiveSnapshot(), InvalidSnapshot, true,
@@ -351,18 +377,33 @@ delete_row(FastRelation *relation, WireChange *change)
 						   InvalidSnapshot, true, &failure, false) == TM_Ok;
 }
 
+/*
+ * Becomes the user as whom an open table is changed.  Returns true if the caller
+ * has to call RestoreUserContext.
+ */
+bool
+fast_become_owner(FastRelation *relation, UserContext *context)
+{
+	Oid			owner = relation->rel->rd_rel->relowner;
+
+	if (MySubscription->runasowner || owner == GetUserId())
+		return false;
+	SwitchToUntrustedUser(owner, context);
+	return true;
+}
+
 /* Applies the change to the open table, as the user that may. */
 static bool
 apply_to_table(FastRelation *relation, WireChange *change)
 {
-	Oid			owner = relation->rel->rd_rel->relowner;
-	bool		switch_user = !MySubscription->runasowner && owner != GetUserId();
 	UserContext context;
+	bool		switched = fast_become_owner(relation, &context);
 	MemoryContext old;
 	bool		result = false;
 
-	if (switch_user)
-		SwitchToUntrustedUser(owner, &context);
+	/* It may want to see them. */
+	if (relation->num_gathered > 0 && change->type != LOGICAL_REP_MSG_INSERT)
+		fast_store(relation);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(relation->estate));
 	switch (change->type)
 	{
@@ -380,7 +421,7 @@ apply_to_table(FastRelation *relation, WireChange *change)
 	ExecClearTuple(relation->row);
 	ExecClearTuple(relation->found);
 	ResetPerTupleExprContext(relation->estate);
-	if (switch_user)
+	if (switched)
 		RestoreUserContext(&context);
 	return result;
 }

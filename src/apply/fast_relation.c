@@ -40,7 +40,7 @@
 #include "utils/rel.h"
 
 static HTAB *relations;
-static dlist_head open_relations = DLIST_STATIC_INIT(open_relations);
+dlist_head	fast_open_relations = DLIST_STATIC_INIT(fast_open_relations);
 
 /* A local table, or every one, has changed. */
 static void
@@ -238,8 +238,9 @@ open_table(FastRelation *relation, Relation rel)
 	relation->found = table_slot_create(rel, &estate->es_tupleTable);
 	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
 	relation->scan = NULL;
+	relation->num_gathered = relation->num_slots = 0;
 	relation->allowed = ACL_NO_RIGHTS;
-	dlist_push_tail(&open_relations, &relation->open_node);
+	dlist_push_tail(&fast_open_relations, &relation->open_node);
 	MemoryContextSwitchTo(old);
 }
 
@@ -321,7 +322,8 @@ fast_close_all(void)
 {
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &open_relations)
+	fast_store_all();
+	dlist_foreach_modify(iter, &fast_open_relations)
 	{
 		FastRelation *relation = dlist_container(FastRelation, open_node, iter.cur);
 
@@ -333,7 +335,7 @@ fast_close_all(void)
 		table_close(relation->rel, NoLock);
 		relation->rel = NULL;
 	}
-	dlist_init(&open_relations);
+	dlist_init(&fast_open_relations);
 }
 
 /* The transaction was rolled back, and everything closed with it. */
@@ -342,9 +344,9 @@ fast_forget_open(void)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &open_relations)
+	dlist_foreach(iter, &fast_open_relations)
 		dlist_container(FastRelation, open_node, iter.cur)->rel = NULL;
-	dlist_init(&open_relations);
+	dlist_init(&fast_open_relations);
 }
 
 /*

@@ -230,6 +230,7 @@ transaction_wait_dependency(uint64 seq)
 static void
 commit_to_transaction(void)
 {
+	fast_store_all();
 	writer.final = true;
 	if (!writer.committed_to)
 		DeadlockTimeout = Min(configured_deadlock_timeout,
@@ -424,6 +425,7 @@ attempt(void)
 		if (group_ends())
 			break;
 	}
+	fast_store_all();
 	if (!order_settle())
 		return ATTEMPT_MISSPECULATED;
 	commit_transaction();
