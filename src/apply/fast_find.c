@@ -17,7 +17,7 @@
  */
 #include "postgres.h"
 
-#include "access/tableam.h"
+#include "access/heapam.h"
 #include "apply/fast.h"
 #include "compat.h"
 
@@ -74,18 +74,60 @@ has_key(FastRelation *relation)
 	return true;
 }
 
+/*
+ * Looks at the versions of a row, whose first one is at a place that the index has
+ * told.  Returns false if there is none to be seen; *all_dead then tells whether
+ * nobody can see any.
+ *
+ * The page is pruned only if the row's next version would not fit into it: that
+ * costs more than all the rest.
+ */
+static bool
+find_version(FastRelation *relation, ItemPointerData first, bool *all_dead)
+{
+	Relation	rel = relation->rel;
+	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) relation->found;
+	HeapTuple	tuple = &slot->base.tupdata;
+	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&first));
+	bool		pruned = false;
+
+	for (;;)
+	{
+		ItemPointerData tid = first;
+		bool		found;
+		bool		fits;
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		found = heap_hot_search_buffer(&tid, rel, buffer, &relation->dirty, tuple,
+									   all_dead, true);
+		fits = found &&
+			PageGetHeapFreeSpace(BufferGetPage(buffer)) >= MAXALIGN(tuple->t_len);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		if (!found)
+		{
+			ReleaseBuffer(buffer);
+			return false;
+		}
+		if (fits || pruned)
+			break;
+		heap_page_prune_opt(rel, buffer);
+		pruned = true;
+	}
+	ExecStorePinnedBufferHeapTuple(tuple, relation->found, buffer);
+	return true;
+}
+
 static bool
 find_at_place(FastRelation *relation, const Place *place)
 {
-	IndexFetchTableData *fetch = relation->scan->xs_heapfetch;
-	ItemPointerData tid = place->tid;
-	bool		call_again = false;
+	bool		all_dead;
 
-	/* Without this, the page would never be pruned. */
-	table_index_fetch_reset(fetch);
-	return table_index_fetch_tuple(fetch, &tid, &relation->dirty, relation->found,
-								   &call_again, NULL) &&
-		has_key(relation);
+	if (!find_version(relation, place->tid, &all_dead))
+		return false;
+	if (has_key(relation))
+		return true;
+	ExecClearTuple(relation->found);
+	return false;
 }
 
 static bool
@@ -99,7 +141,7 @@ find_by_index(FastRelation *relation, Place *place)
 	{
 		Place		here = {relation->remote_relid, relation->key_hash, *tid};
 
-		if (index_fetch_heap(scan, relation->found))
+		if (find_version(relation, here.tid, &scan->kill_prior_tuple))
 		{
 			*place = here;
 			return true;

@@ -98,6 +98,8 @@ classify(LogicalRepRelMapEntry *entry, Relation rel, bool fires_triggers)
 		return "the table is being synchronized";
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		return "the table is partitioned or not an ordinary one";
+	if (rel->rd_tableam != GetHeapamTableAmRoutine())
+		return "the table's access method is not heap";
 	if (fires_triggers)
 		return "a trigger fires on a replica";
 	if (has_generated_column(rel))
