@@ -1,0 +1,115 @@
+# What the fast path keeps in mind between changes: places of rows, rows that are
+# gathered to be stored together.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber');
+
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE places (id int PRIMARY KEY, v int, filler text);
+CREATE TABLE parted (a text, b numeric, v int, PRIMARY KEY (a, b));
+CREATE TABLE gathered (id int PRIMARY KEY, code int UNIQUE, body text);
+CREATE TABLE log (v int);
+EOS
+query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+sub applied_alike
+{
+	my ($what, @tables) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, \@tables, $what);
+	return;
+}
+
+# Rows that are changed again and again, while all that could make a place wrong
+# happens to the table.
+query($pub,
+	"INSERT INTO places SELECT i, 0, repeat('x', 200) FROM generate_series(1, 300) i"
+);
+my $update = 'UPDATE places SET v = v + 1 WHERE id % 3 = 0';
+query($pub, $update) for 1 .. 3;
+applied_alike('before', 'places');
+foreach my $sql (
+	'VACUUM FULL places',
+	'CLUSTER places USING places_pkey',
+	'VACUUM (FREEZE) places',
+	'ALTER TABLE places ALTER v TYPE bigint',
+	'ALTER TABLE places ALTER v TYPE int',
+	'REINDEX TABLE places',
+	'ALTER TABLE places SET UNLOGGED',
+	'ALTER TABLE places SET LOGGED')
+{
+	query($sub, $sql);
+	query($pub, $update) for 1 .. 2;
+	applied_alike("after $sql", 'places');
+}
+
+# The file becomes shorter, and other rows take the places of those that were.
+query($pub, 'DELETE FROM places WHERE id > 20');
+applied_alike('most rows are deleted', 'places');
+query($sub, 'VACUUM (TRUNCATE) places');
+query($pub,
+	"INSERT INTO places SELECT i, -i, repeat('y', 300) FROM generate_series(1000, 1200) i"
+);
+query($pub, 'UPDATE places SET id = 2000 + id WHERE id <= 20');
+query($pub, "INSERT INTO places SELECT i, 5, 'new' FROM generate_series(1, 20) i");
+query($pub, $update) for 1 .. 3;
+applied_alike('other rows have taken the places', 'places');
+query($pub,
+	"TRUNCATE places; INSERT INTO places SELECT i, i, 'z' FROM generate_series(1, 300) i"
+);
+query($pub, $update) for 1 .. 3;
+applied_alike('the table is new', 'places');
+
+# Keys of several columns, and rows that grow out of their page.
+query($pub,
+	"INSERT INTO parted SELECT 'key ' || i % 10, i / 10.0, 0 FROM generate_series(1, 100) i"
+);
+query($pub, 'UPDATE parted SET v = v + 1 WHERE b > 3') for 1 .. 5;
+query($pub, "UPDATE parted SET a = a || '''' WHERE v = 5 AND b < 5");
+query($pub, 'UPDATE parted SET v = v * 2') for 1 .. 3;
+query($pub, 'UPDATE places SET filler = repeat(md5(id::text), v % 50)') for 1 .. 3;
+applied_alike('keys of several columns', qw(parted places));
+
+# Rows that are inserted and at once changed, deleted, and inserted again; more
+# than are stored at a time, and large ones.
+query($pub, $_) foreach
+  "BEGIN; INSERT INTO gathered VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c'); UPDATE gathered SET body = 'd' WHERE id = 2; DELETE FROM gathered WHERE id = 3; INSERT INTO gathered VALUES (3, 2000, 'e'); UPDATE gathered SET id = 4 WHERE id = 3; INSERT INTO gathered VALUES (3, 3, 'f'); COMMIT",
+  "INSERT INTO gathered SELECT i, i, repeat('g', i) FROM generate_series(10, 500) i",
+  "INSERT INTO gathered SELECT i, i, repeat(md5(i::text), 3000) FROM generate_series(1001, 1040) i",
+  "BEGIN; INSERT INTO gathered SELECT i, i, (SELECT string_agg(md5((i * k)::text), '') FROM generate_series(1, 4000) k) FROM generate_series(1101, 1105) i; UPDATE gathered SET code = -id WHERE id > 1100; INSERT INTO log VALUES (1); INSERT INTO gathered VALUES (1106, 1106, NULL); COMMIT",
+  'BEGIN; DELETE FROM gathered WHERE id BETWEEN 100 AND 200; INSERT INTO gathered SELECT i, i, NULL FROM generate_series(100, 200) i; COMMIT';
+applied_alike('inserted and changed at once', qw(gathered log));
+
+# A violation among gathered rows is reported like any other, and whatever is in
+# its way can be removed.
+query($sub, "INSERT INTO gathered VALUES (-1, 5005, 'in the way')");
+my $log = -s $sub->logfile;
+query($pub,
+	'BEGIN; INSERT INTO log SELECT generate_series(1, 10); INSERT INTO gathered SELECT i, i, NULL FROM generate_series(5001, 5010) i; COMMIT'
+);
+$sub->wait_for_log(qr/ERROR: .*(duplicate key|conflict detected).*?gathered/s,
+	$log);
+like(
+	slurp_file($sub->logfile, $log),
+	qr/Key \(code\)=\(5005\)/,
+	'a violation names the key');
+is(query($sub, 'SELECT count(*) FROM gathered WHERE id BETWEEN 5001 AND 5010'),
+	0, 'and nothing of the transaction is there');
+query($sub, 'DELETE FROM gathered WHERE id = -1');
+applied_alike('what was in the way is removed', qw(gathered log));
+
+$pub->stop;
+$sub->stop;
+done_testing();
