@@ -7,7 +7,7 @@
 #include "guc.h"
 #include "utils/guc.h"
 
-int			weft_commit_group_size = 16;
+int			weft_commit_group_size = 64;
 int			weft_max_writers_per_subscription = 8;
 int			weft_ring_size = 16 * 1024;
 int			weft_writers_per_subscription = 4;
@@ -20,7 +20,7 @@ guc_define(void)
 							"Sets how many consecutive remote transactions may share one local commit.",
 							"Used only while transactions are waiting to be applied. 1 commits each on its own.",
 							&weft_commit_group_size,
-							16, 1, 1000,
+							64, 1, 1000,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

@@ -28,7 +28,8 @@
  * and readers still see only states that the publisher had.  A group ends
  *	 - before and behind a transaction with a record that must run alone, and
  *	   before one that has not arrived in whole;
- *	 - at the end of what its writer has taken, or at a certain size.
+ *	 - at the end of what its writer has taken, or at a certain size.  While it is
+ *	   not its turn anyway, the writer takes more instead of waiting.
  * In a group nothing is ever final: what goes wrong rolls all of it back, and
  * its transactions are applied one by one.  Deferred constraints, which would
  * be checked in another state than the publisher's, are no concern: triggers
@@ -389,16 +390,36 @@ apply_changes(void)
 	return false;
 }
 
+/*
+ * What was taken has been applied.  Takes more if there is nothing to do but to
+ * wait for others.
+ */
+static bool
+take_more(void)
+{
+	int			count = writer.seq - writer.first + 1;
+	int			limit = pg_atomic_read_u32(&writer.ring->group_limit);
+	int			run = pg_atomic_read_u32(&writer.ring->run_limit);
+
+	if (writer.careful || writer.seq != writer.end || count >= limit ||
+		transaction_is_oldest())
+		return false;
+	writer.end += ring_take_more(writer.ring, writer.number, writer.end,
+								 Min(run, limit - count));
+	writer.last = writer.end;
+	return writer.seq < writer.last;
+}
+
 /* Is the transaction that has been applied the last one of its group? */
 static bool
 group_ends(void)
 {
 	RingTransaction *next;
 
-	if (writer.seq == writer.last || writer.committed_to ||
-		writer.cursor.transaction->alone ||
+	if (writer.committed_to || writer.cursor.transaction->alone ||
 		writer.cursor.position -
-		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES)
+		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES ||
+		(writer.seq == writer.last && !take_more()))
 		return true;
 
 	next = ring_transaction(writer.ring, writer.seq + 1);
@@ -531,17 +552,17 @@ restore_lock_limits(void)
 void
 transaction_apply(uint64 first, int count)
 {
-	uint64		end = first + count - 1;
 	bool		grouped = true;
 
+	writer.end = first + count - 1;
 	reread_subscription();
 	set_activity(WRITER_APPLYING);
-	while (first <= end)
+	while (first <= writer.end)
 	{
 		AttemptResult result;
 
 		writer.first = first;
-		writer.last = grouped ? end : first;
+		writer.last = grouped ? writer.end : first;
 		pg_atomic_write_u64(&writer.shared->seq, first);
 		writer.final = writer.first == writer.last && transaction_is_oldest();
 		writer.committed_to = false;

@@ -27,11 +27,13 @@ typedef struct Writer
 
 	/*
 	 * The transaction at hand, and those that share its commit: from "first"
-	 * on they have been applied, and it may go on up to "last".
+	 * on they have been applied, and it may go on up to "last".  Up to "end"
+	 * they have been taken.
 	 */
 	uint64		first;
 	uint64		seq;
 	uint64		last;
+	uint64		end;
 	TransactionId remote_xid;
 	XLogRecPtr	final_lsn;		/* on the publisher */
 

@@ -17,7 +17,7 @@
 #define PUBLISH_BYTES (32 * 1024)
 
 /* For space, the leader waits until one of so many transactions is committed. */
-#define SPACE_SHARE 8
+#define SPACE_SHARE 64
 
 /* Every so many transactions it is looked whether to tune something. */
 #define TUNING_INTERVAL 32

@@ -29,10 +29,16 @@
 /* So many times longer the best one is used before the others are tried again. */
 #define MEASURES_BETWEEN_TRIALS 30
 
+/*
+ * Of several writers, each takes such a share of a group at a time, and more only
+ * while it would have to wait.
+ */
+#define RUNS_PER_GROUP 4
+
 typedef struct Setting
 {
 	int			writers;
-	int			run;
+	int			group;			/* transactions that may share a commit */
 	double		rate;			/* transactions per second when last measured */
 } Setting;
 
@@ -70,8 +76,12 @@ set(int setting)
 {
 	Ring	   *ring = leader.producer.ring;
 
-	pg_atomic_write_u32(&ring->run_limit, settings[setting].run);
-	pg_atomic_write_u32(&ring->active_writers, settings[setting].writers);
+	const Setting *chosen = &settings[setting];
+	int			run = chosen->writers == 1 ? chosen->group : chosen->group / RUNS_PER_GROUP;
+
+	pg_atomic_write_u32(&ring->run_limit, Max(run, 1));
+	pg_atomic_write_u32(&ring->group_limit, chosen->group);
+	pg_atomic_write_u32(&ring->active_writers, chosen->writers);
 }
 
 /* Begins to use a setting, and to measure it. */
@@ -85,11 +95,11 @@ use(int setting)
 }
 
 static void
-add(int writers, int run)
+add(int writers, int group)
 {
 	Assert(num_settings < lengthof(settings));
 	settings[num_settings].writers = writers;
-	settings[num_settings].run = run;
+	settings[num_settings].group = group;
 	settings[num_settings].rate = 0;
 	num_settings++;
 }

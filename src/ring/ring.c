@@ -21,7 +21,8 @@
  *							long or the leader must wait for space.
  *	 writer  ring_take		taken := seq, by compare-and-exchange, so exactly one
  *							writer gets it, and in the order of seq.  It may take
- *							a run of several, one behind the other.
+ *							a run of several, one behind the other, and more
+ *							behind these while it would have to wait.
  *	 writer  ring_read		reads up to "end", and waits there unless "complete".
  *	 writer  (wait.c)		waits until committed = seq - 1, commits, sets
  *							local_end, then committed := seq.  For a run that
@@ -80,6 +81,7 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	pg_atomic_init_u64(&ring->committed.value, 0);
 	pg_atomic_init_u64(&ring->idle_writers.value, 0);
 	pg_atomic_init_u32(&ring->run_limit, 1);
+	pg_atomic_init_u32(&ring->group_limit, 1);
 	pg_atomic_init_u32(&ring->active_writers, num_writers);
 	pg_atomic_init_u32(&ring->stop, 0);
 	pg_atomic_init_u64(&ring->leader_awaits, 0);
@@ -260,6 +262,13 @@ ring_backlog(Ring *ring)
 	return published - taken;
 }
 
+static void
+name_writer(Ring *ring, uint64 first, uint64 count, int writer)
+{
+	for (uint64 i = 0; i < count; i++)
+		ring_transaction(ring, first + i)->writer = writer;
+}
+
 /*
  * Takes the next transactions for a writer: no more than its share of what is
  * there.  Returns the seq of the first one and sets *count, or returns zero if
@@ -286,10 +295,26 @@ ring_take(Ring *ring, int writer, int *count)
 		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + run))
 			break;
 	}
-	for (uint64 i = 1; i <= run; i++)
-		ring_transaction(ring, taken + i)->writer = writer;
+	name_writer(ring, taken + 1, run, writer);
 	*count = run;
 	return taken + 1;
+}
+
+/*
+ * Takes transactions right behind "last", which the writer has taken before: so
+ * many if there are, and nobody else was quicker.  Returns how many.
+ */
+int
+ring_take_more(Ring *ring, int writer, uint64 last, int wanted)
+{
+	uint64		published = pg_atomic_read_u64(&ring->published.value);
+	uint64		taken = last;
+	uint64		run = Min(published - last, wanted);
+
+	if (run == 0 || !pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, last + run))
+		return 0;
+	name_writer(ring, last + 1, run, writer);
+	return run;
 }
 
 /* Puts a cursor to the beginning of a transaction that was taken. */

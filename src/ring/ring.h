@@ -110,10 +110,11 @@ typedef struct Ring
 
 	/*
 	 * Set by the leader (receive/tuning.c): how many transactions a writer
-	 * takes at a time if there are enough, and how many writers, those with
-	 * the lowest numbers, take any.
+	 * takes at a time if there are enough, how many may share a commit, and
+	 * how many writers, those with the lowest numbers, take any.
 	 */
 	pg_atomic_uint32 run_limit;
+	pg_atomic_uint32 group_limit;
 	pg_atomic_uint32 active_writers;
 
 	/* Set by the leader to send the writers home once they are idle. */
@@ -174,6 +175,7 @@ extern uint64 ring_used(RingProducer *producer);
 extern uint64 ring_backlog(Ring *ring);
 
 extern uint64 ring_take(Ring *ring, int writer, int *count);
+extern int	ring_take_more(Ring *ring, int writer, uint64 last, int wanted);
 extern void ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq);
 extern RingReadResult ring_read(RingCursor *cursor, const RingRecordHeader **header,
 								const char **payload);

@@ -85,7 +85,7 @@ cmp_ok(
 set_conf($sub, 'weft.commit_group_size' => 1);
 is(apply_backlog(), $transactions, 'with groups of one, none does');
 
-set_conf($sub, 'weft.commit_group_size' => 16);
+set_conf($sub, 'weft.commit_group_size' => 64);
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = on');
 $sub->restart;
 is(apply_backlog(), $transactions, 'nor where commit times are kept');
@@ -215,7 +215,7 @@ apply_behind_a_lock(
 	"SELECT count(*) = 1 FROM weft.stat_writer WHERE state = 'waiting for dependency'",
 	'BEGIN; UPDATE hot SET v = 4 WHERE id = 4; UPDATE hot SET v = 4 WHERE id = 12; COMMIT');
 same_tables($pub, $sub, [qw(kept hot)], 'without groups, nothing is put aside');
-set_conf($sub, 'weft.commit_group_size' => 16);
+set_conf($sub, 'weft.commit_group_size' => 64);
 
 # A transaction that has changed a table already, and then changes a row of which
 # not all is sent: it still depends on whoever made the row.
