@@ -75,7 +75,6 @@ static void
 set(int setting)
 {
 	Ring	   *ring = leader.producer.ring;
-
 	const Setting *chosen = &settings[setting];
 	int			run = chosen->writers == 1 ? chosen->group : chosen->group / RUNS_PER_GROUP;
 
