@@ -277,7 +277,7 @@ class LargeContents(Contents):
         )
         # What is updated or deleted has to be there before.
         if self.kind != "insert":
-            fill_in_chunks(server, self.INSERT.format("%s", "%s"), self.rows, at)
+            fill_in_chunks(server, self.INSERT.format("%s::integer", "%s::integer"), self.rows, at)
 
     @property
     def statement(self) -> str:
@@ -299,7 +299,7 @@ class CopyContents(Contents):
     # 100 bytes in the columns of a row.
     DATA = (
         "SELECT i, substr(sha512(int4send(i)), 1, 44), substr(sha512(int4send(-i)), 1, 44), "
-        "random() FROM generate_series(%s, %s) i"
+        "random() FROM generate_series(%s::integer, %s::integer) i"
     )
     KEY = "copied_pkey"
     # The first of these are made, as many as are asked for.
