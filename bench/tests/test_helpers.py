@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -71,13 +72,25 @@ def test_defaults_depend_on_the_scenario():
     assert parsed("large", "--kind", "update").rows == 5_000_000
     assert parsed("large", "--kind", "delete").rows == 2_000_000
     assert parsed("large", "--kind", "delete", "--rows", "7").rows == 7
+    assert parsed("drain", "--load", "tpcb") == parsed("drain") == DEFAULTS["drain"]
+    assert parsed("drain", "--load", "mixed").transactions == 100_000
+    assert parsed("drain", "--load", "wide", "--transactions", "7").transactions == 7
+
+
+def test_what_cannot_be_compared_is_a_variant():
+    assert parsed("drain").variant is None
+    assert parsed("drain", "--load", "mixed").variant == "mixed"
+    assert parsed("large", "--kind", "insert").variant is None
+    assert parsed("large", "--kind", "update").variant == "update"
+    assert parsed("copy", "--indexes", "2").variant == "2 indexes"
 
 
 @pytest.mark.parametrize(
     "wrong",
     [["drain", "--systems", "nativ"], ["drain", "--writers", "0"], ["drain", "--writers", "65"],
      ["rain"], ["drain", "--passes", "last"], ["drain", "--rows", "5"],
-     ["copy", "--kind", "update"],
+     ["copy", "--kind", "update"], ["drain", "--load", "heavy"], ["io-drain", "--load", "wide"],
+     ["--load", "mixed"],
      ["drain", "--clients", "1,2"], ["--rows", "5"], ["copy", "--indexes", "5"]],
 )  # fmt: skip
 def test_wrong_arguments_are_refused(wrong):
@@ -133,6 +146,45 @@ def test_large_statements_change_as_many_rows_as_asked_for(kind):
     contents = contents_of(Options("large", rows=1234, kind=kind), keyed=False)
     assert contents.statement.lower().startswith(kind)
     assert ("1234" in contents.statement) == (kind == "insert")
+
+
+def load_of(name):
+    return contents_of(Options("drain", scale=2, load=name), keyed=False)
+
+
+def test_only_loads_of_our_own_have_a_script():
+    assert load_of("tpcb").script is None
+    assert load_of("tpcb").tables[-1] in load_of("tpcb").extent
+
+
+@pytest.mark.parametrize("name", ["mixed", "wide"])
+def test_rows_of_a_transaction_ascend(name):
+    contents = load_of(name)
+    ranges = re.findall(r"\\set (?:first|second|third) random\((\d+), (\d+)\)", contents.script)
+    bounds = [int(bound) for pair in ranges for bound in pair]
+    # each begins behind the one before, so that there are no deadlocks
+    assert len(bounds) == 6 and bounds == sorted(set(bounds))
+    assert bounds[0] == 1
+    assert bounds[-1] <= contents.rows - contents.spared
+
+
+@pytest.mark.parametrize("name", ["mixed", "wide"])
+def test_scripts_use_what_there_is(name):
+    contents = load_of(name)
+    variables = set(re.findall(r"\\set (\w+) ", contents.script))
+    assert set(re.findall(r"(?<!:):(\w+)", contents.script)) == variables
+    statements = re.findall(r"UPDATE \w+ SET (.*?) WHERE", contents.script, re.DOTALL)
+    changed = {name for text in statements for name in re.findall(r"(\w+) = ", text)}
+    assert changed <= set(contents.columns)
+
+
+def test_the_mixed_table_has_all_types_and_the_wide_one_a_hundred_columns():
+    types = {type_ for type_, _ in load_of("mixed").columns.values()}
+    assert types == {
+        "numeric", "text", "jsonb", "integer[]", "text[]", "mixed_state", "mixed_place",
+        "mixed_share", "timestamptz", "uuid", "bytea",
+    }  # fmt: skip
+    assert 1 + len(load_of("wide").columns) == 100
 
 
 def test_processor_ticks_with_an_odd_program_name():
@@ -196,6 +248,16 @@ def test_passes_and_variants_have_tables_of_their_own():
     assert titles == ["drain, first pass", "drain, later pass", "large", "large, update"]
 
 
+def test_loads_have_tables_of_their_own():
+    results = Results()
+    results.add([figure("native", 1), figure("native", 2, variant="mixed")])
+    results.add([figure("weft", 3, writers=4, variant="mixed")])
+    titles = [title.split(":")[0] for title, _ in tables(results)]
+    assert titles == ["drain, first pass", "drain, mixed, first pass"]
+    (_, plain), (_, mixed) = tables(results)
+    assert (plain.row_count, mixed.row_count) == (1, 2)
+
+
 def test_publisher_has_a_row_though_it_drains_nothing():
     results = Results()
     results.add([figure("publisher", 5000, metric="publisher_tps")])
@@ -232,6 +294,14 @@ def test_file_is_complete_after_every_pass(tmp_path):
     assert figures_from_json(text + text) == (about, 2 * results.figures)
 
 
+def test_variants_are_in_the_file(tmp_path):
+    file = tmp_path / "figures.json"
+    results = Results(str(file))
+    results.add([figure("native", 100, variant="wide")])
+    assert json.loads(file.read_text())[1]["variant"] == "wide"
+    assert figures_from_json(file.read_text())[1] == results.figures
+
+
 def test_failures_are_in_the_file(tmp_path):
     results = Results(str(tmp_path / "figures.json"))
     results.note("failed", scenario="drain", system="slony", reason="gone")
@@ -264,11 +334,17 @@ def test_charts_of_every_scenario():
     figures.append(
         figure("native", 3, scenario="large", metric="applied_s", pass_=None, variant="update")
     )
+    figures += [
+        figure("weft", value, writers=writers, variant="mixed", pass_=pass_)
+        for writers, value in ((1, 4), (4, 6))
+        for pass_ in ("first", "later")
+    ]
     files = charts.Charts(figures, {"machine": {"cpu": "some", "cores": 2}}).draw()
     assert set(files) == {
         "drain.png", "drain-writers-first.png", "drain-writers-later.png",
         "sustained-publisher.png", "sustained-catch-up.png", "sustained-rate.png",
         "large-update.png",
+        "drain-mixed.png", "drain-mixed-writers-first.png", "drain-mixed-writers-later.png",
     }  # fmt: skip
     assert all(content.startswith(b"\x89PNG") for content in files.values())
 

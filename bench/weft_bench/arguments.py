@@ -11,6 +11,7 @@ SYSTEMS = (
 )  # fmt: skip
 PASSES = ("first", "later")
 KINDS = ("insert", "update", "delete")
+LOADS = ("tpcb", "mixed", "wide")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Options:
     passes: tuple[str, ...] = PASSES
     kind: str = "insert"
     indexes: int = 0
+    load: str = "tpcb"
 
     @property
     def transactions_per_client(self) -> int:
@@ -42,6 +44,8 @@ class Options:
             return self.kind
         if self.scenario == "copy" and self.indexes:
             return f"{self.indexes} indexes"
+        if self.scenario == "drain" and self.load != "tpcb":
+            return self.load
         return None
 
 
@@ -120,17 +124,20 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("scenario", metavar="SCENARIO", nargs="?", choices=DEFAULTS, help=", ".join(DEFAULTS))
     add("--systems", type=some_of(*SYSTEMS), metavar="A,B",
-        help=f"{', '.join(SYSTEMS)} (default: all that make sense in the scenario)")  # fmt: skip
+        help=f"{', '.join(SYSTEMS)} (default: those of the scenario)")  # fmt: skip
     add("--transactions", type=positive, metavar="N", help="transactions to drain in each pass")
     add("--seconds", type=positive, metavar="T", help="sustained: how long pgbench runs")
     add("--rows", type=positive, metavar="N", help="large and copy: rows of the table")
-    add("--scale", type=positive, metavar="S", help="pgbench's scale, 100,000 accounts each")
+    add("--scale", type=positive, metavar="S",
+        help="100,000 rows each as pgbench has it, 2,000 if mixed, 10,000 if wide")  # fmt: skip
     add("--clients", type=positives, metavar="C,C",
         help="pgbench clients; a drain takes one number, sustained takes each")  # fmt: skip
     add("--writers", type=writer_counts, metavar="W,W", help="numbers of writers to try Weft with")
     add("--repeats", type=positive, metavar="R", help="of everything, interleaved")
     add("--passes", type=some_of(*PASSES), metavar="P,P",
         help="first: over fresh tables; later: over the same again (default: both)")  # fmt: skip
+    add("--load", choices=LOADS,
+        help="drain: pgbench's own, many types, or many columns (default: tpcb)")  # fmt: skip
     add("--kind", choices=KINDS, help="large: what the transaction does (default: insert)")
     add("--indexes", type=int, choices=range(5), help="copy: secondary indexes (default: 0)")
     add("--directory", metavar="DIR",
@@ -149,6 +156,7 @@ OWN_OPTIONS = {
     "scale": ("drain", "io-drain", "sustained"),
     "clients": ("drain", "io-drain", "sustained"),
     "passes": ("drain", "io-drain"),
+    "load": ("drain",),
     "kind": ("large",),
     "indexes": ("copy",),
 }
@@ -161,6 +169,9 @@ def choose(name: str, small: bool, given: dict[str, object]) -> Options:
     # A default belongs to the kind: 5 million rows are inserted or updated, 2 million deleted.
     if name == "large" and given.get("kind") == "delete" and not small:
         values["rows"] = 2_000_000
+    # Their transactions are larger.
+    if given.get("load") in ("mixed", "wide"):
+        values["transactions"] = 100_000
     for option in COMMON_OPTIONS + tuple(OWN_OPTIONS):
         if given.get(option) is not None:
             values[option] = given[option]

@@ -40,6 +40,8 @@ BARS = {
     "applied_s": ("Time until a large transaction is applied", "seconds, less is better"),
     "copy_s": ("Time of the initial copy", "seconds, less is better"),
 }
+# What a title calls a variant whose name says too little.
+VARIANTS = {"mixed": "values of many types", "wide": "100 columns"}
 
 
 def order(figures: list[Figure]) -> list[str]:
@@ -225,9 +227,10 @@ def version_number(server: str) -> list[int]:
 
 def title_of(figures: list[Figure]) -> str:
     scenario, variant = figures[0].scenario, figures[0].variant
-    what = variant or ("reading from disk" if scenario == "io-drain" else None)
+    if scenario == "io-drain":
+        variant = "reading from disk"
     title = BARS[figures[0].metric][0]
-    return f"{title}, {what}" if what else title
+    return f"{title}, {VARIANTS.get(variant, variant)}" if variant else title
 
 
 def medians(figures: list[Figure], across: str):

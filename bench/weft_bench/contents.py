@@ -1,4 +1,5 @@
-"""What the databases hold: the tables of each scenario, and how they are filled."""
+"""What the databases hold: the tables of each scenario, how they are filled, and what changes
+them."""
 
 from __future__ import annotations
 
@@ -21,15 +22,21 @@ class Contents:
     alike = True
     # Whether marks can be set.
     marked = True
+    # The transactions of the load, if they are not pgbench's own.
+    script: str | None = None
+    # Bytes that one of them may write: a row that is touched for the first time takes its whole
+    # page with it into the WAL.
+    wal = 12_000
 
     @property
     def all_tables(self) -> tuple[str, ...]:
         return (*self.tables, MARKS) if self.marked else self.tables
 
     @property
-    def growing(self) -> str:
-        """The table whose size on the subscriber tells how far it is."""
-        return self.tables[-1]
+    def extent(self) -> str:
+        """A query for a number that grows with the load, and on the subscriber tells how far it
+        is: the size of a file, which shows what is not committed yet, too."""
+        return f"SELECT pg_relation_size('{self.tables[-1]}')"
 
     def create(self, server: Server, at: Report, filled: bool) -> None:
         """Makes the tables; "at" is told the part that is done, in percent."""
@@ -66,14 +73,190 @@ class PgbenchContents(Contents):
         return self.scale * 16_000_000
 
 
-def fill_in_chunks(server: Server, statement: str, rows: int, at: Report) -> None:
+def fill_in_chunks(
+    server: Server, statement: str, rows: int, at: Report, chunk: int = CHUNK
+) -> None:
     """Each chunk is a transaction of its own; the statement takes its first and last number."""
     with server.connect() as connection:
         # The same on both sides, if the statement asks for random numbers.
         connection.execute("SELECT setseed(0.5)")
-        for first in range(1, rows + 1, CHUNK):
-            connection.execute(statement, [first, min(first + CHUNK - 1, rows)], prepare=True)
+        for first in range(1, rows + 1, chunk):
+            connection.execute(statement, [first, min(first + chunk - 1, rows)], prepare=True)
             at(100 * first / rows)
+
+
+class ScriptedContents(Contents):
+    """A table of our own, and transactions that change three of its rows each."""
+
+    name: str
+    rows_per_scale: int
+    bytes_per_row: int
+    # Rows at the end that no transaction updates.
+    spared = 0
+    # The types and the values for row i of all columns but the key.
+    columns: dict[str, tuple[str, str]]
+
+    def __init__(self, scale: int):
+        self.rows = scale * self.rows_per_scale
+        self.tables = (self.name,)
+
+    @property
+    def extent(self) -> str:
+        """Files grow with updates as well, and not evenly."""
+        return f"SELECT max(id) FROM {self.name}"
+
+    def make(self, server: Server, at: Report, filled: bool) -> None:
+        columns = "".join(f", {name} {type_}" for name, (type_, _) in self.columns.items())
+        server.execute(f"CREATE TABLE {self.name} (id bigint PRIMARY KEY{columns})")
+        # Not a default of the column: only the publisher has a use for it.
+        server.execute(f"CREATE SEQUENCE {self.name}_ids START {self.rows + 1}")
+        values = "".join(f", {value}" for _, value in self.columns.values())
+        fill_in_chunks(
+            server,
+            f"INSERT INTO {self.name} SELECT i{values} "
+            "FROM generate_series(%s::integer, %s::integer) i",
+            self.rows, at, self.rows_per_scale,
+        )  # fmt: skip
+
+    def disk(self) -> int:
+        return self.rows * self.bytes_per_row
+
+    @property
+    def choice(self) -> str:
+        """Sets the keys of the rows.  They ascend, so that there are no deadlocks."""
+        third = (self.rows - self.spared) // 3
+        return "".join(
+            f"\\set {name} random({number * third + 1}, {(number + 1) * third})\n"
+            for number, name in enumerate(("first", "second", "third"))
+        )
+
+    @property
+    def insertion(self) -> str:
+        """Adds a row like the first of the three."""
+        return (
+            f"INSERT INTO {self.name} SELECT nextval('{self.name}_ids'), "
+            f"{', '.join(self.columns)} FROM {self.name} WHERE id = :first;\n"
+        )
+
+
+class MixedContents(ScriptedContents):
+    """Values of many types; a document lies out of line, and most updates leave it alone."""
+
+    name = "mixed"
+    rows_per_scale = 2_000
+    bytes_per_row = 14_000
+    # Triggers may write the whole row down.
+    wal = 40_000
+    # A new row takes the place of the one that is this many older, which is committed by then.
+    spared = 1_000
+    TYPES = (
+        "CREATE TYPE mixed_state AS ENUM ('new', 'open', 'waiting', 'done')",
+        "CREATE TYPE mixed_place AS (town text, number integer, height double precision)",
+        "CREATE DOMAIN mixed_share AS numeric(5, 2) CHECK (VALUE BETWEEN 0 AND 100)",
+    )
+    columns = {  # noqa: RUF012
+        "amount": ("numeric", "i * 1.37"),
+        # 10 kB in which there is nothing to compress
+        "document": (
+            "text",
+            "(SELECT string_agg(encode(sha512(int8send(i::bigint * 1000 + n)), 'base64'), '') "
+            "FROM generate_series(1, 116) n)",
+        ),
+        "attributes": (
+            "jsonb",
+            "jsonb_build_object('name', md5(i::text), 'size', i, "
+            "'tags', jsonb_build_array('a', i, NULL))",
+        ),
+        "numbers": ("integer[]", "ARRAY[i, -i, NULL, 7]"),
+        "words": ("text[]", "ARRAY[md5(i::text), 'two words', NULL]"),
+        "state": ("mixed_state", "(enum_range(NULL::mixed_state))[1 + mod(i, 4)]"),
+        "place": ("mixed_place", "ROW('town ' || i, i, sqrt(i))::mixed_place"),
+        "share": ("mixed_share", "mod(i, 101)"),
+        "happened_at": (
+            "timestamptz",
+            "timestamptz '2026-01-01 00:00:00+00' + i * interval '1 minute'",
+        ),
+        "token": ("uuid", "md5(i::text)::uuid"),
+        "digest": ("bytea", "sha256(int4send(i))"),
+    }
+
+    def make(self, server: Server, at: Report, filled: bool) -> None:
+        for statement in self.TYPES:
+            server.execute(statement)
+        super().make(server, at, filled)
+
+    @property
+    def script(self) -> str:
+        return rf"""{self.choice}\set delta random(-5000, 5000)
+\set state random(1, 4)
+\set share random(0, 10000)
+\set cut random(1, 10000)
+\set dice random(1, 20)
+BEGIN;
+UPDATE mixed SET amount = amount + :delta * 0.01, state = (enum_range(state))[:state::integer],
+    happened_at = now() WHERE id = :first;
+UPDATE mixed SET attributes = attributes || jsonb_build_object('delta', :delta::integer),
+    numbers = :delta::integer || trim_array(numbers, 1),
+    words = :delta::text || trim_array(words, 1) WHERE id = :second;
+UPDATE mixed SET place = ROW('town ' || :delta::text, :delta::integer, random())::mixed_place,
+    share = :share::numeric / 100, token = gen_random_uuid(),
+    digest = sha256(int4send(:delta::integer)) WHERE id = :third;
+\if :dice = 1
+{self.insertion}DELETE FROM mixed WHERE id = (SELECT currval('mixed_ids') - {self.spared});
+\elif :dice <= 3
+UPDATE mixed SET document = right(document, - :cut::integer) || left(document, :cut::integer)
+    WHERE id = :third;
+\endif
+END;
+"""
+
+
+# Columns of each type, with the value of the column number n in row i.
+WIDE_TYPES = {
+    "integer": "i + {n}",
+    "bigint": "i::bigint * 1000003 + {n}",
+    "text": "'value {n} of ' || i",
+    "numeric": "i * 0.01 + {n}",
+    "float8": "sqrt(i + {n})",
+    "timestamptz": "timestamptz '2026-01-01 00:00:00+00' + i * interval '1 second'",
+    "boolean": "mod(i + {n}, 3) = 0",
+}
+
+
+def wide_columns(number: int) -> dict[str, tuple[str, str]]:
+    """Named by their types: integer_1, bigint_1, and so on; a quarter of the values is null."""
+    columns = {}
+    for n in range(number):
+        type_, value = list(WIDE_TYPES.items())[n % len(WIDE_TYPES)]
+        columns[f"{type_}_{n // len(WIDE_TYPES) + 1}"] = (
+            type_,
+            f"CASE WHEN mod(i + {n}, 4) > 0 THEN {value.format(n=n)} END",
+        )
+    return columns
+
+
+class WideContents(ScriptedContents):
+    """A hundred columns, of which a transaction changes a few."""
+
+    name = "wide"
+    rows_per_scale = 10_000
+    bytes_per_row = 1_200
+    columns = wide_columns(99)
+
+    @property
+    def script(self) -> str:
+        return rf"""{self.choice}\set delta random(-5000, 5000)
+\set dice random(1, 10)
+BEGIN;
+UPDATE wide SET integer_1 = :delta, text_1 = 'changed by ' || :delta::text,
+    timestamptz_1 = now() WHERE id = :first;
+UPDATE wide SET bigint_7 = coalesce(bigint_7, 0) + :delta, boolean_7 = NOT boolean_7,
+    numeric_7 = coalesce(numeric_7, 0) + :delta * 0.01 WHERE id = :second;
+UPDATE wide SET integer_15 = :delta, text_14 = NULL, float8_14 = random() WHERE id = :third;
+\if :dice = 1
+{self.insertion}\endif
+END;
+"""
 
 
 class LargeContents(Contents):
@@ -94,7 +277,7 @@ class LargeContents(Contents):
         )
         # What is updated or deleted has to be there before.
         if self.kind != "insert":
-            fill_in_chunks(server, self.INSERT.format("%s", "%s"), self.rows, at)
+            fill_in_chunks(server, self.INSERT.format("%s::integer", "%s::integer"), self.rows, at)
 
     @property
     def statement(self) -> str:
@@ -116,7 +299,7 @@ class CopyContents(Contents):
     # 100 bytes in the columns of a row.
     DATA = (
         "SELECT i, substr(sha512(int4send(i)), 1, 44), substr(sha512(int4send(-i)), 1, 44), "
-        "random() FROM generate_series(%s, %s) i"
+        "random() FROM generate_series(%s::integer, %s::integer) i"
     )
     KEY = "copied_pkey"
     # The first of these are made, as many as are asked for.
@@ -151,4 +334,8 @@ def contents_of(options: Options, keyed: bool) -> Contents:
         return LargeContents(options)
     if options.scenario == "copy":
         return CopyContents(options)
+    if options.load == "mixed":
+        return MixedContents(options.scale)
+    if options.load == "wide":
+        return WideContents(options.scale)
     return PgbenchContents(options.scale, keyed)

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from .errors import BenchError
 from .server import Server
@@ -66,15 +67,16 @@ def fill_tables(server: Server, scale: int, at: Callable[[float], None]) -> None
 
 def run_load(
     server: Server, clients: int, length: tuple[str, ...], seed: int,
-    at: Callable[[float], None], durable: bool = True,
+    at: Callable[[float], None], durable: bool = True, script: Path | None = None,
 ) -> int:  # fmt: skip
-    """Runs TPC-B transactions and gives their number.  The length is pgbench's -t or -T, the
-    seed decides which rows they touch, "at" is told the number of transactions so far.  A load
-    that need not be durable does not wait for the disk."""
+    """Runs the script's transactions, without one those of TPC-B, and gives their number.  The
+    length is pgbench's -t or -T, the seed decides which rows they touch, "at" is told the number
+    of transactions so far.  A load that need not be durable does not wait for the disk."""
     done, finished = 0.0, None
     with pgbench(
         server, "-n", "-M", "prepared", "-P", "1", f"--random-seed={seed}",
         "-c", str(clients), "-j", str(min(clients, os.cpu_count() or 1)), *length,
+        *(() if script is None else ("-f", str(script))),
         options="" if durable else "-c synchronous_commit=off",
     ) as lines:  # fmt: skip
         for line in lines:

@@ -87,8 +87,8 @@ class Pair:
         self, mark: int, at: Callable[[float], None] = lambda _: None,
         look: Callable[[], None] = lambda: None,
     ) -> float:  # fmt: skip
-        """Gives the moment at which the subscriber shows the mark.  "at" is told the size of
-        the growing table in percent of the publisher's, "look" is called now and then."""
+        """Gives the moment at which the subscriber shows the mark.  "at" is told in percent
+        how far it is, "look" is called now and then."""
         with self.publisher.connect() as there, self.subscriber.connect() as here:
             sign = Sign(self, there, here)
             while True:
@@ -122,22 +122,23 @@ class Sign:
         self.here = here
         self.there = there
         self.seen = None
+        self.first = self.extent(here)
         self.start = self.moved = self.looked = time.monotonic()
+
+    def extent(self, side) -> int:
+        return side.execute(self.pair.contents.extent).fetchone()[0]
 
     def look(self, now: float) -> float:
         """Gives how far it is in percent, raises an error if there is no hope."""
         self.looked = now
         self.pair.check_daemons()
-        table = self.pair.contents.growing
-        # The size is that of the file, so it shows what is not committed yet, too.
-        query = f"SELECT pg_relation_size('{table}')"
-        size = self.here.execute(query).fetchone()[0]
+        extent = self.extent(self.here)
         # A standby writes no WAL, but applies it; and the publisher may not be through yet.
         position = (
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
             "ELSE pg_current_wal_insert_lsn() END::text"
         )
-        seen = (size, *(side.execute(position).fetchone()[0] for side in (self.there, self.here)))
+        seen = (extent, *(side.execute(position).fetchone()[0] for side in (self.there, self.here)))
         if seen != self.seen:
             self.seen = seen
             self.moved = now
@@ -145,7 +146,7 @@ class Sign:
             raise BenchError(f"nothing was applied for {STALL_TIMEOUT} s")
         if now - self.start > ABSOLUTE_TIMEOUT:
             raise BenchError(f"gave up after {ABSOLUTE_TIMEOUT} s")
-        return 100 * size / max(self.there.execute(query).fetchone()[0], 1)
+        return 100 * (extent - self.first) / max(self.extent(self.there) - self.first, 1)
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:

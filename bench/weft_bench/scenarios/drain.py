@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from ..arguments import PASSES, Options
 from ..contents import Contents
@@ -19,8 +20,7 @@ class Drain(Scenario):
 
     @staticmethod
     def disk_needed(options: Options, contents: Contents) -> int:
-        # A row that is touched for the first time takes its whole page with it into the WAL.
-        load = min(2 * options.transactions * 12_000, 8_000_000_000)
+        load = min(2 * options.transactions * contents.wal, 8_000_000_000)
         return Scenario.disk_needed(options, contents) + 2 * load
 
     def run(self) -> None:
@@ -43,7 +43,7 @@ class Drain(Scenario):
             transactions = run_load(
                 pair.publisher, clients, ("-t", str(options.transactions_per_client)),
                 2 * self.repeat + (pass_ == "later"), step.at,
-                durable=False,
+                durable=False, script=self.script(),
             )  # fmt: skip
             published = time.monotonic() - start
             mark = pair.mark()
@@ -61,6 +61,13 @@ class Drain(Scenario):
             )
         if pass_ in options.passes:
             self.record(figures)
+
+    def script(self) -> Path | None:
+        if self.pair.contents.script is None:
+            return None
+        file = self.pair.directory / "load.sql"
+        file.write_text(self.pair.contents.script)
+        return file
 
     def drain(self, mark: int, at, watch) -> float:
         """Lets the system go; starting its processes is part of the time."""
