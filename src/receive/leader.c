@@ -78,6 +78,12 @@
 #define FULL_FLOW 4
 #define NAP 250
 
+/*
+ * So long the leader pauses, in milliseconds, if what is in the ring should have
+ * been taken by then.
+ */
+#define SHORT_PAUSE 1L
+
 Leader		leader;
 
 static void
@@ -181,8 +187,11 @@ check_timeout(void)
 	}
 }
 
-/* What is done before every pause: nobody must wait for us meanwhile. */
-static void
+/*
+ * What is done before every pause: nobody must wait for us meanwhile.  Returns true
+ * if the pause should be short.
+ */
+static bool
 prepare_to_pause(void)
 {
 	leader_collect();
@@ -190,8 +199,8 @@ prepare_to_pause(void)
 	feedback_send(leader.conn, leader.received_lsn, false, false);
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
 	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
-	ring_wake_before_sleep(leader.producer.ring);
 	leader.begun_since_pause = 0;
+	return ring_wake_before_sleep(leader.producer.ring, &leader.taken_at_pause);
 }
 
 /*
@@ -229,17 +238,20 @@ void
 leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event)
 {
 	Ring	   *ring = leader.producer.ring;
+	bool		short_pause = prepare_to_pause();
 	int			occurred;
 
-	prepare_to_pause();
 	ring_await_commit(ring, awaited_seq);
 	if (ring_committed(ring) < awaited_seq)
 	{
 		occurred = wait_for_events(socket,
+								   short_pause ? SHORT_PAUSE :
 								   feedback_flush_pending() ? WalWriterDelay : 1000L,
 								   ring_wait_event(event));
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
+		if (short_pause)
+			occurred &= ~WL_TIMEOUT;
 		if (socket == PGINVALID_SOCKET)
 		{
 			/*
@@ -283,7 +295,7 @@ in_full_flow(void)
 static void
 nap(void)
 {
-	prepare_to_pause();
+	(void) prepare_to_pause();
 	pgstat_report_wait_start(ring_wait_event(RING_WAIT_LEADER_MAIN));
 	pg_usleep(NAP);
 	pgstat_report_wait_end();

@@ -17,7 +17,8 @@
  *
  * The leader does not wake a writer for each transaction: it may think that one
  * who is awake will take it.  Whoever is awake may be kept by something else for
- * long, so before the leader sleeps, it wakes as many as there is work for.
+ * long, so before the leader sleeps for long, it looks whether that has happened,
+ * and if not, wakes as many as there is work for.
  *
  * Writers wait for earlier transactions only, so among themselves no circle of
  * waits can come to be here.  But a waiting writer holds row and table locks,
@@ -108,6 +109,20 @@ wake_idle_writer(Ring *ring)
 }
 
 /*
+ * How many transactions are there to be taken that nobody who is awake will take at
+ * once?
+ */
+static uint64
+unattended(Ring *ring, uint64 idle)
+{
+	uint64		awake = pg_atomic_read_u32(&ring->active_writers) - pg_popcount64(idle);
+	uint64		attended = awake * pg_atomic_read_u32(&ring->run_limit);
+	uint64		backlog = ring_backlog(ring);
+
+	return backlog > attended ? backlog - attended : 0;
+}
+
+/*
  * Called when a transaction has been published: wakes a writer if those that
  * are awake have each enough to take already.
  */
@@ -115,30 +130,38 @@ void
 ring_wake_for_backlog(Ring *ring)
 {
 	uint64		idle;
-	uint64		awake;
 
 	pg_memory_barrier();
-	if ((idle = idle_writers(ring)) == 0)
-		return;
-	awake = pg_atomic_read_u32(&ring->active_writers) - pg_popcount64(idle);
-	if (ring_backlog(ring) > awake * pg_atomic_read_u32(&ring->run_limit))
+	if ((idle = idle_writers(ring)) != 0 && unattended(ring, idle) > 0)
 		(void) wake_idle_writer(ring);
 }
 
 /*
- * Called before the leader sleeps.  Who is awake may be waiting for something
- * for long, so whatever is there to be taken must have somebody on his way.
+ * Called before the leader sleeps.  Who is awake will take what is there soon, but
+ * may as well be waiting for something for long: if nothing has been taken since
+ * the last call, others are woken for all of it.  *taken is the caller's, for that.
+ * Returns true if the leader should look again soon.
  */
-void
-ring_wake_before_sleep(Ring *ring)
+bool
+ring_wake_before_sleep(Ring *ring, uint64 *taken)
 {
 	uint64		limit = pg_atomic_read_u32(&ring->run_limit);
+	uint64		taken_before = *taken;
+	uint64		idle;
 	uint64		wanted;
+	bool		stuck;
 
 	pg_memory_barrier();
-	wanted = (ring_backlog(ring) + limit - 1) / limit;
-	while (wanted-- > 0 && wake_idle_writer(ring))
-		;
+	*taken = pg_atomic_read_u64(&ring->taken.value);
+	if (ring_backlog(ring) == 0 || (idle = idle_writers(ring)) == 0)
+		return false;
+
+	stuck = *taken == taken_before;
+	wanted = stuck ? ring_backlog(ring) : unattended(ring, idle);
+	for (wanted = (wanted + limit - 1) / limit; wanted > 0; wanted--)
+		if (!wake_idle_writer(ring))
+			break;
+	return !stuck;
 }
 
 /* Wakes the writer of a transaction if it waits for more of it. */

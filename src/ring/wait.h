@@ -23,7 +23,7 @@ typedef struct RingWaiter
 
 /* Leader */
 extern void ring_wake_for_backlog(Ring *ring);
-extern void ring_wake_before_sleep(Ring *ring);
+extern bool ring_wake_before_sleep(Ring *ring, uint64 *taken);
 extern void ring_wake_reader(Ring *ring, RingTransaction *transaction);
 extern void ring_stop(Ring *ring);
 extern void ring_await_commit(Ring *ring, uint64 seq);
