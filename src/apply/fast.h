@@ -3,8 +3,8 @@
  *	  The fast path: rows of ordinary tables, straight through the table's
  *	  access method.
  *
- * Shared by fast_relation.c, fast_find.c and fast_change.c; the other files of
- * apply/ use the functions at the end only.
+ * Shared by the files fast_*.c; the other files of apply/ use the functions at
+ * the end only.
  */
 #ifndef WEFT_FAST_H
 #define WEFT_FAST_H
@@ -14,6 +14,7 @@
 #include "executor/executor.h"
 #include "lib/ilist.h"
 #include "nodes/execnodes.h"
+#include "relation_stats.h"
 #include "replication/logicalproto.h"
 #include "utils/snapshot.h"
 
@@ -67,17 +68,29 @@ typedef struct FastRelation
 	TupleTableSlot *found;		/* the row that was looked for */
 	TupleTableSlot *row;		/* the row to be stored */
 	AclMode		allowed;		/* privileges that were checked */
+
+	/* Rows that were applied and not reported; those of the attempt, too. */
+	RelationCounts counts;
+	RelationCounts counts_before;	/* the attempt that touched it last */
+	uint64		attempt;
+	bool		unreported;		/* it is in that list */
+	slist_node	unreported_node;
 } FastRelation;
 
 /* fast_relation.c */
 extern FastRelation *fast_open(LogicalRepRelId relid);
 extern bool fast_known(LogicalRepRelId relid, bool insert);
+extern FastRelation *fast_look_up(LogicalRepRelId relid);
 extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
 
 /* fast_find.c */
 extern bool fast_find(FastRelation *relation);
 extern void fast_forget_places(FastRelation *relation);
+
+/* fast_count.c */
+extern void fast_count_touch(FastRelation *relation);
+extern void fast_count_undo(void);
 
 /* For the other files of apply/. */
 extern void fast_init(void);
@@ -90,5 +103,9 @@ extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
 extern void fast_before_commit(void);
 extern LogicalRepRelId fast_after_abort(void);
+
+extern void fast_count_begin(void);
+extern void fast_count_general(LogicalRepRelId relid, char type);
+extern bool fast_count_report(bool force);
 
 #endif							/* WEFT_FAST_H */
