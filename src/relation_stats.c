@@ -24,9 +24,9 @@
  * Statistics must not be in the way of what they are about.  An error here, be it
  * that there is no memory left, is logged once in each process, and whatever was
  * to be added is added later, or never.  As nobody rolls back after it, locks are
- * released here; writers and leaders hold no others when they come here.  The
- * server's code changes nothing in an area or a hash table before the last step
- * that may fail.
+ * released here; writers and leaders hold no others when they come here.  The area
+ * and the table are in order then: the server's code cares for that, because a
+ * roll-back would do no more.
  */
 #include "postgres.h"
 
