@@ -39,6 +39,19 @@ RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_writer';
 
+CREATE FUNCTION weft.stat_get_relation(
+	OUT subid oid,
+	OUT relation regclass,
+	OUT path text,
+	OUT reason text,
+	OUT inserts bigint,
+	OUT updates bigint,
+	OUT deletes bigint,
+	OUT general_rows bigint)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_relation';
+
 CREATE VIEW weft.stat_subscription AS
 	SELECT s.oid AS subid, s.subname,
 		g.leader_pid, g.num_writers, g.busy_writers,
@@ -61,6 +74,16 @@ CREATE VIEW weft.stat_writer AS
 COMMENT ON VIEW weft.stat_writer IS
 	'what every writer is doing, and its counters since the apply worker started';
 
+CREATE VIEW weft.stat_relation AS
+	SELECT g.subid, s.subname, g.relation, g.path, g.reason,
+		g.inserts, g.updates, g.deletes, g.general_rows
+	FROM weft.stat_get_relation() g
+		JOIN pg_catalog.pg_subscription s ON s.oid = g.subid
+		JOIN pg_catalog.pg_class c ON c.oid = g.relation;
+
+COMMENT ON VIEW weft.stat_relation IS
+	'how rows of every relation are applied by writers, and how many were since the apply worker started';
+
 CREATE FUNCTION weft.wait_for_subscription(subscription name, timeout interval)
 RETURNS void
 LANGUAGE C STRICT VOLATILE
@@ -70,4 +93,4 @@ COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 	'waits until all tables are synchronized and what the publisher has now is applied';
 
 GRANT USAGE ON SCHEMA weft TO PUBLIC;
-GRANT SELECT ON weft.stat_subscription, weft.stat_writer TO PUBLIC;
+GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation TO PUBLIC;

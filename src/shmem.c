@@ -15,6 +15,7 @@ typedef struct SharedRoot
 {
 	LWLock	   *lock;			/* held while an entry is claimed or given up */
 	int			broadcast_tranche;	/* of the locks in broadcast logs */
+	int			statistics_tranche; /* of those in relation_stats.c */
 	int			num_entries;
 	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
 } SharedRoot;
@@ -96,6 +97,7 @@ shmem_startup(void)
 		memset(root, 0, shmem_size());
 		root->lock = &GetNamedLWLockTranche("weft")->lock;
 		root->broadcast_tranche = LWLockNewTrancheId();
+		root->statistics_tranche = LWLockNewTrancheId();
 		root->num_entries = shmem_num_entries();
 		for (int i = 0; i < root->num_entries; i++)
 		{
@@ -123,6 +125,14 @@ shmem_broadcast_tranche(void)
 {
 	LWLockRegisterTranche(root->broadcast_tranche, "WeftBroadcast");
 	return root->broadcast_tranche;
+}
+
+/* The same for those of relation_stats.c. */
+int
+shmem_statistics_tranche(void)
+{
+	LWLockRegisterTranche(root->statistics_tranche, "WeftStatistics");
+	return root->statistics_tranche;
 }
 
 int
@@ -186,9 +196,11 @@ shmem_claim(Oid subid)
 		shmem_reset_counters(result);
 		SpinLockAcquire(&result->mutex);
 		result->subid = subid;
+		result->dbid = MyDatabaseId;
 		result->leader_pid = MyProcPid;
 		result->num_writers = 0;
 		result->ring = DSM_HANDLE_INVALID;
+		result->statistics_area = DSA_HANDLE_INVALID;
 		result->native_reason[0] = '\0';
 		SpinLockRelease(&result->mutex);
 	}
@@ -206,6 +218,20 @@ shmem_release(SubscriptionShared *entry)
 	entry->leader_pid = 0;
 	entry->num_writers = 0;
 	entry->ring = DSM_HANDLE_INVALID;
+	entry->statistics_area = DSA_HANDLE_INVALID;
 	SpinLockRelease(&entry->mutex);
+	LWLockRelease(root->lock);
+}
+
+/* From now on no entry is claimed or given up. */
+void
+shmem_keep_entries(void)
+{
+	LWLockAcquire(root->lock, LW_SHARED);
+}
+
+void
+shmem_let_entries_go(void)
+{
 	LWLockRelease(root->lock);
 }

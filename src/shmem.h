@@ -12,9 +12,11 @@
 
 #include "access/xlogdefs.h"
 #include "guc.h"
+#include "lib/dshash.h"
 #include "port/atomics.h"
 #include "storage/dsm.h"
 #include "storage/spin.h"
+#include "utils/dsa.h"
 
 /* What a writer is doing, as weft.stat_writer shows it. */
 typedef enum WriterActivity
@@ -69,6 +71,13 @@ typedef struct SubscriptionShared
 	dsm_handle	ring;
 	RepOriginId origin;
 
+	/*
+	 * Of relation_stats.c; valid, once they are set, until the entry is given
+	 * up.
+	 */
+	dsa_handle	statistics_area;
+	dshash_table_handle statistics_table;
+
 	/* Why the server's own path is in use; empty while it is not. */
 	char		native_reason[NATIVE_REASON_LEN];
 
@@ -95,8 +104,11 @@ extern void shmem_request(void);
 extern void shmem_startup(void);
 
 extern int	shmem_broadcast_tranche(void);
+extern int	shmem_statistics_tranche(void);
 extern SubscriptionShared *shmem_claim(Oid subid);
 extern void shmem_release(SubscriptionShared *entry);
+extern void shmem_keep_entries(void);
+extern void shmem_let_entries_go(void);
 extern int	shmem_count(void);
 extern SubscriptionShared *shmem_get(int index);
 extern int	shmem_index(const SubscriptionShared *entry);

@@ -1,11 +1,12 @@
 /*
  * statistics.c
- *	  The functions under the views weft.stat_subscription and weft.stat_writer.
+ *	  The functions under the views weft.stat_*.
  */
 #include "postgres.h"
 
 #include "fmgr.h"
 #include "funcapi.h"
+#include "relation_stats.h"
 #include "shmem.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
@@ -13,9 +14,11 @@
 
 PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
 PG_FUNCTION_INFO_V1(weft_stat_get_writer);
+PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 
 #define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
+#define RELATION_COLUMNS 8
 
 static const char *const activity_names[] = {
 	[WRITER_STARTING] = "starting",
@@ -197,6 +200,49 @@ weft_stat_get_writer(PG_FUNCTION_ARGS)
 			continue;
 		for (int j = 0; j < fields.num_writers; j++)
 			put_writer(rsinfo, fields.subid, j, &entry->writers[j]);
+	}
+	return (Datum) 0;
+}
+
+static void
+put_relation(ReturnSetInfo *rsinfo, Oid subid, const RelationStats *relation)
+{
+	Datum		values[RELATION_COLUMNS];
+	bool		nulls[RELATION_COLUMNS] = {0};
+	int			i = 0;
+
+	values[i++] = ObjectIdGetDatum(subid);
+	values[i++] = ObjectIdGetDatum(relation->relid);
+	values[i++] = CStringGetTextDatum(relation->general ? "general" : "fast");
+	nulls[i] = relation->reason[0] == '\0';
+	values[i++] = CStringGetTextDatum(relation->reason);
+	values[i++] = Int64GetDatum((int64) relation->counts.inserts);
+	values[i++] = Int64GetDatum((int64) relation->counts.updates);
+	values[i++] = Int64GetDatum((int64) relation->counts.deletes);
+	values[i++] = Int64GetDatum((int64) relation->counts.general_rows);
+	Assert(i == RELATION_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * One row for every relation in this database that a subscription's writers have
+ * applied something to.
+ */
+Datum
+weft_stat_get_relation(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		Oid			subid;
+		List	   *relations = relation_stats_read(shmem_get(i), &subid);
+
+		foreach_ptr(RelationStats, relation, relations)
+			put_relation(rsinfo, subid, relation);
 	}
 	return (Datum) 0;
 }

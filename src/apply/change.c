@@ -197,11 +197,29 @@ check_text(const char *message, int length)
 				 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));
 }
 
+/* The server's code has applied an INSERT, UPDATE or DELETE message. */
+static void
+count_row(const char *message, int length)
+{
+	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
+	WireChange	change;
+
+	/* The relation is looked up, so after an error there is as much to repair. */
+	current_message = message;
+	current_length = length;
+	if (wire_read_change(message, length, false, &change) == NULL)
+		fast_count_general(change.relid, change.type);
+	current_message = NULL;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(ApplyMessageContext);
+}
+
 /* Applies a message of a transaction. */
 void
 change_apply(char *message, int length)
 {
 	WireBegin	begin;
+	bool		is_row = false;
 
 	switch (message[0])
 	{
@@ -218,6 +236,7 @@ change_apply(char *message, int length)
 				return;
 			fast_store_all();
 			check_text(message, length);
+			is_row = true;
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:
 			/* No table may be open then. */
@@ -229,6 +248,8 @@ change_apply(char *message, int length)
 #if HAVE_APPLY_CONFLICTS
 	check_conflict();
 #endif
+	if (is_row)
+		count_row(message, length);
 }
 
 static void

@@ -14,6 +14,7 @@
 #include "executor/executor.h"
 #include "lib/ilist.h"
 #include "nodes/execnodes.h"
+#include "relation_stats.h"
 #include "replication/logicalproto.h"
 #include "utils/snapshot.h"
 #include "utils/usercontext.h"
@@ -70,13 +71,20 @@ typedef struct FastRelation
 	uint32		key_hash;		/* of the row that is looked for */
 	TupleTableSlot *found;		/* the row that was looked for */
 	TupleTableSlot *row;		/* what becomes of it */
+	AclMode		allowed;		/* privileges that were checked */
 
 	/* Rows that are to be inserted, but not stored yet; see fast_insert.c. */
 	int			num_gathered;
 	int			num_slots;		/* that were made */
 	TupleTableSlot *gathered[FAST_MAX_GATHERED];
 	MemoryContext gathered_context; /* of their values */
-	AclMode		allowed;		/* privileges that were checked */
+
+	/* Rows that were applied and not reported; those of the attempt, too. */
+	RelationCounts counts;
+	RelationCounts counts_before;	/* the attempt that touched it last */
+	uint64		attempt;
+	bool		unreported;		/* it is in that list */
+	slist_node	unreported_node;
 } FastRelation;
 
 /* fast_relation.c */
@@ -84,6 +92,7 @@ extern dlist_head fast_open_relations;
 
 extern FastRelation *fast_open(LogicalRepRelId relid);
 extern bool fast_known(LogicalRepRelId relid, bool insert);
+extern FastRelation *fast_look_up(LogicalRepRelId relid);
 extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
 
@@ -98,6 +107,10 @@ extern void fast_store(FastRelation *relation);
 /* fast_change.c */
 extern bool fast_become_owner(FastRelation *relation, UserContext *context);
 
+/* fast_count.c */
+extern void fast_count_touch(FastRelation *relation);
+extern void fast_count_undo(void);
+
 /* For the other files of apply/. */
 extern void fast_init(void);
 extern void fast_relation_changed(LogicalRepRelId relid);
@@ -110,5 +123,9 @@ extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
 extern void fast_before_commit(void);
 extern LogicalRepRelId fast_after_abort(void);
+
+extern void fast_count_begin(void);
+extern void fast_count_general(LogicalRepRelId relid, char type);
+extern bool fast_count_report(bool force);
 
 #endif							/* WEFT_FAST_H */

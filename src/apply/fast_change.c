@@ -124,6 +124,7 @@ fast_after_abort(void)
 	LogicalRepRelId result = in_progress;
 
 	fast_forget_open();
+	fast_count_undo();
 	snapshot_taken = false;
 	in_progress = InvalidOid;
 	return result;
@@ -409,12 +410,15 @@ apply_to_table(FastRelation *relation, WireChange *change)
 	{
 		case LOGICAL_REP_MSG_INSERT:
 			result = insert_row(relation, change);
+			relation->counts.inserts += result;
 			break;
 		case LOGICAL_REP_MSG_UPDATE:
 			result = update_row(relation, change);
+			relation->counts.updates += result;
 			break;
 		case LOGICAL_REP_MSG_DELETE:
 			result = delete_row(relation, change);
+			relation->counts.deletes += result;
 			break;
 	}
 	MemoryContextSwitchTo(old);

@@ -38,6 +38,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 static HTAB *relations;
 dlist_head	fast_open_relations = DLIST_STATIC_INIT(fast_open_relations);
@@ -243,6 +244,7 @@ open_table(FastRelation *relation, Relation rel)
 	relation->num_gathered = relation->num_slots = 0;
 	relation->allowed = ACL_NO_RIGHTS;
 	dlist_push_tail(&fast_open_relations, &relation->open_node);
+	fast_count_touch(relation);
 	MemoryContextSwitchTo(old);
 }
 
@@ -316,6 +318,33 @@ fast_open(LogicalRepRelId relid)
 	logicalrep_rel_close(entry, NoLock);
 	check_turn(relation);
 	return relation->reason == NULL ? relation : NULL;
+}
+
+/*
+ * Returns the relation of a change that the server's own code has just applied,
+ * for what is known of its table; NULL if the change was left out because the
+ * table is being synchronized.
+ */
+FastRelation *
+fast_look_up(LogicalRepRelId relid)
+{
+	FastRelation *relation = find_relation(relid);
+	LogicalRepRelMapEntry *entry;
+	bool		applied;
+
+	/* What is open must stay as it is. */
+	if (relation->valid || relation->rel != NULL)
+		return relation;
+
+	/* If the change was applied, we have the lock already. */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	describe(relation, entry, entry->localrel);
+	applied = entry->state == SUBREL_STATE_READY ||
+		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= writer.final_lsn);
+	logicalrep_rel_close(entry, applied ? NoLock : RowExclusiveLock);
+	PopActiveSnapshot();
+	return applied ? relation : NULL;
 }
 
 /* Closes all tables, with the transaction going on; locks are kept. */

@@ -489,6 +489,7 @@ guarded_attempt(void)
 	callback.previous = error_context_stack;
 	replorigin_session_origin = writer.subscription->origin;
 	change_keep_conflicts();
+	fast_count_begin();
 
 	PG_TRY();
 	{

@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "apply/fast.h"
 #include "apply/writer.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
@@ -156,17 +157,21 @@ work(void)
 	for (;;)
 	{
 		bool		stats_pending = pgstat_report_stat(false) > 0;
+		bool		rows_pending = fast_count_report(false);
 		int			count;
 		uint64		first = ring_wait_transactions(&writer.waiter,
-												   stats_pending ? STATS_INTERVAL : -1,
+												   stats_pending || rows_pending ? STATS_INTERVAL : -1,
 												   &count);
 
 		if (first != 0)
+		{
 			transaction_apply(first, count);
-		else if (ring_stopping(writer.ring))
+			continue;
+		}
+		fast_count_report(true);
+		if (ring_stopping(writer.ring))
 			break;
-		else
-			pgstat_report_stat(true);
+		pgstat_report_stat(true);
 	}
 }
 

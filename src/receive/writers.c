@@ -17,6 +17,7 @@
 #include "receive/dependency.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "relation_stats.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
@@ -170,8 +171,8 @@ writers_start(int count)
 
 	shmem_reset_writers(shared);
 	leader.all_attached = false;
+	relation_stats_create(shared);
 	SpinLockAcquire(&shared->mutex);
-	shared->dbid = MySubscription->dbid;
 	shared->userid = MyLogicalRepWorker->userid;
 	shared->origin = replorigin_session_origin;
 	shared->ring = dsm_segment_handle(leader.segment);
