@@ -29,7 +29,7 @@
  * to the loop.
  *
  * The publisher may send several messages in one (publish/batch.h); they are
- * looked at one by one, as if they had come so, and lie in libpq's buffer until
+ * looked at one by one, as if they had come so, and stay where they lie until
  * the last of them is done.
  *
  * Waiting: the leader waits for the socket, for space in the ring, and for
@@ -109,6 +109,7 @@ leader_start(WalReceiverConn *conn)
 	leader.shared = shared;
 	leader.conn = conn;
 	pg_atomic_write_u32(&shared->batches, leader.batches);
+	pg_atomic_write_u32(&shared->compression, leader.compression);
 	leader.position = BETWEEN_TRANSACTIONS;
 	leader.handover = HANDOVER_NOTHING;
 	leader.socket = PGINVALID_SOCKET;
