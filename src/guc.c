@@ -36,7 +36,7 @@ guc_define(void)
 
 	DefineCustomEnumVariable("weft.compression",
 							 "Sets how publishers with Weft are asked to compress what they send.",
-							 "Takes effect when the apply worker starts.",
+							 "Used where a subscription's slot has the output plugin \"weft\".",
 							 &weft_compression,
 							 COMPRESSION_OFF, compression_methods,
 							 PGC_SIGHUP, 0,

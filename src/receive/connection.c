@@ -210,6 +210,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	bool		uses_plugin = slot_uses_plugin(conn, options->slotname, &knows_lz4);
 	bool		started;
 
+	leader.compression_wanted = weft_compression;
 	leader.compression = knows_lz4 ? weft_compression : COMPRESSION_OFF;
 	if (leader.compression != weft_compression)
 		ereport(LOG,

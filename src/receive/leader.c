@@ -55,6 +55,7 @@
 #include "receive/leader.h"
 #include "receive/relations.h"
 #include "receive/seam.h"
+#include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -320,6 +321,17 @@ leader_damage(const char *message, const char *problem)
 			 errhint("Nothing of this transaction has been applied. Check the publisher and what lies between it and this server.")));
 }
 
+/* Ends, as for a parameter of the subscription; the next leader asks anew. */
+static void
+restart_for_compression(void)
+{
+	ereport(LOG,
+			(errmsg("logical replication worker for subscription \"%s\" will restart because \"%s\" has changed",
+					MySubscription->name, "weft.compression")));
+	ApplyLauncherForgetWorkerStartTime(MyLogicalRepWorker->subid);
+	proc_exit(0);
+}
+
 /*
  * Acts on what has changed around us.  Called between transactions.
  */
@@ -336,6 +348,8 @@ leader_look_around(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
+	if (leader.batches && leader.compression_wanted != weft_compression)
+		restart_for_compression();
 	if (!leader.tables_valid)
 	{
 		leader.tables_valid = true;

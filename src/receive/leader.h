@@ -85,6 +85,7 @@ typedef struct Leader
 	/* What is left of a batch; it stays where it is (batch.c). */
 	bool		batches;		/* we have asked for some */
 	Compression compression;	/* which they may have */
+	int			compression_wanted; /* weft.compression when we asked */
 	WireCursor	batch;
 	char	   *buffer;			/* for compressed ones */
 	int			buffer_size;
