@@ -25,6 +25,17 @@ override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
+# LZ4 as the server has it.  Debian's packages of the server do not bring the
+# header along.
+ifneq ($(filter -llz4,$(LIBS)),)
+ifeq ($(shell $(CC) $(CPPFLAGS) -include lz4.h -E -x c /dev/null >/dev/null 2>&1 && echo found),found)
+override CPPFLAGS += -DWEFT_LZ4
+SHLIB_LINK += $(filter -llz4,$(LIBS))
+else
+$(warning There is no lz4.h (Debian: liblz4-dev), so Weft is built without compression)
+endif
+endif
+
 # PGXS does not find out by itself which headers an object depends on.
 $(OBJS): $(wildcard src/*.h src/*/*.h)
 

@@ -8,9 +8,19 @@
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 64;
+int			weft_compression = COMPRESSION_OFF;
 int			weft_max_writers_per_subscription = 8;
 int			weft_ring_size = 16 * 1024;
 int			weft_writers_per_subscription = 4;
+
+/* A publisher's list tells subscribers what it knows (receive/connection.c). */
+static const struct config_enum_entry compression_methods[] = {
+	{"off", COMPRESSION_OFF, false},
+#ifdef WEFT_LZ4
+	{"lz4", COMPRESSION_LZ4, false},
+#endif
+	{NULL, 0, false}
+};
 
 /* Defines the parameters; called once, while the postmaster loads us. */
 void
@@ -23,6 +33,14 @@ guc_define(void)
 							64, 1, 1000,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("weft.compression",
+							 "Sets how publishers with Weft are asked to compress what they send.",
+							 "Used where a subscription's slot has the output plugin \"weft\".",
+							 &weft_compression,
+							 COMPRESSION_OFF, compression_methods,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("weft.max_writers_per_subscription",
 							"Sets the maximum number of writers that one subscription may use.",

@@ -8,7 +8,15 @@
 /* How many writers a subscription can have, whatever is configured. */
 #define WEFT_MAX_WRITERS 64
 
+/* How a subscriber asks for what it is sent. */
+typedef enum Compression
+{
+	COMPRESSION_OFF,
+	COMPRESSION_LZ4,
+} Compression;
+
 extern int	weft_commit_group_size;
+extern int	weft_compression;	/* a Compression */
 extern int	weft_max_writers_per_subscription;
 extern int	weft_ring_size;		/* in kilobytes */
 extern int	weft_writers_per_subscription;

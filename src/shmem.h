@@ -85,6 +85,7 @@ typedef struct SubscriptionShared
 	pg_atomic_uint32 writers_gone;
 
 	pg_atomic_uint32 batches;	/* does the publisher send some? */
+	pg_atomic_uint32 compression;	/* a Compression: which they may have */
 
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;

@@ -96,6 +96,16 @@ count_busy(SubscriptionShared *entry, int num_writers)
 	return result;
 }
 
+static const char *
+output_plugin(SubscriptionShared *entry)
+{
+	if (pg_atomic_read_u32(&entry->batches) == 0)
+		return "pgoutput";
+	if (pg_atomic_read_u32(&entry->compression) == COMPRESSION_LZ4)
+		return "weft (lz4)";
+	return "weft";
+}
+
 static void
 put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *fields)
 {
@@ -131,8 +141,7 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *
 	values[i++] = count(&entry->barriers);
 	values[i++] = count(&entry->ring_size);
 	values[i++] = count(&entry->ring_used);
-	values[i++] = CStringGetTextDatum(pg_atomic_read_u32(&entry->batches) != 0 ?
-									  "weft" : "pgoutput");
+	values[i++] = CStringGetTextDatum(output_plugin(entry));
 	nulls[i] = fields->native_reason[0] == '\0';
 	values[i++] = CStringGetTextDatum(fields->native_reason);
 	Assert(i == SUBSCRIPTION_COLUMNS);

@@ -4,8 +4,8 @@
  *
  * All callbacks are pgoutput's own.  If the subscriber asks for batches, the
  * functions that pgoutput's output goes through are replaced: messages are
- * gathered, and sent together at the end of a transaction.  Without that option
- * everything is as pgoutput makes it.
+ * gathered, and sent together, compressed if it asks for that, too, at the end
+ * of a transaction.  Without that option everything is as pgoutput makes it.
  *
  * While decoding is far behind the end of the WAL, transactions are held back
  * until there is a good deal of them.  Two things must not happen then:
@@ -30,6 +30,7 @@
 #include "access/xlogrecovery.h"
 #include "commands/defrem.h"
 #include "fmgr.h"
+#include "guc.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
 #include "port/pg_bswap.h"
@@ -40,6 +41,10 @@
 #include "replication/walsender.h"
 #include "utils/builtins.h"
 #include "wire.h"
+
+#ifdef WEFT_LZ4
+#include <lz4.h>
+#endif
 
 /* A batch is sent when it is as large as this. */
 #define BATCH_BYTES (64 * 1024)
@@ -65,6 +70,7 @@ static int	message_start;		/* of the last message in the batch */
 static XLogRecPtr last_lsn;
 static TransactionId last_xid;
 static bool more_held;			/* the subscriber knows that we may hold back */
+static Compression compression; /* as the subscriber has asked */
 
 /* Where the WAL ends that there is to decode. */
 static XLogRecPtr
@@ -79,10 +85,38 @@ far_behind(void)
 	return context->reader->EndRecPtr + FAR_BEHIND < end_of_wal();
 }
 
+/*
+ * Appends what has been gathered to the message to be sent, compressed.  Returns
+ * false, with nothing appended, if it would not get smaller.
+ */
+static bool
+append_compressed(void)
+{
+#ifdef WEFT_LZ4
+	int			room = batch->len - (int) sizeof(uint32) - 1;
+	int			length;
+
+	if (room <= 0)
+		return false;
+	enlargeStringInfo(outer, batch->len);
+	length = LZ4_compress_default(batch->data, outer->data + outer->len + sizeof(uint32),
+								  batch->len, room);
+	if (length <= 0)
+		return false;
+	pq_sendint32(outer, batch->len);
+	outer->len += length;
+	return true;
+#else
+	return false;
+#endif
+}
+
 /* Sends what has been gathered; with "hold", more may be held back from now on. */
 static void
 send_batch(bool hold)
 {
+	int			flags_offset;
+
 	if (batch->len == 0 && more_held == hold)
 		return;
 
@@ -90,8 +124,12 @@ send_batch(bool hold)
 	context->out = outer;
 	send_prepare(context, last_lsn, last_xid, true);
 	pq_sendbyte(outer, BATCH_TYPE);
+	flags_offset = outer->len;
 	pq_sendbyte(outer, hold ? BATCH_MORE_HELD : 0);
-	appendBinaryStringInfo(outer, batch->data, batch->len);
+	if (compression == COMPRESSION_LZ4 && append_compressed())
+		outer->data[flags_offset] |= BATCH_LZ4;
+	else
+		appendBinaryStringInfo(outer, batch->data, batch->len);
 	resetStringInfo(batch);
 	send_write(context, last_lsn, last_xid, true);
 	context->out = batch;
@@ -187,40 +225,63 @@ gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 }
 
 /*
- * Takes our option away, which pgoutput does not know.  Returns whether batches
- * are asked for in a form that we know.
+ * Takes our options away, which pgoutput does not know.  Returns the version of
+ * batches that is asked for, zero if none are, and the method of compression.
  */
-static bool
-take_option(List **options)
+static int
+take_options(List **options, const char **method)
 {
 	ListCell   *cell;
+	int			version = 0;
 
+	*method = NULL;
 	foreach(cell, *options)
 	{
 		DefElem    *option = lfirst(cell);
 
 		if (strcmp(option->defname, BATCH_OPTION) == 0)
-		{
-			*options = foreach_delete_current(*options, cell);
-			return pg_strtoint32(defGetString(option)) >= BATCH_VERSION;
-		}
+			version = pg_strtoint32(defGetString(option));
+		else if (strcmp(option->defname, BATCH_COMPRESSION_OPTION) == 0)
+			*method = defGetString(option);
+		else
+			continue;
+		*options = foreach_delete_current(*options, cell);
 	}
-	return false;
+	return version;
+}
+
+/* The compression to be used; none if it is not one that both sides know. */
+static Compression
+choose_compression(int version, const char *method)
+{
+	if (method == NULL)
+		return COMPRESSION_OFF;
+#ifdef WEFT_LZ4
+	if (strcmp(method, "lz4") == 0 && version >= BATCH_LZ4_VERSION)
+		return COMPRESSION_LZ4;
+#endif
+	ereport(LOG,
+			(errmsg("messages are sent without compression"),
+			 errdetail("This server does not know compression \"%s\" in batches of version %d.",
+					   method, Min(version, BATCH_VERSION))));
+	return COMPRESSION_OFF;
 }
 
 static void
 startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 {
-	bool		batches = take_option(&ctx->output_plugin_options);
+	const char *method;
+	int			version = take_options(&ctx->output_plugin_options, &method);
 
 	pgoutput_startup(ctx, options, is_init);
-	if (is_init || !batches || !am_walsender)
+	if (is_init || version < BATCH_FIRST_VERSION || !am_walsender)
 		return;
 
 	context = ctx;
 	outer = ctx->out;
 	batch = makeStringInfo();
 	more_held = false;
+	compression = choose_compression(version, method);
 	send_prepare = ctx->prepare_write;
 	send_write = ctx->write;
 	send_progress = ctx->update_progress;
@@ -232,7 +293,9 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ctx->update_progress = gather_progress;
 	ctx->reader->routine.page_read = gather_read_page;
 	ereport(DEBUG1,
-			(errmsg_internal("messages are sent in batches of version %d", BATCH_VERSION)));
+			(errmsg_internal("messages are sent in batches of version %d%s",
+							 Min(version, BATCH_VERSION),
+							 compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 }
 
 /* Entry point of the output plugin. */

@@ -1,11 +1,67 @@
 /*
  * batch.c
  *	  Taking the publisher's batches apart (publish/batch.h).
+ *
+ * What is in a batch lies in libpq's buffer, or, if it was compressed, in one of
+ * ours, until the next batch comes.
  */
 #include "postgres.h"
 
 #include "publish/batch.h"
 #include "receive/leader.h"
+#include "utils/memutils.h"
+
+#ifdef WEFT_LZ4
+#include <lz4.h>
+
+/*
+ * The usual size of our buffer, which is that of a batch, 64 kB, and of one row
+ * more.  A larger one is given back when the next compressed batch comes.
+ */
+#define BUFFER_SIZE (1024 * 1024)
+
+/* No LZ4 block holds more than so many times its own length. */
+#define MAX_RATIO 255
+
+static char *
+buffer_for(int length)
+{
+	if (length > leader.buffer_size || leader.buffer_size > BUFFER_SIZE)
+	{
+		if (leader.buffer)
+			pfree(leader.buffer);
+		leader.buffer = NULL;
+		leader.buffer_size = 0;
+		leader.buffer = MemoryContextAlloc(leader.context, Max(length, BUFFER_SIZE));
+		leader.buffer_size = Max(length, BUFFER_SIZE);
+	}
+	return leader.buffer;
+}
+
+/*
+ * Puts the cursor, which stands behind the flags, on the decompressed messages.
+ *
+ * They may be one message of nearly 1 GB, the most that a publisher can put
+ * together.  But whatever is claimed, no more memory is taken than MAX_RATIO
+ * times what has really come.
+ */
+static void
+decompress(WireCursor *cursor)
+{
+	uint32		length = wire_uint32(cursor);
+	int			compressed = cursor->end - cursor->next;
+	char	   *buffer;
+
+	if (cursor->failed)
+		leader_damage(NULL, "a batch ends too early");
+	if (!AllocSizeIsValid(length) || length / MAX_RATIO > compressed)
+		leader_damage(NULL, "a compressed batch cannot be as long as it claims");
+	buffer = buffer_for(length);
+	if (LZ4_decompress_safe(cursor->next, buffer, compressed, length) != (int) length)
+		leader_damage(NULL, "a compressed batch is damaged");
+	wire_start(cursor, buffer, length);
+}
+#endif
 
 /*
  * Is this message a batch?  Then batch_next() gives what is in it.
@@ -14,6 +70,8 @@ bool
 batch_open(const char *message, int length)
 {
 	WireCursor	cursor;
+	uint8		known = BATCH_MORE_HELD;
+	uint8		flags;
 
 	if (!leader.batches || message[0] != 'w' || length <= DATA_HEADER_LENGTH ||
 		message[DATA_HEADER_LENGTH] != BATCH_TYPE)
@@ -24,9 +82,18 @@ batch_open(const char *message, int length)
 	(void) wire_uint64(&cursor);
 	leader.batch_time = wire_uint64(&cursor);
 	(void) wire_uint8(&cursor);
-	leader.publisher_holds = (wire_uint8(&cursor) & BATCH_MORE_HELD) != 0;
+	flags = wire_uint8(&cursor);
 	if (cursor.failed)
 		leader_damage(NULL, "a batch ends too early");
+	if (leader.compression == COMPRESSION_LZ4)
+		known |= BATCH_LZ4;
+	if (flags & ~known)
+		leader_damage(NULL, "a batch has flags that were not asked for");
+	leader.publisher_holds = (flags & BATCH_MORE_HELD) != 0;
+#ifdef WEFT_LZ4
+	if (flags & BATCH_LZ4)
+		decompress(&cursor);
+#endif
 	leader.batch = cursor;
 	return true;
 }

@@ -8,6 +8,8 @@
  * pgoutput would: a subscription whose slot has it can be applied natively, and
  * be synchronised by the server's own workers.
  *
+ * Compression is asked for only of a publisher that knows it.
+ *
  * The commands are put together here, since the server's functions know of no
  * other plugin and no further option.
  */
@@ -21,6 +23,7 @@
 #include "receive/connection.h"
 #include "receive/leader.h"
 #include "receive/seam.h"
+#include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
@@ -120,24 +123,32 @@ connection_create_slot(WalReceiverConn *conn, const char *slotname,
 											  failover, snapshot_action, lsn);
 }
 
-/* Does the slot use our output plugin?  Called outside of a transaction. */
+/*
+ * Does the slot use our output plugin, and does the publisher know LZ4 then?
+ * Called outside of a transaction.
+ */
 static bool
-slot_uses_plugin(WalReceiverConn *conn, const char *slotname)
+slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 {
 	MemoryContext old = CurrentMemoryContext;
 	StringInfoData query;
 	char	  **values;
 	bool		result;
 
+	*knows_lz4 = false;
 	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_WEFT)
 		return false;
 	StartTransactionCommand();
 	initStringInfo(&query);
 	appendStringInfo(&query,
-					 "SELECT plugin::pg_catalog.text FROM pg_catalog.pg_replication_slots"
+					 "SELECT plugin::pg_catalog.text,"
+					 " (SELECT ('lz4' = ANY (enumvals))::pg_catalog.text"
+					 " FROM pg_catalog.pg_settings WHERE name = 'weft.compression')"
+					 " FROM pg_catalog.pg_replication_slots"
 					 " WHERE slot_name = %s", quote_literal_cstr(slotname));
-	values = query_row(conn, query.data, 1);
+	values = query_row(conn, query.data, 2);
 	result = values != NULL && values[0] != NULL && strcmp(values[0], "weft") == 0;
+	*knows_lz4 = result && values[1] != NULL && strcmp(values[1], "true") == 0;
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
@@ -161,7 +172,7 @@ publication_names(List *names)
 }
 
 static char *
-start_command(const WalRcvStreamOptions *options)
+start_command(const WalRcvStreamOptions *options, Compression compression)
 {
 	StringInfoData command;
 
@@ -174,6 +185,8 @@ start_command(const WalRcvStreamOptions *options)
 					 options->proto.logical.proto_version,
 					 quote_literal_cstr(publication_names(options->proto.logical.publication_names)),
 					 BATCH_VERSION);
+	if (compression == COMPRESSION_LZ4)
+		appendStringInfoString(&command, ", " BATCH_COMPRESSION_OPTION " 'lz4'");
 	if (options->proto.logical.streaming_str)
 		appendStringInfo(&command, ", streaming %s",
 						 quote_literal_cstr(options->proto.logical.streaming_str));
@@ -193,9 +206,21 @@ bool
 connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 {
 	WalRcvExecResult *result;
+	bool		knows_lz4;
+	bool		uses_plugin = slot_uses_plugin(conn, options->slotname, &knows_lz4);
 	bool		started;
 
-	if (!slot_uses_plugin(conn, options->slotname))
+	leader.compression_wanted = weft_compression;
+	leader.compression = knows_lz4 ? weft_compression : COMPRESSION_OFF;
+	if (leader.compression != weft_compression)
+		ereport(LOG,
+				(errmsg("subscription \"%s\" is sent its changes without compression",
+						MySubscription->name),
+				 uses_plugin ?
+				 errdetail("The publisher does not know LZ4.") :
+				 errdetail("Slot \"%s\" uses another output plugin than \"weft\".",
+						   options->slotname)));
+	if (!uses_plugin)
 	{
 		ereport(DEBUG1,
 				(errmsg_internal("slot \"%s\" uses another output plugin than \"weft\"",
@@ -203,7 +228,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 		return (seam_native->walrcv_startstreaming) (conn, options);
 	}
 
-	result = (seam_native->walrcv_exec) (conn, start_command(options), 0, NULL);
+	result = (seam_native->walrcv_exec) (conn, start_command(options, leader.compression), 0, NULL);
 	if (result->status != WALRCV_OK_COPY_BOTH && result->status != WALRCV_OK_COMMAND)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -213,7 +238,8 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	walrcv_clear_result(result);
 	leader.batches = true;
 	ereport(DEBUG1,
-			(errmsg_internal("slot \"%s\" uses the output plugin \"weft\", which sends batches",
-							 options->slotname)));
+			(errmsg_internal("slot \"%s\" uses the output plugin \"weft\", which sends batches%s",
+							 options->slotname,
+							 leader.compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 	return started;
 }

@@ -29,7 +29,7 @@
  * to the loop.
  *
  * The publisher may send several messages in one (publish/batch.h); they are
- * looked at one by one, as if they had come so, and lie in libpq's buffer until
+ * looked at one by one, as if they had come so, and stay where they lie until
  * the last of them is done.
  *
  * Waiting: the leader waits for the socket, for space in the ring, and for
@@ -55,6 +55,7 @@
 #include "receive/leader.h"
 #include "receive/relations.h"
 #include "receive/seam.h"
+#include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -115,6 +116,7 @@ leader_start(WalReceiverConn *conn)
 	leader.shared = shared;
 	leader.conn = conn;
 	pg_atomic_write_u32(&shared->batches, leader.batches);
+	pg_atomic_write_u32(&shared->compression, leader.compression);
 	leader.position = BETWEEN_TRANSACTIONS;
 	leader.handover = HANDOVER_NOTHING;
 	leader.socket = PGINVALID_SOCKET;
@@ -331,6 +333,17 @@ leader_damage(const char *message, const char *problem)
 			 errhint("Nothing of this transaction has been applied. Check the publisher and what lies between it and this server.")));
 }
 
+/* Ends, as for a parameter of the subscription; the next leader asks anew. */
+static void
+restart_for_compression(void)
+{
+	ereport(LOG,
+			(errmsg("logical replication worker for subscription \"%s\" will restart because \"%s\" has changed",
+					MySubscription->name, "weft.compression")));
+	ApplyLauncherForgetWorkerStartTime(MyLogicalRepWorker->subid);
+	proc_exit(0);
+}
+
 /*
  * Acts on what has changed around us.  Called between transactions.
  */
@@ -347,6 +360,8 @@ leader_look_around(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
+	if (leader.batches && leader.compression_wanted != weft_compression)
+		restart_for_compression();
 	if (!leader.tables_valid)
 	{
 		leader.tables_valid = true;

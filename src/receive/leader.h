@@ -83,13 +83,17 @@ typedef struct Leader
 	int			parallel_streams;
 	TransactionId stream_xid;	/* of the current block */
 
-	/* What is left of a batch; it stays in libpq's buffer (publish/batch.h). */
+	/* What is left of a batch; it stays where it is (batch.c). */
 	bool		batches;		/* we have asked for some */
+	Compression compression;	/* which they may have */
+	int			compression_wanted; /* weft.compression when we asked */
 	WireCursor	batch;
+	char	   *buffer;			/* for compressed ones */
+	int			buffer_size;
 	TimestampTz batch_time;
 	bool		publisher_holds;	/* keepalives tell more than has been sent */
 
-	/* A message kept until nothing is in flight; it stays in libpq's buffer. */
+	/* A message kept until nothing is in flight; it stays where it is, too. */
 	HandoverKind handover;
 	char	   *message;
 	int			message_length;

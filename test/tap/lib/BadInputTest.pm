@@ -59,8 +59,11 @@ sub postmaster_pid
 # "log" takes what each transaction has to say, and nothing ever leaves it: a
 # row of a damaged transaction that was visible for a moment is there for ever,
 # and one that was applied twice is there twice.
+#
+# "answers" are those of the publisher, see FakePublisher.pm.
 sub start_subscriber
 {
+	my (%p) = @_;
 	$node = new_subscriber(
 		'subscriber',
 		conf => q{
@@ -71,7 +74,9 @@ log_error_verbosity = verbose
 max_prepared_transactions = 10
 wal_retrieve_retry_interval = 1ms
 });
-	$pub = FakePublisher->new(log => $node->logfile);
+	$pub = FakePublisher->new(
+		log => $node->logfile,
+		answers => $p{answers});
 	$postmaster_pid = postmaster_pid();
 
 	query($node, <<'EOC');

@@ -1,0 +1,196 @@
+# Stands between a publisher and its subscribers, and counts what the publisher
+# sends: what is asked of a line between them.
+#
+# A process of its own does that.  It listens on a Unix-domain socket, and
+# expects the publisher to do so, as the test framework has it on all systems
+# that have such sockets.
+package CountingProxy;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Errno;
+use IO::Handle;
+use IO::Select;
+use IO::Socket::UNIX;
+use PostgreSQL::Test::Utils;
+use POSIX ();
+use Socket;
+
+# Nothing more is read for whoever has so much to read still.
+my $max_waiting = 1024 * 1024;
+
+sub new
+{
+	my ($class, $node) = @_;
+	my $self = bless {
+		dir => PostgreSQL::Test::Utils::tempdir_short(),
+		port => $node->port,
+		target => $node->host . '/.s.PGSQL.' . $node->port
+	}, $class;
+
+	$self->{listener} = IO::Socket::UNIX->new(
+		Type => SOCK_STREAM,
+		Local => "$self->{dir}/.s.PGSQL.$self->{port}",
+		Listen => 20) or die "could not listen in $self->{dir}: $!";
+	socketpair(my $mine, my $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC)
+	  or die "could not make a pair of sockets: $!";
+	$mine->autoflush(1);
+	$theirs->autoflush(1);
+
+	$self->{pid} = fork() // die "could not fork: $!";
+	if ($self->{pid} == 0)
+	{
+		# Servers and temporary files of the test are not ours to clean up.
+		close $mine;
+		eval {
+			$SIG{$_} = 'DEFAULT' foreach qw(INT TERM ALRM CHLD __DIE__);
+			$SIG{PIPE} = 'IGNORE';
+			$self->{control} = $theirs;
+			$self->_serve;
+			1;
+		} or print STDERR "counting proxy: $@";
+		POSIX::_exit($@ ? 1 : 0);
+	}
+	close $theirs;
+	close delete $self->{listener};
+	$self->{control} = $mine;
+	return $self;
+}
+
+sub connstr
+{
+	my ($self) = @_;
+	return "host=$self->{dir} port=$self->{port} dbname=postgres";
+}
+
+# How much the publisher has sent up to now.
+sub bytes
+{
+	my ($self) = @_;
+	my $control = $self->{control};
+
+	print $control "?\n";
+	my $bytes = <$control> // die 'the counting proxy has gone';
+	chomp $bytes;
+	return $bytes;
+}
+
+sub stop
+{
+	my ($self) = @_;
+	my $pid = delete $self->{pid} or return;
+
+	# The end of the control connection is the sign to leave.
+	close $self->{control};
+	local $?;
+	waitpid($pid, 0);
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	$self->stop;
+	return;
+}
+
+# Each end of a connection has what is to be written to it, and its other end.
+sub _serve
+{
+	my ($self) = @_;
+	my ($control, $listener) = @$self{qw(control listener)};
+	my $sent = 0;
+
+	$self->{ends} = {};
+	while (1)
+	{
+		my @ends = values %{ $self->{ends} };
+		my ($readable, $writable) = IO::Select->select(
+			IO::Select->new(
+				$control,
+				$listener,
+				map    { $_->{socket} }
+				  grep { length $_->{other}{output} < $max_waiting } @ends),
+			IO::Select->new(
+				map { $_->{socket} } grep { length $_->{output} } @ends),
+			undef);
+
+		foreach my $fh (@{ $writable // [] })
+		{
+			my $end = $self->_end_of($fh) // next;
+			my $n = syswrite($fh, $end->{output});
+			if    ($n)          { substr($end->{output}, 0, $n, '') }
+			elsif (!$!{EAGAIN}) { $self->_drop($end) }
+		}
+		foreach my $fh (@{ $readable // [] })
+		{
+			if ($fh == $control)
+			{
+				sysread($fh, my $request, 2) or return;
+				print $control "$sent\n";
+			}
+			elsif ($fh == $listener)
+			{
+				$self->_accept;
+			}
+			elsif (my $end = $self->_end_of($fh))
+			{
+				my $n = sysread($fh, my $data, 65536);
+				if ($n)
+				{
+					$end->{other}{output} .= $data;
+					$sent += $n if $end->{is_publisher};
+				}
+				elsif (defined $n || !$!{EAGAIN}) { $self->_drop($end) }
+			}
+		}
+	}
+	return;
+}
+
+# Nothing, if it has just been dropped.
+sub _end_of
+{
+	my ($self, $fh) = @_;
+	my $number = fileno $fh // return;
+	return $self->{ends}{$number};
+}
+
+sub _accept
+{
+	my ($self) = @_;
+	my $client = { output => '' };
+	my $publisher = { output => '', is_publisher => 1 };
+
+	$client->{socket} = $self->{listener}->accept or return;
+	$publisher->{socket} = IO::Socket::UNIX->new(
+		Type => SOCK_STREAM,
+		Peer => $self->{target}) or return;
+	($client->{other}, $publisher->{other}) = ($publisher, $client);
+	foreach my $end ($client, $publisher)
+	{
+		$end->{socket}->blocking(0);
+		$self->{ends}{ fileno $end->{socket} } = $end;
+	}
+	return;
+}
+
+# Ends a connection, with what its other end can still be given.
+sub _drop
+{
+	my ($self, $end) = @_;
+	my $other = $end->{other};
+
+	syswrite($other->{socket}, $other->{output}) if length $other->{output};
+	foreach my $which ($end, $other)
+	{
+		delete $self->{ends}{ fileno $which->{socket} };
+		close $which->{socket};
+	}
+	delete $end->{other};
+	delete $other->{other};
+	return;
+}
+
+1;
