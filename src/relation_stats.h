@@ -21,8 +21,10 @@ typedef struct RelationCounts
 typedef struct RelationStats
 {
 	Oid			relid;			/* hash key: the local table */
-	bool		general;		/* neither INSERTs nor others take the fast path */
-	char		reason[RELATION_REASON_LEN];	/* empty: all take the fast path */
+	bool		general;		/* neither INSERTs nor others take the fast
+								 * path */
+	char		reason[RELATION_REASON_LEN];	/* empty: all take the fast
+												 * path */
 	RelationCounts counts;
 } RelationStats;
 

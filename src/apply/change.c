@@ -204,7 +204,10 @@ count_row(const char *message, int length)
 	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
 	WireChange	change;
 
-	/* The relation is looked up, so after an error there is as much to repair. */
+	/*
+	 * The relation is looked up, so after an error there is as much to
+	 * repair.
+	 */
 	current_message = message;
 	current_length = length;
 	if (wire_read_change(message, length, false, &change) == NULL)

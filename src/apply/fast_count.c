@@ -26,7 +26,8 @@
 static slist_head unreported = SLIST_STATIC_INIT(unreported);
 
 static uint64 attempt = 0;		/* counts them */
-static bool pending = false;	/* something may have been counted since the last report */
+static bool pending = false;	/* something may have been counted since the
+								 * last report */
 
 /* An attempt begins to apply transactions. */
 void
@@ -118,7 +119,10 @@ report(FastRelation *relation)
 		return true;
 	describe_path(relation, &stats);
 
-	/* A writer that has not met a change of the table yet knows less than others. */
+	/*
+	 * A writer that has not met a change of the table yet knows less than
+	 * others.
+	 */
 	return relation_stats_add(writer.subscription, &stats, relation->valid);
 }
 

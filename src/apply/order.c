@@ -79,7 +79,10 @@ something_deferred_of(uint64 seq)
 static void
 apply_deferred(void)
 {
-	/* What others have committed meanwhile makes old versions of rows prunable. */
+	/*
+	 * What others have committed meanwhile makes old versions of rows
+	 * prunable.
+	 */
 	fast_renew_snapshot();
 	for (int i = 0; i < num_deferred; i++)
 		change_apply(deferred[i].message, deferred[i].length);

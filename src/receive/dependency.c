@@ -162,10 +162,18 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 		result.flags |= RING_SEVERAL | RING_IN_PLACE;
 	}
 	else if (relation->last_wide == seq)
-		/* A wide change of our own has waited for all that this could wait for. */
+
+		/*
+		 * A wide change of our own has waited for all that this could wait
+		 * for.
+		 */
 		result.seq = 0;
 	else if (relation->last_wide > result.seq)
-		/* And one of another transaction, for all that touched the table before it. */
+
+		/*
+		 * And one of another transaction, for all that touched the table
+		 * before it.
+		 */
 		result.seq = relation->last_wide;
 	return result;
 }

@@ -39,8 +39,8 @@ typedef enum RingRecordKind
 
 /* For a RING_MESSAGE with a change; apply/order.c tells what they are good for. */
 #define RING_ROW_AGAIN	0x0004	/* its transaction has touched the row before */
-#define RING_SEVERAL	0x0008	/* it depends on more than "number" says, all of
-								 * it before that in the commit order */
+#define RING_SEVERAL	0x0008	/* it depends on more than "number" says, all
+								 * of it before that in the commit order */
 #define RING_IN_PLACE	0x0010	/* needs all that is before it in its group */
 
 typedef struct RingRecordHeader

@@ -268,6 +268,7 @@ if (weft())
 			"BEGIN; UPDATE b SET v = $serial WHERE id = 2; INSERT INTO bulk SELECT $serial * 1000 + i, repeat('x', 1000) FROM generate_series(1, 500) i; COMMIT"
 		);
 		apply_is_blocked();
+		row_is_locked('b', 2);
 		poll($sub,
 			'SELECT ring_used > ring_size / 2 FROM weft.stat_subscription');
 		goes_through($sql,

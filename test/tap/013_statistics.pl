@@ -13,7 +13,8 @@ plan skip_all => 'this is about Weft alone' unless weft();
 
 start_nodes();
 
-my $key = 'there is no primary key or replica identity index that could be used';
+my $key =
+  'there is no primary key or replica identity index that could be used';
 my $default = 'a column that is not sent has a default';
 
 # What is said of each table.  Those named here differ on the subscriber.
@@ -71,7 +72,8 @@ query($pub,
 	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 
 # What the publisher has changed, counted by table and kind.
-my %expected = map { $_ => { INSERT => 0, UPDATE => 0, DELETE => 0 } } @tables;
+my %expected =
+  map { $_ => { INSERT => 0, UPDATE => 0, DELETE => 0 } } @tables;
 
 sub expect_changes
 {
@@ -81,7 +83,8 @@ sub expect_changes
 	}
 	return
 	  join "\n",
-	  map { join '|', $_, @{ $expected{$_} }{qw(INSERT UPDATE DELETE)} } @tables;
+	  map { join '|', $_, @{ $expected{$_} }{qw(INSERT UPDATE DELETE)} }
+	  @tables;
 }
 
 # New writers take the place of the old ones, which report all that they have
@@ -109,7 +112,8 @@ query($pub, 'INSERT INTO kept VALUES (1, 0); INSERT INTO uniq VALUES (1, 1)');
 my %scripts;
 foreach my $table (@loaded)
 {
-	my $conflict = $table =~ /^(keyless|neither)$/ ? '' : 'ON CONFLICT DO NOTHING';
+	my $conflict =
+	  $table =~ /^(keyless|neither)$/ ? '' : 'ON CONFLICT DO NOTHING';
 
 	$scripts{"$random INSERT INTO $table VALUES (:a, :c) $conflict;\n"} = 2;
 	$scripts{"$random UPDATE $table SET v = :c WHERE id = :a;\n"} = 1;
@@ -122,18 +126,18 @@ wait_for_apply($pub, $sub, 'sub');
 
 my $changes = expect_changes();
 my $leader = leader_pid($sub, 'sub');
-is(join("\n", grep { /\|0(\||$)/ && !/^(kept|uniq)/ } split /\n/, $changes),
-	'', 'there are changes of all kinds in all tables');
-poll(
-	$sub,
-	"SELECT sum(inserts + updates + deletes) >= "
+is( join("\n", grep { /\|0(\||$)/ && !/^(kept|uniq)/ } split /\n/, $changes),
+	'',
+	'there are changes of all kinds in all tables');
+poll($sub,
+		"SELECT sum(inserts + updates + deletes) >= "
 	  . join("+", map { values %$_ } values %expected)
 	  . ' FROM weft.stat_relation');
 pass('changes are reported while writers wait');
 renew_writers(2);
 is(stat_relation('inserts, updates, deletes'),
 	$changes, 'changes are counted by table and kind');
-is(stat_relation('path, reason'),
+is( stat_relation('path, reason'),
 	join("\n", map { "$_|$path{$_}" } @tables),
 	'the path of each table, and why');
 is( query(
@@ -153,10 +157,9 @@ is(query($sub, 'SELECT DISTINCT subname FROM weft.stat_relation'),
 
 # --- a transaction that is applied twice ---
 
-my $general =
-  query($sub,
+my $general = query($sub,
 	"SELECT general_rows FROM weft.stat_relation WHERE relation = 'plain'::regclass"
-  );
+);
 my $local = open_session($sub);
 $local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 query($pub, 'BEGIN; UPDATE kept SET v = 1; DELETE FROM uniq; COMMIT');

@@ -96,10 +96,14 @@ is(form(sent($row, $ask => 2)), 'batch', 'a subscriber without compression');
 my $compressed = sent($row, $ask => 2, weft_compression => 'lz4');
 is(form($compressed), 'lz4', 'a subscriber with compression');
 unlike($compressed, qr/$text/, 'does not get the text as it is');
-is(unpack('x2 N', $compressed), length($uncompressed) - 2,
+is( unpack('x2 N', $compressed),
+	length($uncompressed) - 2,
 	'but is told how long it is');
-cmp_ok(length $compressed,
-	'<', length($uncompressed) / 4, 'and gets much less');
+cmp_ok(
+	length $compressed,
+	'<',
+	length($uncompressed) / 4,
+	'and gets much less');
 is(form(sent($row, $ask => 3, weft_compression => 'lz4')),
 	'lz4', 'a newer subscriber');
 
@@ -108,7 +112,7 @@ foreach my $case ([ 1, 'lz4' ], [ 2, 'nosuch' ])
 	my ($version, $method) = @$case;
 	my $log_start = -s $pub->logfile;
 
-	is( form(sent($row, $ask => $version, weft_compression => $method)),
+	is(form(sent($row, $ask => $version, weft_compression => $method)),
 		'batch', "version $version with $method: not compressed");
 	like(
 		slurp_file($pub->logfile, $log_start),
@@ -204,16 +208,16 @@ foreach my $method ('off', 'lz4')
 		backlog => cost(\&load_backlog, "backlog, $method")
 	};
 }
-cmp_ok($cost{lz4}{$_}, '<', $cost{off}{$_} / 2,
-	"$_: less than half is sent with compression")
-  foreach qw(rows backlog);
+cmp_ok(
+	$cost{lz4}{$_}, '<',
+	$cost{off}{$_} / 2,
+	"$_: less than half is sent with compression") foreach qw(rows backlog);
 
 # Rows that are large: as compressible as can be, and not at all, and small ones
 # again, so that the leader's buffer grows and shrinks.
 cost(
 	sub {
-		query(
-			$pub, sprintf <<"EOS", 20000);
+		query($pub, sprintf <<"EOS", 20000);
 INSERT INTO large (t) VALUES (repeat('x', 20000000));
 INSERT INTO large (t, b) VALUES ('', $random_bytes);
 INSERT INTO large (t) SELECT repeat('y', i * 10000) FROM generate_series(1, 50) i;
@@ -244,7 +248,8 @@ cmp_ok(
 		$sub,
 		"SELECT native_transactions FROM weft.stat_subscription WHERE subname = 'sub'"
 	),
-	'>', 0, 'it was streamed');
+	'>', 0,
+	'it was streamed');
 query($sub, 'ALTER SUBSCRIPTION sub SET (streaming = off)');
 set_conf($sub, 'weft.writers_per_subscription' => 0);
 cost(\&load_backlog, 'without writers');

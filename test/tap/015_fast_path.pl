@@ -63,7 +63,8 @@ query($pub,
 	"INSERT INTO places SELECT i, -i, repeat('y', 300) FROM generate_series(1000, 1200) i"
 );
 query($pub, 'UPDATE places SET id = 2000 + id WHERE id <= 20');
-query($pub, "INSERT INTO places SELECT i, 5, 'new' FROM generate_series(1, 20) i");
+query($pub,
+	"INSERT INTO places SELECT i, 5, 'new' FROM generate_series(1, 20) i");
 query($pub, $update) for 1 .. 3;
 applied_alike('other rows have taken the places', 'places');
 query($pub,
@@ -79,12 +80,14 @@ query($pub,
 query($pub, 'UPDATE parted SET v = v + 1 WHERE b > 3') for 1 .. 5;
 query($pub, "UPDATE parted SET a = a || '''' WHERE v = 5 AND b < 5");
 query($pub, 'UPDATE parted SET v = v * 2') for 1 .. 3;
-query($pub, 'UPDATE places SET filler = repeat(md5(id::text), v % 50)') for 1 .. 3;
+query($pub, 'UPDATE places SET filler = repeat(md5(id::text), v % 50)')
+  for 1 .. 3;
 applied_alike('keys of several columns', qw(parted places));
 
 # Rows that are inserted and at once changed, deleted, and inserted again; more
 # than are stored at a time, and large ones.
-query($pub, $_) foreach
+query($pub, $_)
+  foreach
   "BEGIN; INSERT INTO gathered VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c'); UPDATE gathered SET body = 'd' WHERE id = 2; DELETE FROM gathered WHERE id = 3; INSERT INTO gathered VALUES (3, 2000, 'e'); UPDATE gathered SET id = 4 WHERE id = 3; INSERT INTO gathered VALUES (3, 3, 'f'); COMMIT",
   "INSERT INTO gathered SELECT i, i, repeat('g', i) FROM generate_series(10, 500) i",
   "INSERT INTO gathered SELECT i, i, repeat(md5(i::text), 3000) FROM generate_series(1001, 1040) i",
@@ -105,8 +108,10 @@ like(
 	slurp_file($sub->logfile, $log),
 	qr/Key \(code\)=\(5005\)/,
 	'a violation names the key');
-is(query($sub, 'SELECT count(*) FROM gathered WHERE id BETWEEN 5001 AND 5010'),
-	0, 'and nothing of the transaction is there');
+is( query(
+		$sub, 'SELECT count(*) FROM gathered WHERE id BETWEEN 5001 AND 5010'),
+	0,
+	'and nothing of the transaction is there');
 query($sub, 'DELETE FROM gathered WHERE id = -1');
 applied_alike('what was in the way is removed', qw(gathered log));
 

@@ -145,15 +145,13 @@ sub damaged_contents
 
 	foreach my $length (0, 1, 25, 10000, 0x7fffffff, 0x80000000, 0xffffffff)
 	{
-		damaged_batch(
-			"$what: a message of $length bytes",
+		damaged_batch("$what: a message of $length bytes",
 			sub { return $form->(pack('N', $length) . substr($_[0], 4)) });
 	}
 	damaged_batch(
 		"$what: the last message is cut off",
 		sub { return $form->(substr($_[0], 0, -3)) });
-	damaged_batch(
-		"$what: a message that is none",
+	damaged_batch("$what: a message that is none",
 		sub { return $form->(pack('N/a*', 'k' . "\0" x 50)) });
 	damaged_batch(
 		"$what: a batch in a batch",
@@ -185,8 +183,8 @@ if ($has_lz4)
 		damaged_batch("$length bytes of the length",
 			sub { return pack('C', $LZ4) . "\0" x $length });
 	}
-	foreach my $length (
-		0, 10, 0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000, 0xffffffff)
+	foreach my $length (0, 10, 0x3fffffff, 0x40000000, 0x7fffffff, 0x80000000,
+		0xffffffff)
 	{
 		damaged_batch("$length bytes claimed",
 			sub { return claiming($length, lz4($_[0])) });

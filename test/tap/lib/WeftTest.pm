@@ -153,8 +153,7 @@ sub describe
 
 	push @sql,
 	  'SELECT * FROM weft.stat_subscription',
-	  'SELECT * FROM weft.stat_writer',
-	  'SELECT * FROM weft.stat_relation'
+	  'SELECT * FROM weft.stat_writer', 'SELECT * FROM weft.stat_relation'
 	  if query($node,
 		"SELECT count(*) FROM pg_extension WHERE extname = 'weft'");
 	diag($node->name . ": $_\n" . query($node, $_)) foreach @sql;
