@@ -160,18 +160,22 @@ fast_find(FastRelation *relation)
 {
 	Place	   *place = &places[relation->key_hash & (NUM_PLACES - 1)];
 	MemoryContext old;
-	bool		result = false;
+	bool		result;
 
 	/* What the scan allocates on its way, it keeps. */
 	old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
 	if (relation->scan == NULL)
 		begin_scan(relation);
-	if (relation->scan != NULL)
-		result = (ItemPointerIsValid(&place->tid) &&
-				  place->relid == relation->remote_relid &&
-				  place->key_hash == relation->key_hash &&
-				  find_at_place(relation, place)) ||
-			find_by_index(relation, place);
+	MemoryContextSwitchTo(old);
+	if (relation->scan == NULL)
+		return false;
+
+	if (ItemPointerIsValid(&place->tid) && place->relid == relation->remote_relid &&
+		place->key_hash == relation->key_hash && find_at_place(relation, place))
+		return true;
+
+	MemoryContextSwitchTo(relation->estate->es_query_cxt);
+	result = find_by_index(relation, place);
 	MemoryContextSwitchTo(old);
 	return result;
 }

@@ -202,7 +202,7 @@ prepare_to_pause(void)
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
 	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
 	leader.begun_since_pause = 0;
-	return ring_wake_before_sleep(leader.producer.ring, &leader.taken_at_pause);
+	return ring_wake_before_sleep(leader.producer.ring, &leader.progress);
 }
 
 /*

@@ -56,7 +56,7 @@ typedef struct Leader
 	uint64		collected;		/* all up to this seq is in our accounts */
 
 	int			begun_since_pause;	/* transactions */
-	uint64		taken_at_pause; /* how many writers had taken at the last one */
+	RingProgress progress;		/* as seen at pauses */
 
 	/* No transaction may be begun before this seq is committed. */
 	uint64		barrier;

@@ -36,10 +36,14 @@
 #include "storage/proc.h"
 #include "storage/spin.h"
 #include "utils/guc.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 /* How often a sleeping writer asks give_up, in milliseconds. */
 #define GIVE_UP_CHECK_INTERVAL 10
+
+/* After so long, in microseconds, who has taken nothing is thought to be kept. */
+#define STUCK_TIME 1000
 
 /* A commit takes some microseconds; sleeping and waking cost more. */
 #define SPINS_BEFORE_SLEEP 100
@@ -138,29 +142,35 @@ ring_wake_for_backlog(Ring *ring)
 
 /*
  * Called before the leader sleeps.  Who is awake will take what is there soon, but
- * may as well be waiting for something for long: if nothing has been taken since
- * the last call, others are woken for all of it.  *taken is the caller's, for that.
+ * may as well be waiting for something for long: if nothing has been taken for a
+ * while, others are woken for all of it.  *progress is the caller's, for that.
  * Returns true if the leader should look again soon.
  */
 bool
-ring_wake_before_sleep(Ring *ring, uint64 *taken)
+ring_wake_before_sleep(Ring *ring, RingProgress *progress)
 {
 	uint64		limit = pg_atomic_read_u32(&ring->run_limit);
-	uint64		taken_before = *taken;
+	uint64		taken;
 	uint64		idle;
 	uint64		wanted;
+	TimestampTz now;
 	bool		stuck;
 
 	pg_memory_barrier();
-	*taken = pg_atomic_read_u64(&ring->taken.value);
 	if (ring_backlog(ring) == 0 || (idle = idle_writers(ring)) == 0)
 		return false;
 
-	stuck = *taken == taken_before;
-	wanted = stuck ? ring_backlog(ring) : unattended(ring, idle);
-	for (wanted = (wanted + limit - 1) / limit; wanted > 0; wanted--)
-		if (!wake_idle_writer(ring))
-			break;
+	now = GetCurrentTimestamp();
+	taken = pg_atomic_read_u64(&ring->taken.value);
+	if (taken != progress->taken)
+	{
+		progress->taken = taken;
+		progress->time = now;
+	}
+	stuck = now - progress->time >= STUCK_TIME;
+	wanted = stuck ? ring_backlog(ring) : (unattended(ring, idle) + limit - 1) / limit;
+	while (wanted-- > 0 && wake_idle_writer(ring))
+		;
 	return !stuck;
 }
 

@@ -21,9 +21,16 @@ typedef struct RingWaiter
 	void	   *arg;			/* for give_up */
 } RingWaiter;
 
+/* When the leader has last seen that something was taken. */
+typedef struct RingProgress
+{
+	uint64		taken;			/* highest seq */
+	TimestampTz time;
+} RingProgress;
+
 /* Leader */
 extern void ring_wake_for_backlog(Ring *ring);
-extern bool ring_wake_before_sleep(Ring *ring, uint64 *taken);
+extern bool ring_wake_before_sleep(Ring *ring, RingProgress *progress);
 extern void ring_wake_reader(Ring *ring, RingTransaction *transaction);
 extern void ring_stop(Ring *ring);
 extern void ring_await_commit(Ring *ring, uint64 seq);
