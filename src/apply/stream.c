@@ -79,6 +79,7 @@ static TransactionId savepoints[MAX_SAVEPOINTS];
 static int	num_savepoints;
 
 static TimestampTz looked_around;
+static uint32 changes_since_pause;
 
 /* The streamed transaction that the ring's transaction at hand is, or NULL. */
 StreamShared *
@@ -108,6 +109,7 @@ begin(StreamShared *stream)
 	maybe_reread_subscription();
 	spool_read_open(&reader, &writer.ring->stream_files, stream->number);
 	num_savepoints = 0;
+	changes_since_pause = 0;
 	pg_atomic_write_u64(&stream->applied_changes, 0);
 }
 
@@ -179,6 +181,22 @@ apply_change(StreamShared *stream, char *message, int length)
 }
 
 /*
+ * Ends the attempt because somebody waits for our locks who must not wait for us.
+ * The server would call it a deadlock if it knew what else is waited for, so this
+ * is what the log says.
+ */
+pg_noreturn static void
+give_way(StreamShared *stream)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected"),
+			 errdetail("Streamed remote transaction %u holds a lock that is needed for one that comes before it.",
+					   pg_atomic_read_u32(&stream->xid)),
+			 errhint("It is rolled back here, and applied when it has ended.")));
+}
+
+/*
  * Applies a record as a stream writer; returns false to give up.
  */
 static bool
@@ -191,8 +209,9 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 		case SPOOL_AFTER:
 			memcpy(&seq, payload, sizeof(seq));
 			fast_renew_snapshot();
-			return seq == 0 || ring_committed(writer.ring) >= seq ||
-				transaction_wait_dependency(seq);
+			if (ring_committed(writer.ring) < seq && !transaction_wait_dependency(seq))
+				give_way(stream);
+			return true;
 		case SPOOL_RELATION:
 			change_own_relation(payload, record->length);
 			return true;
@@ -204,12 +223,13 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 				!enter_subtransaction(stream, record->xid))
 				return false;
 			apply_change(stream, payload, record->length);
+			changes_since_pause++;
 			return true;
 	}
 	return false;
 }
 
-/* Has the stream writer anything else to do than to go on? */
+/* Is the stream writer to end its work?  Called now and then while it applies. */
 static bool
 must_stop(StreamShared *stream)
 {
@@ -219,22 +239,26 @@ must_stop(StreamShared *stream)
 	if (pg_atomic_read_u32(&stream->state) == STREAM_DISCARDED)
 		return true;
 	now = GetCurrentTimestamp();
-	if (now - looked_around < YIELD_CHECK_INTERVAL)
-		return false;
-	looked_around = now;
-	return yield_needed(NULL);
+	if (now - looked_around >= YIELD_CHECK_INTERVAL)
+	{
+		looked_around = now;
+		if (yield_needed(NULL))
+			give_way(stream);
+	}
+	return false;
 }
 
-/* Waits until there is more to read; returns false to give up. */
-static bool
+/* Waits until there may be more to read. */
+static void
 wait_for_more(StreamShared *stream)
 {
-	bool		result;
-
+	if (changes_since_pause > 0)
+		elog(DEBUG1, "applied %u changes in the streaming chunk", changes_since_pause);
+	changes_since_pause = 0;
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_WAITING_FOR_DATA);
-	result = ring_wait_stream_data(&writer.waiter, stream, reader.position);
+	if (!ring_wait_stream_data(&writer.waiter, stream, reader.position))
+		give_way(stream);
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_APPLYING);
-	return result;
 }
 
 /* Applies a streamed transaction while it arrives, and commits it when asked to. */
@@ -266,8 +290,9 @@ attempt_early(void)
 			continue;
 		if (state == STREAM_FINISHING)
 			break;
-		if (state == STREAM_DISCARDED || !wait_for_more(stream))
+		if (state == STREAM_DISCARDED)
 			return ATTEMPT_MISSPECULATED;
+		wait_for_more(stream);
 	}
 	fast_store_all();
 	spool_read_close(&reader);
@@ -329,7 +354,45 @@ stream_apply_in_turn(StreamShared *stream)
 		apply_late(stream);
 		change_forget_own_relations();
 	}
+	elog(DEBUG1, "finished processing the STREAM %s command",
+		 stream->prepare ? "PREPARE" : "COMMIT");
 	return true;
+}
+
+/*
+ * Says in the log why a stream writer rolls back, if that is more than a matter of
+ * its being early: the error is an error only if it comes again in its turn.
+ */
+void
+stream_report(const ErrorData *error)
+{
+	MemoryContext old = CurrentMemoryContext;
+
+	if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+		error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		return;
+	PG_TRY();
+	{
+		if (error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+			ereport(ERROR,
+					(errcode(error->sqlerrcode),
+					 errmsg_internal("%s", error->message),
+					 error->detail ? errdetail_internal("%s", error->detail) : 0,
+					 error->hint ? errhint("%s", error->hint) : 0));
+		ereport(ERROR,
+				(errcode(error->sqlerrcode),
+				 errmsg("logical replication parallel apply worker for subscription \"%s\" could not apply transaction %u while it was in progress: %s",
+						MySubscription->name, pg_atomic_read_u32(&writer.stream->xid),
+						error->message),
+				 errdetail("It is rolled back here, and applied when it has ended.")));
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(old);
+		EmitErrorReport();
+		FlushErrorState();
+	}
+	PG_END_TRY();
 }
 
 /*

@@ -556,6 +556,8 @@ guarded(AttemptResult (*attempt) (void))
 		roll_back();
 		RESUME_INTERRUPTS();
 
+		if (writer.stream != NULL)
+			stream_report(error);
 		if (writer.committed_to ||
 			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
 			fail(error);

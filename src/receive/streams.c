@@ -43,6 +43,7 @@
 #include "receive/leader.h"
 #include "receive/relations.h"
 #include "receive/streams.h"
+#include "replication/reorderbuffer.h"
 #include "replication/worker_internal.h"
 #include "ring/spool.h"
 #include "utils/memutils.h"
@@ -230,6 +231,15 @@ assign_writer(Stream *stream)
 
 	if (leader.tables_syncing || pg_atomic_read_u32(&shared->state) != STREAM_SPOOLED)
 		return;
+	if (debug_logical_replication_streaming == DEBUG_LOGICAL_REP_STREAMING_IMMEDIATE)
+	{
+		/* That is what it means on a subscriber, and what the server says. */
+		if (stream->written == 0)
+			ereport(LOG,
+					(errmsg("logical replication apply worker will serialize the remaining changes of remote transaction %u to a file",
+							stream->xid)));
+		return;
+	}
 	for (number = WEFT_MAX_WRITERS; number < WEFT_MAX_WRITERS + weft_max_stream_writers; number++)
 	{
 		uint32		none = 0;
@@ -823,10 +833,14 @@ streams_end(char *message, int length, const char *payload, int payload_length)
 			forget(stream);
 		leader_hand_over(HANDOVER_MESSAGE, message, length);
 	}
-	else if (end.subxid == end.xid)
-		discard(stream);
 	else
-		abort_subtransaction(stream, end.subxid);
+	{
+		if (end.subxid == end.xid)
+			discard(stream);
+		else
+			abort_subtransaction(stream, end.subxid);
+		elog(DEBUG1, "finished processing the STREAM ABORT command");
+	}
 }
 
 /* May the spool of a transaction that has ended go? */
