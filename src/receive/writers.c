@@ -80,14 +80,11 @@ static bool
 register_writer(int number)
 {
 	BackgroundWorker worker = {0};
+	const char *type = number < WEFT_MAX_WRITERS ? "weft writer" : "weft stream writer";
 
-	if (number < WEFT_MAX_WRITERS)
-		snprintf(worker.bgw_name, BGW_MAXLEN, "weft writer %d for subscription %u",
-				 number, MySubscription->oid);
-	else
-		snprintf(worker.bgw_name, BGW_MAXLEN, "weft stream writer %d for subscription %u",
-				 number - WEFT_MAX_WRITERS, MySubscription->oid);
-	strlcpy(worker.bgw_type, "weft writer", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "%s %d for subscription %u", type,
+			 number % WEFT_MAX_WRITERS, MySubscription->oid);
+	strlcpy(worker.bgw_type, type, BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
