@@ -4,7 +4,7 @@
  *
  * It is a temporary file in the leader's FileSet: removed by the leader when the
  * transaction has ended, at the latest when the leader does, and by the server's
- * next start if it crashes.  It counts for temp_file_limit.
+ * next start if it crashes.
  *
  * Files of a FileSet are closed by the server at the end of a local transaction,
  * so the leader, which has short ones of its own, opens the file for each block
