@@ -69,9 +69,8 @@ suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySo
 	}
 	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
 		!source->only_heaps ? "it is not a plain table on the publisher" :
+		!copy_local_empty(rel) ? "it is not empty" :
 		copy_local_obstacle(rel, command);
-	if (reason == NULL && !copy_local_empty(rel))
-		reason = "it is not empty";
 	if (reason != NULL)
 		leave_to_server(LOG, rel, reason);
 	return reason == NULL;
@@ -118,7 +117,7 @@ copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 
 	pg_atomic_write_u64(&progress->copied_at, GetCurrentTimestamp());
 	ereport(LOG,
-			(errmsg("table \"%s.%s\" of subscription \"%s\" is copied by %d processes: %llu rows, %llu bytes%s, %d ranges",
+			(errmsg("table \"%s.%s\" of subscription \"%s\" was copied by %u processes: %llu rows, %llu bytes%s, %d ranges",
 					get_namespace_name(RelationGetNamespace(rel)),
 					RelationGetRelationName(rel), MySubscription->name,
 					pg_atomic_read_u32(&progress->helpers_used),

@@ -179,7 +179,7 @@ copy_local_empty(Relation rel)
 	ListCell   *cell;
 
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		relids = find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
 	foreach(cell, relids)
 	{
 		Relation	part = table_open(lfirst_oid(cell), NoLock);
