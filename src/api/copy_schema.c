@@ -346,25 +346,48 @@ dump(const char *conninfo, List *tables)
  * Running the dump
  */
 
-/* Reads "key: value" of a section's head line, up to the next "; ". */
+/* Where a text stands for the last time, or NULL. */
 static char *
-head_value(const char *line, const char *key)
+find_last(char *line, const char *text)
 {
-	const char *start = strstr(line, key);
-	const char *end;
+	char	   *result = NULL;
 
-	if (start == NULL)
-		return pstrdup("");
-	start += strlen(key);
-	end = strstr(start, "; ");
-	if (end == NULL)
-		end = start + strcspn(start, "\n");
-	return pnstrdup(start, end - start);
+	for (char *p = line; (p = strstr(p, text)) != NULL; p++)
+		result = p;
+	return result;
+}
+
+/*
+ * Reads the head of an object; returns NULL if it is none.  It is read from its end,
+ * since the name may hold anything.
+ */
+static Section *
+read_head(char *line)
+{
+	static const char *const keys[] = {"; Owner: ", "; Schema: ", "; Type: "};
+	Section    *section = palloc0(sizeof(Section));
+	char	   *values[lengthof(keys)];
+
+	if (strncmp(line, "-- Name: ", strlen("-- Name: ")) != 0)
+		return NULL;
+	for (int i = 0; i < lengthof(keys); i++)
+	{
+		char	   *key = find_last(line, keys[i]);
+
+		if (key == NULL)
+			return NULL;
+		values[i] = key + strlen(keys[i]);
+		*key = '\0';
+	}
+	section->name = line + strlen("-- Name: ");
+	section->nspname = values[1];
+	section->type = values[2];
+	return section;
 }
 
 /*
  * Splits the dump.  Each object has a head of three comment lines, of which the
- * middle one is "-- Name: ...; Type: ...; Schema: ...;", and what stands before the
+ * middle one is "-- Name: ...; Type: ...; Schema: ...; Owner: ...", and what stands before the
  * first one are settings.  Two commands are for psql.
  */
 static List *
@@ -381,16 +404,14 @@ split(char *text)
 	{
 		size_t		length = strcspn(text, "\n");
 		char	   *line = pnstrdup(text, length);
+		Section    *next = after_dashes ? read_head(pnstrdup(text, length)) : NULL;
 
-		if (after_dashes && strncmp(line, "-- Name: ", strlen("-- Name: ")) == 0)
+		if (next)
 		{
 			section->statements = pstrdup(statements.data);
 			sections = lappend(sections, section);
 			resetStringInfo(&statements);
-			section = palloc0(sizeof(Section));
-			section->name = head_value(line, "-- Name: ");
-			section->type = head_value(line, "; Type: ");
-			section->nspname = head_value(line, "; Schema: ");
+			section = next;
 		}
 		else if (strncmp(line, "\\restrict ", strlen("\\restrict ")) != 0 &&
 				 strncmp(line, "\\unrestrict ", strlen("\\unrestrict ")) != 0)
