@@ -166,7 +166,7 @@ copy_command_nothing(const CopyCommand *command)
  * The same for the blocks from "first" to before "end", which is
  * InvalidBlockNumber for all that follow.  A row stands for the snapshot at one
  * place, so in one range, wherever it may have been moved since; in a partitioned
- * table, in the same range of blocks of its partition.
+ * table, in the same range of blocks of its partition.  All blocks are not a range.
  */
 char *
 copy_command_range(const CopyCommand *command, bool binary,
@@ -174,6 +174,8 @@ copy_command_range(const CopyCommand *command, bool binary,
 {
 	StringInfoData condition;
 
+	if (first == 0 && end == InvalidBlockNumber)
+		return copy_of(command, binary, "true");
 	initStringInfo(&condition);
 	appendStringInfo(&condition, "ctid >= '(%u,0)'::pg_catalog.tid", first);
 	if (end != InvalidBlockNumber)

@@ -68,7 +68,6 @@ suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySo
 		return false;
 	}
 	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
-		!source->only_heaps ? "it is not a plain table on the publisher" :
 		!copy_local_empty(rel) ? "it is not empty" :
 		copy_local_obstacle(rel, command);
 	if (reason != NULL)
@@ -89,9 +88,10 @@ make_task(const char *text, Relation rel, const CopyCommand *command,
 	task->relid = RelationGetRelid(rel);
 	task->origin = replorigin_session_origin;
 	task->binary = command->binary || copy_local_binary(rel, command, source->types);
-	task->num_blocks = source->num_blocks;
+	task->num_blocks = source->ranges ? source->num_blocks : 0;
 	task->min_range = Max(MIN_RANGE_BYTES / block_bytes, 1);
 	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
+	task->num_helpers = task->num_blocks > 0 ? weft_copy_workers_per_table : 0;
 	strlcpy(task->snapshot, source->snapshot, COPY_SNAPSHOT_LEN);
 	strlcpy(task->identity, source->identity, COPY_IDENTITY_LEN);
 	strcpy(task->command, text);
@@ -107,7 +107,7 @@ copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 
 	indexes = copy_indexes_suspend(rel);
 	copy_source_keep_alive(conn);
-	task->num_helpers = copy_progress_reserve(progress, weft_copy_workers_per_table);
+	task->num_helpers = copy_progress_reserve(progress, task->num_helpers);
 	if (task->num_helpers > 0)
 		task = copy_helpers_run(task, size, conn);
 	copy_progress_release_helpers(progress);
@@ -186,13 +186,35 @@ before_copy(WalReceiverConn *conn, const char *text)
 	return result;
 }
 
+static bool
+begins_with(const char *query, const char *word)
+{
+	return strncmp(query, word, strlen(word)) == 0;
+}
+
+/*
+ * In place of walrcv_exec.  The server drops a table's slot in the transaction that
+ * says that the table is in step, and commits that as a rule without waiting for the
+ * disk.  After a crash it could ask for that slot again, for ever; so this one waits.
+ */
 static WalRcvExecResult *
 copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
 {
+	static bool copying = false;
+
 	if (MyLogicalRepWorker != NULL && am_tablesync_worker() &&
-		conn == LogRepWorkerWalRcvConn && weft_copy_workers_per_table > 0 &&
-		strncmp(query, "COPY ", strlen("COPY ")) == 0)
-		query = before_copy(conn, query);
+		conn == LogRepWorkerWalRcvConn && !copying)
+	{
+		if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
+		{
+			/* An error ends the process. */
+			copying = true;
+			query = before_copy(conn, query);
+			copying = false;
+		}
+		else if (begins_with(query, "DROP_REPLICATION_SLOT "))
+			ForceSyncCommit();
+	}
 	return (native->walrcv_exec) (conn, query, num_types, types);
 }
 

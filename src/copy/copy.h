@@ -51,7 +51,7 @@ typedef struct CopySource
 	char	   *identity;
 	BlockNumber num_blocks;		/* of the table or its largest partition */
 	uint64		bytes;			/* with what is stored out of line */
-	bool		only_heaps;		/* is a block number what we take it for? */
+	bool		ranges;			/* may a range of blocks be asked for? */
 	List	   *types;			/* OIDs of the command's columns */
 } CopySource;
 

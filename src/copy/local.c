@@ -51,13 +51,15 @@ is_unsafe(Node *node, void *context)
 static bool
 domain_is_unsafe(Oid type)
 {
-	DomainConstraintRef ref;
+	DomainConstraintRef *ref;
 	ListCell   *cell;
 
 	if (get_typtype(type) != TYPTYPE_DOMAIN || !DomainHasConstraints(type))
 		return false;
-	InitDomainConstraintRef(type, &ref, CurrentMemoryContext, false);
-	foreach(cell, ref.constraints)
+	/* It is released with the memory context. */
+	ref = palloc(sizeof(DomainConstraintRef));
+	InitDomainConstraintRef(type, ref, CurrentMemoryContext, false);
+	foreach(cell, ref->constraints)
 	{
 		DomainConstraintState *constraint = lfirst(cell);
 

@@ -13,6 +13,9 @@
  * its lock: who stands before it in the queue may wait for the first transaction,
  * which nobody would see as a deadlock.  So it gives up soon, and others do its work.
  *
+ * Who may read no more than some columns may not name a row's place, so there are no
+ * ranges then; nor are there where another access method has other places.
+ *
  * Helpers use ordinary connections, not those of max_wal_senders.  A connection
  * string may name several servers, so it is checked that it is the same one.
  */
@@ -93,13 +96,14 @@ question(const CopyCommand *command)
 					 " max(pg_catalog.pg_relation_size(c.oid)"
 					 " / pg_catalog.current_setting('block_size')::pg_catalog.int8)::pg_catalog.text,"
 					 " sum(pg_catalog.pg_table_size(c.oid))::pg_catalog.text,"
-					 " pg_catalog.bool_and(c.relkind = 'r' AND m.amname = 'heap')::pg_catalog.text,"
+					 " (pg_catalog.bool_and(c.relkind = 'r' AND m.amname = 'heap')"
+					 " AND pg_catalog.has_table_privilege(%s, 'SELECT'))::pg_catalog.text,"
 					 " (SELECT pg_catalog.string_agg(a.atttypid::pg_catalog.text, ',' ORDER BY"
 					 " pg_catalog.array_position(ARRAY[%s], a.attname::pg_catalog.text))"
 					 " FROM pg_catalog.pg_attribute a"
 					 " WHERE a.attrelid = %s::pg_catalog.regclass AND a.attnum > 0"
 					 " AND NOT a.attisdropped AND a.attname = ANY (ARRAY[%s]))",
-					 names, relation, names);
+					 relation, names, relation, names);
 	appendStringInfo(&query,
 					 " FROM pg_catalog.pg_class c"
 					 " LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam"
@@ -152,7 +156,7 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;
 	source->bytes = values[3] ? strtou64(values[3], NULL, 10) : 0;
 	source->types = values[5] ? parse_types(values[5]) : NIL;
-	source->only_heaps = values[4] && strcmp(values[4], "true") == 0 &&
+	source->ranges = values[4] && strcmp(values[4], "true") == 0 &&
 		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
 		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
 }

@@ -17,7 +17,7 @@ use WeftTest;
 plan skip_all => 'about Weft' unless weft();
 
 my $pub = new_publisher('publisher');
-my $sub = copy_subscriber('subscriber');
+my $sub = copy_subscriber('subscriber', conf => "restart_after_crash = on\n");
 
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE held (id int PRIMARY KEY, v int);

@@ -17,7 +17,7 @@ my $sub = copy_subscriber('subscriber');
 my $connstr = $pub->connstr . ' dbname=postgres';
 
 my @tables =
-  qw(filled fires quiet unsafe sequential identity checked domained named notnull owned);
+  qw(filled fires quiet unsafe sequential identity checked domained named owned);
 foreach my $table (@tables)
 {
 	query_all([ $pub, $sub ], "CREATE TABLE $table (id int PRIMARY KEY, v int)");
@@ -36,7 +36,7 @@ BEGIN
 	RETURN NEW;
 END
 $$;
-CREATE FUNCTION unsafe(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 + 1';
+CREATE FUNCTION unsafe(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 + 1; END';
 CREATE FUNCTION safe(int) RETURNS int IMMUTABLE PARALLEL SAFE LANGUAGE sql AS 'SELECT $1 + 1';
 CREATE DOMAIN low AS int CHECK (unsafe(VALUE) < 1000000);
 INSERT INTO filled VALUES (-1, 1);
@@ -91,7 +91,7 @@ SKIP:
 		is(left_to_server($sub, "public.$table", $offset),
 			$reasons{$table} // '', "$table: why the server copies it");
 		cmp_ok(copied_by($sub, "public.$table", $offset),
-			'>', 1, "$table: copied by several processes")
+			'>', 0, "$table: copied by Weft")
 		  unless $reasons{$table};
 	}
 }
@@ -141,7 +141,8 @@ CREATE PUBLICATION pub FOR TABLE named (id, v);
 EOS
 	connection => 'user=reader',
 	options => 'run_as_owner = false');
-is(left_to_server($sub, 'public.named', $offset), '', 'some columns: no fall-back');
+is(copied_by($sub, 'public.named', $offset), weft() ? 1 : 0, 'some columns: one process');
+query($pub, 'GRANT SELECT ON named TO reader');
 
 # Helpers cannot be had, or are not wanted.
 my %cases = (
@@ -155,7 +156,7 @@ my %cases = (
 	  { conf => { 'weft.copy_workers_per_table' => 0 }, by => 0 },
 	'the table is small' =>
 	  { conf => { 'weft.min_parallel_copy_size' => '1GB' }, by => 0 },
-	'the usual' => { conf => {}, by => '[234]' });
+	'the usual' => { conf => {}, by => '[123]' });
 foreach my $what (sort keys %cases)
 {
 	my $start = copy_again(
