@@ -3,7 +3,8 @@ MODULE_big = weft
 PGFILEDESC = "weft - parallel apply for logical replication"
 DATA = $(wildcard sql/weft--*.sql)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
-PG_CPPFLAGS = -I$(srcdir)/src
+PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
+SHLIB_LINK = $(libpq)
 PG_CFLAGS = -Wall
 
 # These set up what they need, the server included, so that they need no

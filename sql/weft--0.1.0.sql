@@ -64,6 +64,27 @@ RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_stream';
 
+CREATE FUNCTION weft.copy_get_progress(
+	OUT subid oid,
+	OUT relation regclass,
+	OUT pid integer,
+	OUT phase text,
+	OUT helpers integer,
+	OUT helpers_used integer,
+	OUT rows_done bigint,
+	OUT rows_estimated bigint,
+	OUT bytes_done bigint,
+	OUT bytes_estimated bigint,
+	OUT bytes_per_second bigint,
+	OUT time_left interval,
+	OUT indexes integer,
+	OUT indexes_done integer,
+	OUT started_at timestamp with time zone,
+	OUT last_error text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_copy_get_progress';
+
 CREATE VIEW weft.stat_subscription AS
 	SELECT s.oid AS subid, s.subname,
 		g.leader_pid, g.num_writers, g.busy_writers,
@@ -105,6 +126,49 @@ CREATE VIEW weft.stat_stream AS
 COMMENT ON VIEW weft.stat_stream IS
 	'transactions that are being received while the publisher has them in progress, or that wait to be committed';
 
+CREATE VIEW weft.copy_progress AS
+	SELECT r.srsubid AS subid, s.subname, r.srrelid::pg_catalog.regclass AS relation,
+		CASE
+			WHEN r.srsubstate IN ('f', 's') THEN 'catching up'
+			WHEN g.pid IS NOT NULL THEN g.phase
+			WHEN w.pid IS NOT NULL AND r.srsubstate = 'd' THEN 'copying'
+			ELSE 'waiting'
+		END AS phase,
+		coalesce(g.helpers, 0) AS helpers,
+		coalesce(g.rows_done, p.tuples_processed) AS rows_done,
+		g.rows_estimated,
+		coalesce(g.bytes_done, p.bytes_processed) AS bytes_done,
+		g.bytes_estimated, g.bytes_per_second, g.time_left,
+		g.indexes, g.indexes_done, g.started_at, g.last_error
+	FROM pg_catalog.pg_subscription_rel r
+		JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+		LEFT JOIN weft.copy_get_progress() g
+			ON g.subid = r.srsubid AND g.relation = r.srrelid
+		LEFT JOIN pg_catalog.pg_stat_subscription w
+			ON w.subid = r.srsubid AND w.relid = r.srrelid
+		LEFT JOIN pg_catalog.pg_stat_progress_copy p ON p.pid = w.pid
+	WHERE r.srsubstate <> 'r';
+
+COMMENT ON VIEW weft.copy_progress IS
+	'how far the initial copy is of every table that is not synchronized yet';
+
+CREATE FUNCTION weft.copy_schema(
+	conninfo text,
+	publications text[],
+	OUT object_type text,
+	OUT object text,
+	OUT created boolean,
+	OUT note text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_copy_schema';
+
+COMMENT ON FUNCTION weft.copy_schema(text, text[]) IS
+	'creates the tables of a publisher''s publications that are missing here';
+
+REVOKE ALL ON FUNCTION weft.copy_schema(text, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weft.copy_schema(text, text[]) TO pg_execute_server_program;
+
 CREATE FUNCTION weft.wait_for_subscription(subscription name, timeout interval)
 RETURNS void
 LANGUAGE C STRICT VOLATILE
@@ -114,5 +178,5 @@ COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 	'waits until all tables are synchronized and what the publisher has now is applied';
 
 GRANT USAGE ON SCHEMA weft TO PUBLIC;
-GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation, weft.stat_stream
-	TO PUBLIC;
+GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation, weft.stat_stream,
+	weft.copy_progress TO PUBLIC;

@@ -4,13 +4,18 @@
  */
 #include "postgres.h"
 
+#include <limits.h>
+
 #include "guc.h"
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 64;
 int			weft_compression = COMPRESSION_OFF;
+int			weft_copy_workers_per_table = 2;
+int			weft_max_copy_workers = 8;
 int			weft_max_stream_writers = 2;
 int			weft_max_writers_per_subscription = 8;
+int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
 int			weft_writers_per_subscription = 4;
 
@@ -43,6 +48,22 @@ guc_define(void)
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 
+	DefineCustomIntVariable("weft.copy_workers_per_table",
+							"Sets the number of helpers that copy one table initially.",
+							"Zero leaves the initial copy to the server's own code.",
+							&weft_copy_workers_per_table,
+							2, 0, WEFT_MAX_COPY_WORKERS,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.max_copy_workers",
+							"Sets the maximum number of helpers that copy tables at the same time.",
+							"A table for which none is left is copied by its worker alone.",
+							&weft_max_copy_workers,
+							8, 0, 1024,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
 	DefineCustomIntVariable("weft.max_stream_writers",
 							"Sets how many transactions of a subscription are applied while they are still in progress.",
 							"Further ones, and all if it is 0, are kept in a file and applied when they end.",
@@ -57,6 +78,14 @@ guc_define(void)
 							&weft_max_writers_per_subscription,
 							8, 1, WEFT_MAX_WRITERS,
 							PGC_POSTMASTER, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.min_parallel_copy_size",
+							"Sets the size from which on a table is copied initially with helpers.",
+							"That of the publisher's table, with what is stored out of line.",
+							&weft_min_parallel_copy_size,
+							8 * 1024, 0, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("weft.ring_size",

@@ -15,6 +15,9 @@
 #define WEFT_MAX_STREAM_WRITERS 16
 #define WEFT_MAX_PROCESSES (WEFT_MAX_WRITERS + WEFT_MAX_STREAM_WRITERS)
 
+/* The same for helpers of one table's initial copy. */
+#define WEFT_MAX_COPY_WORKERS 64
+
 /* How a subscriber asks for what it is sent. */
 typedef enum Compression
 {
@@ -25,7 +28,10 @@ typedef enum Compression
 extern int	weft_commit_group_size;
 extern int	weft_compression;	/* a Compression */
 extern int	weft_max_stream_writers;
+extern int	weft_copy_workers_per_table;
+extern int	weft_max_copy_workers;
 extern int	weft_max_writers_per_subscription;
+extern int	weft_min_parallel_copy_size;	/* in kilobytes */
 extern int	weft_ring_size;		/* in kilobytes */
 extern int	weft_writers_per_subscription;
 

@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "api/subscription_options.h"
+#include "copy/copy.h"
 #include "fmgr.h"
 #include "guc.h"
 #include "miscadmin.h"
@@ -25,6 +26,7 @@ request_shared_memory(void)
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
 	shmem_request();
+	copy_shmem_request();
 }
 
 static void
@@ -33,6 +35,7 @@ start_shared_memory(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	shmem_startup();
+	copy_shmem_startup();
 }
 
 /* Called when the library is loaded. */
@@ -55,4 +58,5 @@ _PG_init(void)
 	shmem_startup_hook = start_shared_memory;
 
 	seam_install();
+	copy_install();
 }

@@ -6,6 +6,7 @@
 
 #include "access/xact.h"
 #include "access/xlogdefs.h"
+#include "api/copy_progress.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/defrem.h"
@@ -113,10 +114,11 @@ report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogR
 			(errcode(ERRCODE_QUERY_CANCELED),
 			 errmsg("timed out while waiting for subscription \"%s\"", subscription->name),
 			 tables > 0 ?
-			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.",
-							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.",
+			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.%s",
+							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.%s",
 							  tables, tables,
-							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target)) :
+							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target),
+							  copy_progress_describe(subscription->oid)) :
 			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.",
 					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target)),
 			 subscription->enabled ?

@@ -128,10 +128,16 @@ dispatch_change(const char *message, int length)
 	if (problem)
 		leader_damage(message, problem);
 
-	if (relations_class(relation) == RELATION_EXCLUSIVE)
+	switch (relations_class(relation))
 	{
-		dispatch_barrier();
-		dependency.flags |= RING_EXCLUSIVE;
+		case RELATION_BEING_COPIED:
+			return;
+		case RELATION_EXCLUSIVE:
+			dispatch_barrier();
+			dependency.flags |= RING_EXCLUSIVE;
+			break;
+		default:
+			break;
 	}
 	dispatch_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
 }

@@ -16,6 +16,14 @@
  * lock on a table: a user waiting for a writer may stand before us in the
  * queue, and writers wait for us.  So the lock is taken only if it is free;
  * else the change is exclusive, which is always right.
+ *
+ * Changes of a table whose initial copy is not over are not applied, as natively:
+ * its table synchronisation worker does that.  They are not even handed on, since a
+ * writer would wait for its lock on the table until the copy lets go of it, and
+ * everybody else for the writer.  The copy must not end while such a change is in
+ * flight, or it would be lost; and it cannot: its worker waits for the server's apply
+ * loop, which has the word only with nothing in flight, to let it catch up.  Unless an
+ * earlier leader has done that; so the worker's state is looked at, each time.
  */
 #include "postgres.h"
 
@@ -265,6 +273,35 @@ classify_local(LeaderRelation *relation, Oid relid, bool *known)
 }
 
 /*
+ * Is a table's initial copy not over, and can it not be over before we allow it?
+ * The worker is looked at first: if it is gone, its last state is seen.
+ */
+static bool
+being_copied(Oid relid)
+{
+	LogicalRepWorker *worker;
+	XLogRecPtr	lsn;
+	char		state = SUBREL_STATE_UNKNOWN;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	worker = logicalrep_worker_find(MySubscription->oid, relid, false);
+	if (worker)
+	{
+		SpinLockAcquire(&worker->relmutex);
+		state = worker->relstate;
+		SpinLockRelease(&worker->relmutex);
+	}
+	LWLockRelease(LogicalRepWorkerLock);
+	if (state == SUBREL_STATE_CATCHUP || state == SUBREL_STATE_SYNCDONE)
+		return false;
+
+	AcceptInvalidationMessages();
+	state = GetSubscriptionRelState(MySubscription->oid, relid, &lsn);
+	return state == SUBREL_STATE_INIT || state == SUBREL_STATE_DATASYNC ||
+		state == SUBREL_STATE_FINISHEDCOPY;
+}
+
+/*
  * Classifies a relation.  Whatever is wrong with it is for a writer to report,
  * at its time; here it makes the change exclusive.
  */
@@ -283,8 +320,14 @@ classify(LeaderRelation *relation, bool *known)
 						pstrdup(wire.relname), -1);
 	relation->partitioned = false;
 	relation->localreloid = RangeVarGetRelid(name, NoLock, true);
-	if (!OidIsValid(relation->localreloid) ||
-		GetSubscriptionRelState(MySubscription->oid, relation->localreloid,
+	if (!OidIsValid(relation->localreloid))
+		return RELATION_EXCLUSIVE;
+	if (being_copied(relation->localreloid))
+	{
+		*known = false;
+		return RELATION_BEING_COPIED;
+	}
+	if (GetSubscriptionRelState(MySubscription->oid, relation->localreloid,
 								&state_lsn) != SUBREL_STATE_READY)
 		return RELATION_EXCLUSIVE;
 

@@ -12,6 +12,7 @@ typedef enum RelationClass
 	RELATION_UNKNOWN,			/* to be found out */
 	RELATION_PARALLEL,			/* a change has no effect beyond its row */
 	RELATION_EXCLUSIVE,			/* a change runs alone */
+	RELATION_BEING_COPIED,		/* a change is not applied */
 } RelationClass;
 
 typedef struct LeaderRelation

@@ -673,7 +673,7 @@ is_exclusive(Stream *stream)
 	{
 		LeaderRelation *relation = relations_find(lfirst_oid(cell));
 
-		if (relation != NULL && relations_class(relation) == RELATION_EXCLUSIVE)
+		if (relation != NULL && relations_class(relation) != RELATION_PARALLEL)
 			result = true;
 	}
 	return result;

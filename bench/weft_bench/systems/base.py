@@ -25,14 +25,14 @@ def wait_for_tables(
     pair: Pair, query: str, what: str, at: Report = nothing, look: Look = nothing
 ) -> None:
     """Waits until the query, asked of the subscriber, says true.  "at" is told in percent how far
-    the COPY of the largest table is, "look" is called now and then."""
+    the COPYs are, "look" is called now and then."""
     rows = getattr(pair.contents, "rows", 0) or 1
     with pair.subscriber.connect() as here:
 
         def done() -> bool:
             pair.check_daemons()
             copied = here.execute(
-                "SELECT coalesce(max(tuples_processed), 0) FROM pg_stat_progress_copy"
+                "SELECT coalesce(sum(tuples_processed), 0)::bigint FROM pg_stat_progress_copy"
             ).fetchone()[0]
             at(100 * copied / rows)
             look()

@@ -113,6 +113,8 @@ class WeftStock(Subscription):
         return float(pair.subscriber.value(query)) / 1024 / 1024
 
     def verify(self, pair: Pair, scenario: str) -> str | None:
+        if scenario == "copy":
+            return self.verify_copy(pair)
         leader, writers, native, reason = pair.subscriber.execute(
             "SELECT leader_pid, num_writers, native_transactions, native_reason "
             "FROM weft.stat_subscription"
@@ -126,6 +128,15 @@ class WeftStock(Subscription):
         if native > 0 and scenario != "copy":
             raise BenchError(f"Weft has not applied all: {problem}")
         return problem if native > 0 else None
+
+
+    def verify_copy(self, pair: Pair) -> None:
+        """The default is two helpers."""
+        copies = pair.subscriber.execute(
+            "SELECT relation::text, helpers_used FROM weft.copy_get_progress()"
+        )
+        if copies != [(pair.contents.tables[0], 2)]:
+            raise BenchError(f"Weft has not copied with two helpers, but {copies or 'natively'}")
 
 
 class Weft(WeftStock):

@@ -20,6 +20,8 @@ SELECT subname, leader_pid, num_writers FROM weft.stat_subscription;
 SELECT count(*) FROM weft.stat_writer;
 SELECT count(*) FROM weft.stat_relation;
 SELECT count(*) FROM weft.stat_stream;
+SELECT subname, relation, phase FROM weft.copy_progress;
+SELECT weft.copy_schema('dbname=nosuch password=secret', '{p}');
 SELECT string_agg(v::text, '') ~ 'secret' AS secret_shown FROM weft.stat_subscription v;
 RESET ROLE;
 

@@ -1,0 +1,232 @@
+/*
+ * copy.c
+ *	  The initial copy of a table with several processes.
+ *
+ * The server's table synchronisation worker does what it always does: it creates
+ * the slot, sets the replication origin, checks privileges, copies, and catches up.
+ * Only when it sends the publisher the COPY command for the table, and the local
+ * table is empty, the table is copied here, before the command is sent:
+ *
+ *	 1. The publisher exports the snapshot of that transaction (source.c).
+ *	 2. The indexes are set aside (indexes.c).
+ *	 3. Helpers copy ranges of blocks, each on a connection of its own, within the
+ *		server's transaction on this side (helper.c, rows.c).
+ *	 4. The indexes are built.
+ *
+ * What is then sent is the same command without any row.  The server's own code takes
+ * that in, and commits.  Whatever the copy meets is an error of the server's
+ * transaction, and everything is rolled back; so a copy that has been cut off starts
+ * from the beginning, with the next table synchronisation worker.
+ *
+ * Locks on the local table, in this order: the server's RowExclusiveLock;
+ * ShareUpdateExclusiveLock while rows are copied, which lets others read and write,
+ * as they natively may; AccessExclusiveLock while the indexes are built.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "copy/copy.h"
+#include "guc.h"
+#include "miscadmin.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+/* What one helper takes at once, in bytes on the publisher's disk. */
+#define MIN_RANGE_BYTES (256 * 1024)
+#define MAX_RANGE_BYTES (16 * 1024 * 1024)
+
+static WalReceiverFunctionsType *native;
+static WalReceiverFunctionsType functions;
+
+/* The server copies the table itself. */
+static void
+leave_to_server(int level, Relation rel, const char *reason)
+{
+	ereport(level,
+			(errmsg("table \"%s.%s\" of subscription \"%s\" is copied by the server's own code: %s",
+					get_namespace_name(RelationGetNamespace(rel)),
+					RelationGetRelationName(rel), MySubscription->name, reason)));
+}
+
+/*
+ * May the table be copied here?  Says why not, unless it is just small.
+ */
+static bool
+suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySource *source)
+{
+	const char *reason;
+
+	copy_source_ask(conn, command, source);
+	if (source->snapshot != NULL && source->bytes < (uint64) weft_min_parallel_copy_size * 1024)
+	{
+		leave_to_server(DEBUG1, rel, "it is small");
+		return false;
+	}
+	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
+		!copy_local_empty(rel) ? "it is not empty" :
+		copy_local_obstacle(rel, command);
+	if (reason != NULL)
+		leave_to_server(LOG, rel, reason);
+	return reason == NULL;
+}
+
+static CopyTask *
+make_task(const char *text, Relation rel, const CopyCommand *command,
+		  const CopySource *source, Size *size)
+{
+	CopyTask   *task;
+	uint64		block_bytes = Max(source->bytes / Max(source->num_blocks, 1), 1);
+
+	*size = offsetof(CopyTask, command) + strlen(text) + 1;
+	task = palloc0(*size);
+	task->subid = MySubscription->oid;
+	task->relid = RelationGetRelid(rel);
+	task->origin = replorigin_session_origin;
+	task->binary = command->binary || copy_local_binary(rel, command, source->types);
+	task->num_blocks = source->ranges ? source->num_blocks : 0;
+	task->min_range = Max(MIN_RANGE_BYTES / block_bytes, 1);
+	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
+	task->num_helpers = task->num_blocks > 0 ? weft_copy_workers_per_table : 0;
+	strlcpy(task->snapshot, source->snapshot, COPY_SNAPSHOT_LEN);
+	strlcpy(task->identity, source->identity, COPY_IDENTITY_LEN);
+	strcpy(task->command, text);
+	SpinLockInit(&task->mutex);
+	return task;
+}
+
+static void
+copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
+		   WalReceiverConn *conn, CopyProgress *progress)
+{
+	List	   *indexes;
+
+	indexes = copy_indexes_suspend(rel);
+	copy_source_keep_alive(conn);
+	task->num_helpers = copy_progress_reserve(progress, task->num_helpers);
+	if (task->num_helpers > 0)
+		task = copy_helpers_run(task, size, conn);
+	copy_progress_release_helpers(progress);
+	if (!task->all_taken)
+		copy_rows(task, command, conn);
+	CommandCounterIncrement();
+
+	pg_atomic_write_u64(&progress->copied_at, GetCurrentTimestamp());
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" of subscription \"%s\" was copied by %u processes: %llu rows, %llu bytes%s, %d ranges",
+					get_namespace_name(RelationGetNamespace(rel)),
+					RelationGetRelationName(rel), MySubscription->name,
+					pg_atomic_read_u32(&progress->helpers_used),
+					(unsigned long long) pg_atomic_read_u64(&progress->rows),
+					(unsigned long long) pg_atomic_read_u64(&progress->bytes),
+					task->binary ? " in binary" : "", task->ranges_taken)));
+	copy_indexes_build(rel, indexes, progress);
+	pg_atomic_write_u32(&progress->phase, COPY_DONE);
+}
+
+/* Remembers an error for the view, and goes on with it. */
+static void
+remember_error(CopyProgress *progress, MemoryContext context)
+{
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	copy_progress_failed(progress, error->message ? error->message : "unknown error");
+}
+
+/*
+ * The server is about to send the command that copies the table.  Copies the table,
+ * if that can be done here, and returns what the server is to send.
+ */
+static const char *
+before_copy(WalReceiverConn *conn, const char *text)
+{
+	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(old, "weft initial copy",
+												  ALLOCSET_DEFAULT_SIZES);
+	Relation	rel = table_open(MyLogicalRepWorker->relid, NoLock);
+	CopyCommand command;
+	CopySource	source;
+	const char *result = text;
+
+	MemoryContextSwitchTo(context);
+	if (!copy_command_parse(text, get_namespace_name(RelationGetNamespace(rel)),
+							RelationGetRelationName(rel), &command))
+		leave_to_server(LOG, rel, "its command is not understood");
+	else if (suitable(conn, rel, &command, &source))
+	{
+		CopyProgress *progress = copy_progress_claim(MySubscription->oid,
+													 RelationGetRelid(rel));
+		Size		size;
+		CopyTask   *task = make_task(text, rel, &command, &source, &size);
+
+		task->progress = copy_progress_index(progress);
+		pg_atomic_write_u64(&progress->table_bytes, source.bytes);
+		pg_atomic_write_u64(&progress->blocks, source.num_blocks);
+		PG_TRY();
+		{
+			copy_table(task, size, rel, &command, conn, progress);
+		}
+		PG_CATCH();
+		{
+			remember_error(progress, context);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		result = MemoryContextStrdup(old, copy_command_nothing(&command));
+	}
+	table_close(rel, NoLock);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return result;
+}
+
+static bool
+begins_with(const char *query, const char *word)
+{
+	return strncmp(query, word, strlen(word)) == 0;
+}
+
+/*
+ * In place of walrcv_exec.  The server drops a table's slot in the transaction that
+ * says that the table is in step, and commits that as a rule without waiting for the
+ * disk.  After a crash it could ask for that slot again, for ever; so this one waits.
+ */
+static WalRcvExecResult *
+copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
+{
+	static bool copying = false;
+
+	if (MyLogicalRepWorker != NULL && am_tablesync_worker() &&
+		conn == LogRepWorkerWalRcvConn && !copying)
+	{
+		if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
+		{
+			/* An error ends the process. */
+			copying = true;
+			query = before_copy(conn, query);
+			copying = false;
+		}
+		else if (begins_with(query, "DROP_REPLICATION_SLOT "))
+			ForceSyncCommit();
+	}
+	return (native->walrcv_exec) (conn, query, num_types, types);
+}
+
+/*
+ * Puts us between the server and its COPY; called once, while the postmaster loads
+ * us, behind seam_install().
+ */
+void
+copy_install(void)
+{
+	native = WalReceiverFunctions;
+	functions = *native;
+	functions.walrcv_exec = copy_exec;
+	WalReceiverFunctions = &functions;
+}

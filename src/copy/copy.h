@@ -1,0 +1,81 @@
+/*
+ * copy.h
+ *	  The initial copy of a table with several processes.
+ */
+#ifndef WEFT_COPY_H
+#define WEFT_COPY_H
+
+#include "copy/command.h"
+#include "copy/progress.h"
+#include "replication/walreceiver.h"
+#include "storage/dsm.h"
+#include "storage/shm_toc.h"
+#include "utils/rel.h"
+
+#define COPY_SNAPSHOT_LEN 64
+#define COPY_IDENTITY_LEN 32
+
+/* What the processes that copy one table share. */
+typedef struct CopyTask
+{
+	/* Fixed before the first helper starts. */
+	Oid			subid;
+	Oid			relid;
+	RepOriginId origin;
+	int			progress;		/* index of the table's CopyProgress */
+	int			num_helpers;
+	bool		binary;			/* format of what is copied */
+	BlockNumber num_blocks;
+	BlockNumber min_range;		/* blocks taken at once, at least */
+	BlockNumber max_range;
+	char		snapshot[COPY_SNAPSHOT_LEN];
+	char		identity[COPY_IDENTITY_LEN];	/* of the publisher's server */
+
+	/*
+	 * Ranges of blocks are taken in order.  The last one has no end, so that
+	 * all rows are copied whatever the size of the table was said to be.
+	 */
+	slock_t		mutex;
+	BlockNumber next_block;
+	bool		all_taken;
+	int			ranges_taken;
+	int			ranges_done;
+
+	char		command[FLEXIBLE_ARRAY_MEMBER]; /* of the server, as it was */
+} CopyTask;
+
+/* source.c: what the publisher has */
+typedef struct CopySource
+{
+	char	   *snapshot;
+	char	   *identity;
+	BlockNumber num_blocks;		/* of the table or its largest partition */
+	uint64		bytes;			/* with what is stored out of line */
+	bool		ranges;			/* may a range of blocks be asked for? */
+	List	   *types;			/* OIDs of the command's columns */
+} CopySource;
+
+extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
+							CopySource *source);
+extern void copy_source_keep_alive(WalReceiverConn *conn);
+extern WalReceiverConn *copy_source_join(const CopyTask *task, const CopyCommand *command);
+
+/* local.c: what the subscriber has */
+extern const char *copy_local_obstacle(Relation rel, const CopyCommand *command);
+extern bool copy_local_empty(Relation rel);
+extern bool copy_local_binary(Relation rel, const CopyCommand *command, List *types);
+
+/* indexes.c */
+extern List *copy_indexes_suspend(Relation rel);
+extern void copy_indexes_build(Relation rel, List *indexes, CopyProgress *progress);
+
+/* rows.c: ranges of rows from the publisher into the table */
+extern void copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn);
+
+/* helper.c */
+extern PGDLLEXPORT void copy_helper_main(dsm_segment *segment, shm_toc *toc);
+extern CopyTask *copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn);
+
+extern void copy_install(void);
+
+#endif							/* WEFT_COPY_H */

@@ -1,0 +1,258 @@
+/*
+ * local.c
+ *	  What the subscriber has: may helpers fill this table?
+ *
+ * They are the server's parallel workers (helper.c says why they may write), in
+ * which functions that are not safe there must not run: those in defaults of
+ * columns that the publisher does not fill, generated columns, CHECK constraints,
+ * constraints of domains, and partition keys.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "catalog/partition.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "copy/copy.h"
+#include "executor/tuptable.h"
+#include "local_table.h"
+#include "nodes/execnodes.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/value.h"
+#include "rewrite/rewriteHandler.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+static bool
+function_is_unsafe(Oid function, void *context)
+{
+	return func_parallel(function) != PROPARALLEL_SAFE;
+}
+
+static bool
+is_unsafe(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, NextValueExpr) || IsA(node, CoerceToDomain) ||
+		check_functions_in_node(node, function_is_unsafe, context))
+		return true;
+	return expression_tree_walker(node, is_unsafe, context);
+}
+
+static bool
+domain_is_unsafe(Oid type)
+{
+	DomainConstraintRef *ref;
+	ListCell   *cell;
+
+	if (get_typtype(type) != TYPTYPE_DOMAIN || !DomainHasConstraints(type))
+		return false;
+	/* It is released with the memory context. */
+	ref = palloc(sizeof(DomainConstraintRef));
+	InitDomainConstraintRef(type, ref, CurrentMemoryContext, false);
+	foreach(cell, ref->constraints)
+	{
+		DomainConstraintState *constraint = lfirst(cell);
+
+		if (is_unsafe((Node *) constraint->check_expr, NULL))
+			return true;
+	}
+	return false;
+}
+
+static bool
+is_copied(const CopyCommand *command, const char *column)
+{
+	ListCell   *cell;
+
+	foreach(cell, command->columns)
+		if (strcmp(strVal(lfirst(cell)), column) == 0)
+			return true;
+	return false;
+}
+
+static bool
+columns_are_unsafe(Relation rel, const CopyCommand *command)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, i);
+
+		if (attribute->attisdropped)
+			continue;
+		if (domain_is_unsafe(attribute->atttypid))
+			return true;
+		if ((attribute->attgenerated || !is_copied(command, NameStr(attribute->attname))) &&
+			is_unsafe(build_column_default(rel, i + 1), NULL))
+			return true;
+	}
+	return false;
+}
+
+static bool
+expressions_are_unsafe(Relation rel, const CopyCommand *command)
+{
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+
+	for (int i = 0; constraints != NULL && i < constraints->num_check; i++)
+		if (is_unsafe(stringToNode(constraints->check[i].ccbin), NULL))
+			return true;
+	if (rel->rd_rel->relispartition && is_unsafe((Node *) RelationGetPartitionQual(rel), NULL))
+		return true;
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
+		is_unsafe((Node *) RelationGetPartitionKey(rel)->partexprs, NULL))
+		return true;
+	return columns_are_unsafe(rel, command);
+}
+
+static const char *
+obstacle_in(Relation rel, const CopyCommand *command)
+{
+	char		kind = rel->rd_rel->relkind;
+
+	if (kind != RELKIND_RELATION && kind != RELKIND_PARTITIONED_TABLE)
+		return "a partition is not a table";
+	if (kind == RELKIND_RELATION && rel->rd_rel->relam != HEAP_TABLE_AM_OID)
+		return "its access method is not heap";
+	if (local_table_fires_triggers(rel))
+		return "it has triggers that fire on a replica";
+	if (expressions_are_unsafe(rel, command))
+		return "it has expressions that are not safe in parallel workers";
+	return NULL;
+}
+
+/*
+ * Returns why helpers cannot fill the table, or one of its partitions, or NULL
+ * if they can.  All of them are locked against other schema changes, VACUUM and
+ * ANALYZE from then on: what waits for the copy must not be waited for by it when
+ * it builds the indexes.
+ */
+const char *
+copy_local_obstacle(Relation rel, const CopyCommand *command)
+{
+	List	   *relids = list_make1_oid(RelationGetRelid(rel));
+	const char *result = NULL;
+	ListCell   *cell;
+
+	LockRelationOid(RelationGetRelid(rel), ShareUpdateExclusiveLock);
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(RelationGetRelid(rel), ShareUpdateExclusiveLock, NULL);
+
+	foreach(cell, relids)
+	{
+		Relation	part = table_open(lfirst_oid(cell), NoLock);
+
+		if (result == NULL)
+			result = obstacle_in(part, command);
+		table_close(part, NoLock);
+	}
+	return result;
+}
+
+static bool
+heap_empty(Relation rel)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	bool		result = !table_scan_getnextslot(scan, ForwardScanDirection, slot);
+
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return result;
+}
+
+/* Is there no row in the table, nor in a partition of it? */
+bool
+copy_local_empty(Relation rel)
+{
+	List	   *relids = list_make1_oid(RelationGetRelid(rel));
+	bool		result = true;
+	ListCell   *cell;
+
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
+	foreach(cell, relids)
+	{
+		Relation	part = table_open(lfirst_oid(cell), NoLock);
+
+		if (result && part->rd_rel->relkind == RELKIND_RELATION)
+			result = heap_empty(part);
+		table_close(part, NoLock);
+	}
+	return result;
+}
+
+/* Does a type mean the same in binary on both sides? */
+static bool
+same_in_binary(Oid type)
+{
+	HeapTuple	tuple;
+	bool		result;
+
+	/* Others may have another OID, or another meaning, there. */
+	if (type >= FirstGenbkiObjectId)
+		return false;
+
+	/* In binary these are OIDs, in text they are names. */
+	if (OidIsValid(get_element_type(type)))
+		return same_in_binary(get_element_type(type));
+	switch (type)
+	{
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGCLASSOID:
+		case REGCOLLATIONOID:
+		case REGTYPEOID:
+		case REGROLEOID:
+		case REGNAMESPACEOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+			return false;
+	}
+
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = OidIsValid(((Form_pg_type) GETSTRUCT(tuple))->typreceive) &&
+		OidIsValid(((Form_pg_type) GETSTRUCT(tuple))->typsend) &&
+		((Form_pg_type) GETSTRUCT(tuple))->typtype != TYPTYPE_PSEUDO;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Can all columns be copied in binary, although nobody has asked for it?  "types"
+ * are those on the publisher.
+ */
+bool
+copy_local_binary(Relation rel, const CopyCommand *command, List *types)
+{
+	ListCell   *name;
+	ListCell   *type;
+
+	if (list_length(types) != list_length(command->columns))
+		return false;
+	forboth(name, command->columns, type, types)
+	{
+		AttrNumber	number = get_attnum(RelationGetRelid(rel), strVal(lfirst(name)));
+
+		if (number <= 0 ||
+			get_atttype(RelationGetRelid(rel), number) != lfirst_oid(type) ||
+			!same_in_binary(lfirst_oid(type)))
+			return false;
+	}
+	return true;
+}

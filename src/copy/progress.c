@@ -1,0 +1,232 @@
+/*
+ * progress.c
+ *	  The tables that are being copied, in shared memory.
+ */
+#include "postgres.h"
+
+#include "copy/progress.h"
+#include "guc.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "replication/logicallauncher.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/timestamp.h"
+
+typedef struct CopyRoot
+{
+	LWLock	   *lock;
+	int			num_entries;
+	CopyProgress entries[FLEXIBLE_ARRAY_MEMBER];
+} CopyRoot;
+
+static CopyRoot *root = NULL;
+
+/*
+ * Every table that is being copied has one of the server's logical replication
+ * workers; as many may be remembered for their errors.
+ */
+static int
+num_entries(void)
+{
+	return 2 * Max(max_logical_replication_workers, 1);
+}
+
+static Size
+shmem_size(void)
+{
+	return add_size(offsetof(CopyRoot, entries),
+					mul_size(num_entries(), sizeof(CopyProgress)));
+}
+
+/* Asks for our share of the main shared memory. */
+void
+copy_shmem_request(void)
+{
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche("weft copy", 1);
+}
+
+static void
+reset(CopyProgress *entry)
+{
+	entry->reserved = 0;
+	entry->last_error[0] = '\0';
+	pg_atomic_init_u32(&entry->phase, COPY_COPYING);
+	pg_atomic_init_u32(&entry->helpers, 0);
+	pg_atomic_init_u32(&entry->helpers_used, 0);
+	pg_atomic_init_u32(&entry->indexes, 0);
+	pg_atomic_init_u32(&entry->indexes_done, 0);
+	pg_atomic_init_u64(&entry->rows, 0);
+	pg_atomic_init_u64(&entry->bytes, 0);
+	pg_atomic_init_u64(&entry->table_bytes, 0);
+	pg_atomic_init_u64(&entry->blocks, 0);
+	pg_atomic_init_u64(&entry->blocks_done, 0);
+	pg_atomic_init_u64(&entry->copied_at, 0);
+}
+
+/* Creates the entries, or finds them. */
+void
+copy_shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	root = ShmemInitStruct("weft copy", shmem_size(), &found);
+	if (!found)
+	{
+		memset(root, 0, shmem_size());
+		root->lock = &GetNamedLWLockTranche("weft copy")->lock;
+		root->num_entries = num_entries();
+		for (int i = 0; i < root->num_entries; i++)
+			reset(&root->entries[i]);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* The owner of an entry ends. */
+static void
+release(int code, Datum arg)
+{
+	CopyProgress *entry = (CopyProgress *) DatumGetPointer(arg);
+
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&entry->phase) != COPY_DONE)
+		pg_atomic_write_u32(&entry->phase, COPY_FAILED);
+	pg_atomic_write_u32(&entry->helpers, 0);
+	entry->reserved = 0;
+	entry->pid = 0;
+	LWLockRelease(root->lock);
+}
+
+/* The entry of the table, else a free one, else one that is only remembered. */
+static CopyProgress *
+choose(Oid subid, Oid relid)
+{
+	CopyProgress *result = NULL;
+
+	for (int i = 0; i < root->num_entries; i++)
+	{
+		CopyProgress *entry = &root->entries[i];
+
+		if (entry->pid != 0)
+			continue;
+		if (entry->dbid == MyDatabaseId && entry->subid == subid && entry->relid == relid)
+			return entry;
+		if (result == NULL ||
+			(OidIsValid(result->dbid) &&
+			 (!OidIsValid(entry->dbid) || entry->started_at < result->started_at)))
+			result = entry;
+	}
+	return result;
+}
+
+/*
+ * Gives the calling table synchronisation worker an entry, until it ends.  What
+ * failed before stays to be seen until then.
+ */
+CopyProgress *
+copy_progress_claim(Oid subid, Oid relid)
+{
+	CopyProgress *entry;
+
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	entry = choose(subid, relid);
+	if (entry)
+	{
+		char		last_error[COPY_ERROR_LEN] = "";
+
+		if (entry->dbid == MyDatabaseId && entry->subid == subid && entry->relid == relid)
+			strlcpy(last_error, entry->last_error, sizeof(last_error));
+		reset(entry);
+		strlcpy(entry->last_error, last_error, sizeof(last_error));
+		entry->dbid = MyDatabaseId;
+		entry->subid = subid;
+		entry->relid = relid;
+		entry->pid = MyProcPid;
+		entry->started_at = GetCurrentTimestamp();
+	}
+	LWLockRelease(root->lock);
+	if (entry == NULL)
+		elog(ERROR, "no entry is left for a table to be copied");
+	on_shmem_exit(release, PointerGetDatum(entry));
+	return entry;
+}
+
+/* Returns how many helpers the entry's owner may start, at most so many. */
+int
+copy_progress_reserve(CopyProgress *entry, int helpers)
+{
+	int			others = 0;
+
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < root->num_entries; i++)
+		if (&root->entries[i] != entry)
+			others += root->entries[i].reserved;
+	helpers = Max(Min(helpers, weft_max_copy_workers - others), 0);
+	entry->reserved = helpers;
+	LWLockRelease(root->lock);
+	return helpers;
+}
+
+void
+copy_progress_release_helpers(CopyProgress *entry)
+{
+	(void) copy_progress_reserve(entry, 0);
+}
+
+/* Remembers why a copy has failed. */
+void
+copy_progress_failed(CopyProgress *entry, const char *message)
+{
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	strlcpy(entry->last_error, message, COPY_ERROR_LEN);
+	LWLockRelease(root->lock);
+	pg_atomic_write_u32(&entry->phase, COPY_FAILED);
+}
+
+int
+copy_progress_index(const CopyProgress *entry)
+{
+	return entry - root->entries;
+}
+
+CopyProgress *
+copy_progress_get(int index)
+{
+	Assert(index >= 0 && index < root->num_entries);
+	return &root->entries[index];
+}
+
+/* Returns copies of all entries of this database, and how many these are. */
+int
+copy_progress_read(CopyProgress **entries)
+{
+	int			count = 0;
+
+	*entries = palloc(root->num_entries * sizeof(CopyProgress));
+	LWLockAcquire(root->lock, LW_SHARED);
+	for (int i = 0; i < root->num_entries; i++)
+		if (root->entries[i].dbid == MyDatabaseId)
+			(*entries)[count++] = root->entries[i];
+	LWLockRelease(root->lock);
+	return count;
+}
+
+/*
+ * How much of a table has been copied, from 0 to 1.  What the publisher's blocks
+ * hold differs, but there are many of them.
+ */
+double
+copy_progress_fraction(const CopyProgress *entry)
+{
+	double		blocks = pg_atomic_read_u64(&unconstify(CopyProgress *, entry)->blocks);
+	double		done = pg_atomic_read_u64(&unconstify(CopyProgress *, entry)->blocks_done);
+
+	if (pg_atomic_read_u64(&unconstify(CopyProgress *, entry)->copied_at) != 0)
+		return 1;
+	return blocks > 0 ? Min(done / blocks, 1) : 0;
+}

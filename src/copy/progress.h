@@ -1,0 +1,63 @@
+/*
+ * progress.h
+ *	  The tables that are being copied, in shared memory.
+ *
+ * An entry belongs to a table synchronisation worker while "pid" is not zero.
+ * After that it stays, for its last error, until its table is copied again or
+ * its place is needed.
+ */
+#ifndef WEFT_COPY_PROGRESS_H
+#define WEFT_COPY_PROGRESS_H
+
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/spin.h"
+
+typedef enum CopyPhase
+{
+	COPY_COPYING,
+	COPY_INDEXING,
+	COPY_DONE,
+	COPY_FAILED,
+} CopyPhase;
+
+#define COPY_ERROR_LEN 256
+
+typedef struct CopyProgress
+{
+	/* What the entry's owner alone writes, under the lock of all entries. */
+	Oid			dbid;			/* InvalidOid while the entry is free */
+	Oid			subid;
+	Oid			relid;
+	int			pid;			/* zero once the owner has ended */
+	int			reserved;		/* helpers that weft.max_copy_workers counts */
+	TimestampTz started_at;
+	char		last_error[COPY_ERROR_LEN];
+
+	/* The rest is read and written without a lock. */
+	pg_atomic_uint32 phase;		/* a CopyPhase */
+	pg_atomic_uint32 helpers;	/* that are copying now */
+	pg_atomic_uint32 helpers_used;	/* that have copied something */
+	pg_atomic_uint32 indexes;	/* to be built */
+	pg_atomic_uint32 indexes_done;
+	pg_atomic_uint64 rows;
+	pg_atomic_uint64 bytes;		/* as they came from the publisher */
+	pg_atomic_uint64 table_bytes;	/* size of the table there */
+	pg_atomic_uint64 blocks;	/* of the publisher's table or largest partition */
+	pg_atomic_uint64 blocks_done;
+	pg_atomic_uint64 copied_at; /* TimestampTz; zero while rows are copied */
+} CopyProgress;
+
+extern void copy_shmem_request(void);
+extern void copy_shmem_startup(void);
+
+extern CopyProgress *copy_progress_claim(Oid subid, Oid relid);
+extern int	copy_progress_reserve(CopyProgress *entry, int helpers);
+extern void copy_progress_release_helpers(CopyProgress *entry);
+extern void copy_progress_failed(CopyProgress *entry, const char *message);
+extern int	copy_progress_index(const CopyProgress *entry);
+extern CopyProgress *copy_progress_get(int index);
+extern int	copy_progress_read(CopyProgress **entries);
+extern double copy_progress_fraction(const CopyProgress *entry);
+
+#endif							/* WEFT_COPY_PROGRESS_H */

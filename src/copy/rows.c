@@ -1,0 +1,320 @@
+/*
+ * rows.c
+ *	  Ranges of rows from the publisher into the table.
+ *
+ * The server's COPY FROM puts the rows into the table, one COPY FROM for all
+ * ranges that a process takes: it asks for data, and gets that of one COPY TO
+ * after the other as if it were one.  In text, that is just so; in binary, each has
+ * a header and an end mark of its own.  The publisher sends each row as one
+ * message, the header in front of the first one and the end mark by itself.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "commands/copy.h"
+#include "copy/copy.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/value.h"
+#include "parser/parse_node.h"
+#include "parser/parse_relation.h"
+#include "storage/latch.h"
+#include "utils/wait_event.h"
+
+/* A binary COPY begins with this, a word of flags, and more for the future. */
+static const char signature[11] = "PGCOPY\n\377\r\n";
+
+#define HEADER_LEN (sizeof(signature) + 2 * sizeof(uint32))
+
+/* Progress is told after so many bytes. */
+#define PROGRESS_STEP (256 * 1024)
+
+typedef struct Reader
+{
+	CopyTask   *task;
+	const CopyCommand *command;
+	CopyProgress *progress;
+	WalReceiverConn *conn;
+	WaitEventSet *events;		/* for the connection's socket */
+	pgsocket	socket;
+
+	bool		in_range;		/* a COPY TO is running */
+	bool		at_header;		/* nothing has come from it yet */
+	bool		any_header;		/* COPY FROM has got one */
+	BlockNumber range_blocks;	/* for progress */
+
+	/* What is left of the current message. */
+	const char *data;
+	int			length;
+
+	/* Not told yet. */
+	uint64		bytes;
+	uint64		rows;
+} Reader;
+
+/* COPY FROM asks without saying who it is. */
+static Reader reader;
+
+static uint32
+wait_event(void)
+{
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("WeftCopyData");
+	return event;
+}
+
+static void
+tell_progress(void)
+{
+	pg_atomic_fetch_add_u64(&reader.progress->bytes, reader.bytes);
+	pg_atomic_fetch_add_u64(&reader.progress->rows, reader.rows);
+	reader.bytes = 0;
+	reader.rows = 0;
+}
+
+/*
+ * Takes the next range; returns false if there is none left.  Ranges get smaller
+ * towards the end, so that all processes end at about the same time.
+ */
+static bool
+take_range(BlockNumber *first, BlockNumber *end)
+{
+	CopyTask   *task = reader.task;
+	bool		result;
+
+	SpinLockAcquire(&task->mutex);
+	result = !task->all_taken;
+	if (result)
+	{
+		BlockNumber left = task->num_blocks - task->next_block;
+		BlockNumber share = left / (2 * Max(task->num_helpers, 1));
+		BlockNumber size = Max(Min(share, task->max_range), task->min_range);
+
+		*first = task->next_block;
+		if (size >= left)
+		{
+			reader.range_blocks = left;
+			*end = InvalidBlockNumber;
+			task->all_taken = true;
+		}
+		else
+		{
+			reader.range_blocks = size;
+			*end = task->next_block += size;
+		}
+		task->ranges_taken++;
+	}
+	SpinLockRelease(&task->mutex);
+	return result;
+}
+
+static bool
+begin_range(void)
+{
+	BlockNumber first;
+	BlockNumber end;
+	WalRcvExecResult *result;
+	char	   *query;
+
+	if (!take_range(&first, &end))
+		return false;
+	query = copy_command_range(reader.command, reader.task->binary, first, end);
+	result = walrcv_exec(reader.conn, query, 0, NULL);
+	if (result->status != WALRCV_OK_COPY_OUT)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not start initial contents copy for table %s: %s",
+						reader.command->relation,
+						result->err ? result->err : "unexpected answer")));
+	walrcv_clear_result(result);
+	pfree(query);
+	reader.in_range = true;
+	reader.at_header = true;
+	return true;
+}
+
+static void
+end_range(void)
+{
+	CopyTask   *task = reader.task;
+
+	if (reader.at_header && task->binary)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("initial contents of table %s ended without a header",
+						reader.command->relation)));
+	reader.in_range = false;
+	tell_progress();
+	pg_atomic_fetch_add_u64(&reader.progress->blocks_done, reader.range_blocks);
+	SpinLockAcquire(&task->mutex);
+	task->ranges_done++;
+	SpinLockRelease(&task->mutex);
+}
+
+/*
+ * Looks at the header, with which the first message of a range begins, and takes
+ * it off unless it is the first one of all; returns the length of what stays.
+ */
+static int
+take_header(void)
+{
+	if (reader.length < HEADER_LEN ||
+		memcmp(reader.data, signature, sizeof(signature)) != 0 ||
+		memcmp(reader.data + sizeof(signature), "\0\0\0\0\0\0\0\0", 2 * sizeof(uint32)) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("initial contents of table %s began with an unknown header",
+						reader.command->relation)));
+	if (!reader.any_header)
+	{
+		reader.any_header = true;
+		return HEADER_LEN;
+	}
+	reader.data += HEADER_LEN;
+	reader.length -= HEADER_LEN;
+	return 0;
+}
+
+/* Takes the end mark off, if that is what the message holds. */
+static bool
+take_end_mark(int header)
+{
+	static const char mark[2] = {'\377', '\377'};
+
+	if (reader.length != header + sizeof(mark) ||
+		memcmp(reader.data + header, mark, sizeof(mark)) != 0)
+		return false;
+	reader.length -= sizeof(mark);
+	return true;
+}
+
+/* A message has come. */
+static void
+take_message(char *buffer, int length)
+{
+	reader.data = buffer;
+	reader.length = length;
+	reader.bytes += length;
+	if (reader.bytes > PROGRESS_STEP)
+		tell_progress();
+	if (!reader.task->binary || !take_end_mark(reader.at_header ? take_header() : 0))
+		reader.rows++;
+	reader.at_header = false;
+}
+
+/* Waits until there is something on the connection. */
+static void
+wait_for_data(pgsocket socket)
+{
+	WaitEvent	event;
+
+	if (reader.events == NULL || reader.socket != socket)
+	{
+		if (reader.events)
+			FreeWaitEventSet(reader.events);
+		reader.events = CreateWaitEventSet(CurrentResourceOwner, 3);
+		AddWaitEventToSet(reader.events, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(reader.events, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		AddWaitEventToSet(reader.events, WL_SOCKET_READABLE, socket, NULL, NULL);
+		reader.socket = socket;
+	}
+	if (WaitEventSetWait(reader.events, -1, &event, 1, wait_event()) > 0 &&
+		event.events == WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Makes the next message the current one.  Returns false at the end of the last
+ * range, and, unless it may wait, if nothing has come yet.
+ */
+static bool
+next_message(bool may_wait)
+{
+	for (;;)
+	{
+		char	   *buffer;
+		pgsocket	socket = PGINVALID_SOCKET;
+		int			length;
+
+		if (!reader.in_range && !begin_range())
+			return false;
+		length = walrcv_receive(reader.conn, &buffer, &socket);
+		if (length > 0)
+		{
+			take_message(buffer, length);
+			if (reader.length > 0)
+				return true;
+		}
+		else if (length < 0)
+			end_range();
+		else if (!may_wait)
+			return false;
+		else
+			wait_for_data(socket);
+	}
+}
+
+/* What COPY FROM calls for data: as much as is there, at least "minread". */
+static int
+read_data(void *outbuf, int minread, int maxread)
+{
+	int			copied = 0;
+
+	CHECK_FOR_INTERRUPTS();
+	while (copied < maxread)
+	{
+		int			length;
+
+		if (reader.length == 0 && !next_message(copied < minread))
+			break;
+		length = Min(reader.length, maxread - copied);
+		memcpy((char *) outbuf + copied, reader.data, length);
+		reader.data += length;
+		reader.length -= length;
+		copied += length;
+	}
+	return copied;
+}
+
+/*
+ * Copies ranges until none is left.  The table is locked, and the caller's
+ * transaction may write.
+ */
+void
+copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
+{
+	CopyProgress *progress = copy_progress_get(task->progress);
+	Relation	rel = table_open(task->relid, RowExclusiveLock);
+	ParseState *pstate = make_parsestate(NULL);
+	List	   *options = NIL;
+	CopyFromState state;
+
+	memset(&reader, 0, sizeof(reader));
+	reader.task = task;
+	reader.command = command;
+	reader.progress = progress;
+	reader.conn = conn;
+	if (!begin_range())
+	{
+		table_close(rel, NoLock);
+		return;
+	}
+
+	pg_atomic_fetch_add_u32(&progress->helpers_used, 1);
+	if (task->binary)
+		options = list_make1(makeDefElem("format", (Node *) makeString("binary"), -1));
+	(void) addRangeTableEntryForRelation(pstate, rel, RowExclusiveLock, NULL, false, false);
+	state = BeginCopyFrom(pstate, rel, NULL, NULL, false, read_data, command->columns, options);
+	(void) CopyFrom(state);
+	EndCopyFrom(state);
+
+	if (reader.in_range || !task->all_taken)
+		elog(ERROR, "COPY of table %s ended too early", command->relation);
+	if (reader.events)
+		FreeWaitEventSet(reader.events);
+	free_parsestate(pstate);
+	table_close(rel, NoLock);
+}

@@ -1,0 +1,264 @@
+/*
+ * source.c
+ *	  What the publisher has: the table's size, and the server's snapshot for
+ *	  other connections.
+ *
+ * The table synchronisation worker's connection has begun a transaction with the
+ * snapshot of the slot's consistent point.  That transaction stays open, idle,
+ * while helpers copy in transactions of their own with the same snapshot.
+ *
+ * What the helpers' ranges mean must not change meanwhile, so every one of these
+ * transactions first locks the table, as the COPY in it would: the one that has
+ * the snapshot before it looks how large the table is.  A helper must not wait for
+ * its lock: who stands before it in the queue may wait for the first transaction,
+ * which nobody would see as a deadlock.  So it gives up soon, and others do its work.
+ *
+ * Who may read no more than some columns may not name a row's place, so there are no
+ * ranges then; nor are there where another access method has other places.
+ *
+ * Helpers use ordinary connections, not those of max_wal_senders.  A connection
+ * string may name several servers, so it is checked that it is the same one.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "copy/copy.h"
+#include "executor/tuptable.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/value.h"
+#include "replication/worker_internal.h"
+#include "utils/builtins.h"
+
+/* Ranges of ctid are scanned as such from this version on. */
+#define FIRST_VERSION_WITH_RANGES 140000
+
+/* A helper gives up after so long without its lock, in milliseconds. */
+#define LOCK_TIMEOUT "1000"
+
+#define IDENTITY \
+	"(EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)" \
+	"::pg_catalog.int8::pg_catalog.text"
+
+#define COLUMNS 6
+
+static char *
+first_row_as_text(WalRcvExecResult *result, char **values, int columns)
+{
+	TupleTableSlot *slot;
+	bool		found;
+
+	if (result->status != WALRCV_OK_TUPLES)
+		return result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
+
+	slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
+	found = tuplestore_gettupleslot(result->tuplestore, true, false, slot);
+	for (int i = 0; found && i < columns; i++)
+	{
+		bool		isnull;
+		Datum		value = slot_getattr(slot, i + 1, &isnull);
+
+		values[i] = isnull ? NULL : TextDatumGetCString(value);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	return found ? NULL : pstrdup("no row");
+}
+
+/* The columns' names as a list of literals. */
+static char *
+column_literals(const CopyCommand *command)
+{
+	StringInfoData list;
+	ListCell   *cell;
+
+	initStringInfo(&list);
+	foreach(cell, command->columns)
+		appendStringInfo(&list, "%s%s", list.len > 0 ? ", " : "",
+						 quote_literal_cstr(strVal(lfirst(cell))));
+	return list.data;
+}
+
+/*
+ * One query, so that tables that turn out to be small lose little time.  The
+ * subquery without rows locks the table before anything is looked at.
+ */
+static char *
+question(const CopyCommand *command)
+{
+	char	   *relation = quote_literal_cstr(command->relation);
+	char	   *names = column_literals(command);
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfo(&query,
+					 "SELECT pg_catalog.pg_export_snapshot(), " IDENTITY ","
+					 " max(pg_catalog.pg_relation_size(c.oid)"
+					 " / pg_catalog.current_setting('block_size')::pg_catalog.int8)::pg_catalog.text,"
+					 " sum(pg_catalog.pg_table_size(c.oid))::pg_catalog.text,"
+					 " (pg_catalog.bool_and(c.relkind = 'r' AND m.amname = 'heap')"
+					 " AND pg_catalog.has_table_privilege(%s, 'SELECT'))::pg_catalog.text,"
+					 " (SELECT pg_catalog.string_agg(a.atttypid::pg_catalog.text, ',' ORDER BY"
+					 " pg_catalog.array_position(ARRAY[%s], a.attname::pg_catalog.text))"
+					 " FROM pg_catalog.pg_attribute a"
+					 " WHERE a.attrelid = %s::pg_catalog.regclass AND a.attnum > 0"
+					 " AND NOT a.attisdropped AND a.attname = ANY (ARRAY[%s]))",
+					 relation, names, relation, names);
+	appendStringInfo(&query,
+					 " FROM pg_catalog.pg_class c"
+					 " LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam"
+					 " WHERE (c.relkind <> 'p' AND c.oid = %s::pg_catalog.regclass"
+					 " OR c.oid IN (SELECT p.relid"
+					 " FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) p"
+					 " WHERE p.isleaf)) AND NOT EXISTS (%s)",
+					 relation, relation, copy_command_select(command, "false"));
+	return query.data;
+}
+
+static List *
+parse_types(char *text)
+{
+	List	   *result = NIL;
+	char	   *next;
+
+	for (char *type = strtok_r(text, ",", &next); type; type = strtok_r(NULL, ",", &next))
+		result = lappend_oid(result, atooid(type));
+	return result;
+}
+
+/*
+ * Asks the publisher for the snapshot and for what there is to copy.  The
+ * transaction is not left idle for too long any more.
+ */
+void
+copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
+{
+	Oid			types[COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	char	   *values[COLUMNS] = {0};
+	WalRcvExecResult *result;
+	char	   *error;
+
+	memset(source, 0, sizeof(CopySource));
+	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_RANGES)
+		return;
+
+	result = walrcv_exec(conn, question(command), COLUMNS, types);
+	error = first_row_as_text(result, values, COLUMNS);
+	if (error)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not ask the publisher for the size of table %s: %s",
+						command->relation, error)));
+	walrcv_clear_result(result);
+
+	source->snapshot = values[0];
+	source->identity = values[1];
+	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;
+	source->bytes = values[3] ? strtou64(values[3], NULL, 10) : 0;
+	source->types = values[5] ? parse_types(values[5]) : NIL;
+	source->ranges = values[4] && strcmp(values[4], "true") == 0 &&
+		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
+		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
+}
+
+/* Runs a command that returns no rows on the server's connection. */
+static void
+run(WalReceiverConn *conn, const char *command)
+{
+	WalRcvExecResult *result = walrcv_exec(conn, command, 0, NULL);
+
+	if (result->status != WALRCV_OK_COMMAND)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("lost the publisher's transaction that holds the snapshot: %s",
+						result->err ? result->err : "unexpected answer")));
+	walrcv_clear_result(result);
+}
+
+/*
+ * Makes sure that the transaction with the snapshot is still there, and shows
+ * whatever is on the way that the connection is in use.
+ */
+void
+copy_source_keep_alive(WalReceiverConn *conn)
+{
+	run(conn, "SET LOCAL idle_in_transaction_session_timeout = 0");
+}
+
+/* What a helper says first; the same settings as on the server's connections. */
+static char *
+greeting(void)
+{
+	return psprintf("SET client_encoding = %s;"
+					"SET datestyle = ISO; SET intervalstyle = postgres;"
+					"SET extra_float_digits = 3; SET idle_in_transaction_session_timeout = 0;"
+					"SET enable_tidscan = on; SET max_parallel_workers_per_gather = 0;"
+					"SET lock_timeout = " LOCK_TIMEOUT ";"
+					"BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
+					quote_literal_cstr(GetDatabaseEncodingName()));
+}
+
+/* Runs a command; returns what is wrong, or NULL. */
+static char *
+problem_with(WalReceiverConn *conn, const char *command)
+{
+	WalRcvExecResult *result = walrcv_exec(conn, command, 0, NULL);
+	char	   *problem = NULL;
+
+	if (result->status != WALRCV_OK_COMMAND)
+		problem = result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
+	walrcv_clear_result(result);
+	return problem;
+}
+
+/* Locks the table, and checks the server; returns what is wrong, or NULL. */
+static char *
+problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyCommand *command)
+{
+	Oid			types[1] = {TEXTOID};
+	char	   *query = psprintf("SELECT " IDENTITY " WHERE NOT EXISTS (%s)",
+								 copy_command_select(command, "false"));
+	WalRcvExecResult *result = walrcv_exec(conn, query, 1, types);
+	char	   *identity = NULL;
+	char	   *problem = first_row_as_text(result, &identity, 1);
+
+	walrcv_clear_result(result);
+	if (problem == NULL && (identity == NULL || strcmp(identity, task->identity) != 0))
+		problem = pstrdup("the connection string leads to another server");
+	return problem;
+}
+
+/*
+ * Connects a helper to the publisher, with the task's snapshot and a lock on the
+ * table.  Returns NULL if that is not possible; nothing is lost then.
+ */
+WalReceiverConn *
+copy_source_join(const CopyTask *task, const CopyCommand *command)
+{
+	WalReceiverConn *conn;
+	char	   *problem = NULL;
+
+	conn = walrcv_connect(MySubscription->conninfo, false, false,
+						  MySubscription->passwordrequired && !MySubscription->ownersuperuser,
+						  MySubscription->name, &problem);
+	if (conn != NULL)
+	{
+		problem = problem_with(conn, greeting());
+		if (problem == NULL)
+			problem = problem_with(conn, psprintf("SET TRANSACTION SNAPSHOT %s",
+												  quote_literal_cstr(task->snapshot)));
+		if (problem == NULL)
+			problem = problem_with_table(conn, task, command);
+		if (problem == NULL)
+			problem = problem_with(conn, "SET lock_timeout = 0");
+	}
+	if (problem == NULL)
+		return conn;
+
+	ereport(LOG,
+			(errmsg("a helper cannot take part in the initial copy of subscription \"%s\": %s",
+					MySubscription->name, problem)));
+	if (conn)
+		walrcv_disconnect(conn);
+	return NULL;
+}

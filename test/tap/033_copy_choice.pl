@@ -1,0 +1,176 @@
+# Which tables are copied with helpers, and which are left to the server; with whose
+# rights, and where helpers cannot be had.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use CopyTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+my $pub = new_publisher('publisher');
+my $sub = copy_subscriber('subscriber');
+my $connstr = $pub->connstr . ' dbname=postgres';
+
+my @tables =
+  qw(filled fires quiet unsafe sequential identity checked domained named owned);
+foreach my $table (@tables)
+{
+	query_all([ $pub, $sub ], "CREATE TABLE $table (id int PRIMARY KEY, v int)");
+	query($pub, "INSERT INTO $table SELECT i, i FROM generate_series(1, 5000) i");
+}
+query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
+
+query($sub, <<'EOS');
+CREATE ROLE boss LOGIN SUPERUSER;
+CREATE ROLE owner;
+GRANT ALL ON SCHEMA public TO owner;
+CREATE TABLE fired (id int);
+CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.fired VALUES (NEW.id);
+	RETURN NEW;
+END
+$$;
+CREATE FUNCTION unsafe(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1 + 1; END';
+CREATE FUNCTION safe(int) RETURNS int IMMUTABLE PARALLEL SAFE LANGUAGE sql AS 'SELECT $1 + 1';
+CREATE DOMAIN low AS int CHECK (unsafe(VALUE) < 1000000);
+INSERT INTO filled VALUES (-1, 1);
+CREATE TRIGGER t AFTER INSERT ON fires FOR EACH ROW EXECUTE FUNCTION fire();
+ALTER TABLE fires ENABLE ALWAYS TRIGGER t;
+CREATE TRIGGER t AFTER INSERT ON quiet FOR EACH ROW EXECUTE FUNCTION fire();
+ALTER TABLE quiet ADD FOREIGN KEY (v) REFERENCES filled, ADD w int DEFAULT safe(1),
+	ADD CHECK (safe(v) > 0), ADD g int GENERATED ALWAYS AS (safe(v)) STORED;
+ALTER TABLE unsafe ADD w int GENERATED ALWAYS AS (unsafe(id)) STORED;
+CREATE SEQUENCE s;
+ALTER TABLE sequential ADD w int DEFAULT nextval('s');
+ALTER TABLE identity ADD w int GENERATED ALWAYS AS IDENTITY;
+ALTER TABLE checked ADD CHECK (unsafe(v) > 0);
+ALTER TABLE domained ALTER v TYPE low;
+ALTER TABLE named ADD who text DEFAULT current_user;
+ALTER TABLE named OWNER TO owner;
+ALTER TABLE owned OWNER TO owner;
+EOS
+
+my $offset = -s $sub->logfile;
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+foreach my $table (@tables)
+{
+	my $from = $table eq 'filled' ? "$table WHERE id > 0" : $table;
+	same_rows(rows($sub, $from, 'id, v::int'), rows($pub, $table), "$table is equal");
+}
+indexes_sound($sub, 'all kinds');
+nothing_left($pub, 'all kinds');
+is(query($sub, 'SELECT count(*), count(DISTINCT id) FROM fired'),
+	'5000|5000', 'triggers fire that are to, and no others');
+is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM sequential'),
+	'5000|1|5000', 'a sequence');
+is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM identity'),
+	'5000|1|5000', 'an identity column');
+is(query($sub, 'SELECT count(*) FROM quiet WHERE w = 2 AND g = v + 1'),
+	'5000', 'safe expressions');
+is(query($sub, 'SELECT DISTINCT who FROM named'),
+	'owner', 'helpers have the rights of the table owner');
+
+SKIP:
+{
+	skip 'about Weft', 1 unless weft();
+	my %reasons = (
+		filled => 'it is not empty',
+		fires => 'it has triggers that fire on a replica',
+		map { $_ => 'it has expressions that are not safe in parallel workers' }
+		  qw(unsafe sequential identity checked domained));
+	foreach my $table (@tables)
+	{
+		is(left_to_server($sub, "public.$table", $offset),
+			$reasons{$table} // '', "$table: why the server copies it");
+		cmp_ok(copied_by($sub, "public.$table", $offset),
+			'>', 0, "$table: copied by Weft")
+		  unless $reasons{$table};
+	}
+}
+
+# Copies "named" once more; returns where the log began.
+sub copy_again
+{
+	my (%p) = @_;
+	my %usual = (
+		'weft.max_copy_workers' => 16,
+		'weft.copy_workers_per_table' => 3,
+		'weft.min_parallel_copy_size' => 0,
+		'max_parallel_workers' => 16);
+
+	query($sub, 'DROP SUBSCRIPTION sub');
+	query($sub, 'TRUNCATE named');
+	query($pub, $p{before}) if $p{before};
+	set_conf($sub, %usual, %{ $p{conf} }) if $p{conf} && weft();
+	my $start = -s $sub->logfile;
+	query($sub,
+		"SET ROLE boss; CREATE SUBSCRIPTION sub CONNECTION '$connstr $p{connection}'"
+		  . " PUBLICATION pub WITH ($p{options})");
+	wait_for_apply($pub, $sub, 'sub');
+	same_rows(rows($sub, 'named', 'id, v'),
+		rows($pub, 'named', 'id, v'), "$p{what}: equal");
+	indexes_sound($sub, $p{what});
+	return $start;
+}
+
+copy_again(
+	what => 'run_as_owner',
+	before => 'DROP PUBLICATION pub; CREATE PUBLICATION pub FOR TABLE named',
+	connection => '',
+	options => 'run_as_owner = true');
+is(query($sub, 'SELECT DISTINCT who FROM named'),
+	'boss', 'helpers have the rights of the subscription owner, if asked for');
+
+# On the publisher, only the columns that are published may be read.
+$offset = copy_again(
+	what => 'some columns',
+	before => <<'EOS',
+CREATE ROLE reader LOGIN REPLICATION;
+ALTER TABLE named ADD secret text;
+GRANT SELECT (id, v) ON named TO reader;
+DROP PUBLICATION pub;
+CREATE PUBLICATION pub FOR TABLE named (id, v);
+EOS
+	connection => 'user=reader',
+	options => 'run_as_owner = false');
+is(copied_by($sub, 'public.named', $offset), weft() ? 1 : 0, 'some columns: one process');
+query($pub, 'GRANT SELECT ON named TO reader');
+
+# Helpers cannot be had, or are not wanted.
+my %cases = (
+	'no connection is left on the publisher' =>
+	  { before => 'ALTER ROLE reader CONNECTION LIMIT 2', by => 1 },
+	'weft.max_copy_workers is 0' =>
+	  { conf => { 'weft.max_copy_workers' => 0 }, by => 1 },
+	'there are no parallel workers' =>
+	  { conf => { 'max_parallel_workers' => 0 }, by => 1 },
+	'weft.copy_workers_per_table is 0' =>
+	  { conf => { 'weft.copy_workers_per_table' => 0 }, by => 0 },
+	'the table is small' =>
+	  { conf => { 'weft.min_parallel_copy_size' => '1GB' }, by => 0 },
+	'the usual' => { conf => {}, by => '[123]' });
+foreach my $what (sort keys %cases)
+{
+	my $start = copy_again(
+		what => $what,
+		before => 'ALTER ROLE reader CONNECTION LIMIT -1',
+		conf => {},
+		%{ $cases{$what} },
+		connection => 'user=reader',
+		options => 'run_as_owner = false');
+	like(copied_by($sub, 'public.named', $start),
+		qr/^$cases{$what}{by}$/, "$what: number of processes")
+	  if weft();
+}
+
+$sub->stop;
+$pub->stop;
+done_testing();

@@ -1,0 +1,89 @@
+# What the tests of the initial copy share.
+package CopyTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+our @EXPORT = qw(
+  copy_subscriber copied_by left_to_server
+  indexes_sound nothing_left
+);
+
+# A subscriber that copies small tables with helpers, too.
+sub copy_subscriber
+{
+	my ($name, %params) = @_;
+	my $node = new_subscriber($name, conf => <<EOC . ($params{conf} // ''));
+autovacuum = off
+max_parallel_workers = 16
+max_sync_workers_per_subscription = 4
+EOC
+	$node->append_conf('postgresql.conf', <<EOC) if weft();
+weft.copy_workers_per_table = 3
+weft.max_copy_workers = 16
+weft.min_parallel_copy_size = 0
+EOC
+	query($node, 'CREATE EXTENSION amcheck');
+	$node->restart;
+	return $node;
+}
+
+# How many processes have copied a table, by what the log says last, or 0.
+sub copied_by
+{
+	my ($node, $table, $offset) = @_;
+	my @by = slurp_file($node->logfile, $offset // 0) =~
+	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) processes/g;
+	return @by ? $by[-1] : 0;
+}
+
+# Why the server has copied a table itself, by the log, or an empty string.
+sub left_to_server
+{
+	my ($node, $table, $offset) = @_;
+	my ($reason) = slurp_file($node->logfile, $offset // 0) =~
+	  /table "\Q$table\E" of subscription "\w+" is copied by the server's own code: (.*)/;
+	return $reason // '';
+}
+
+# One test: all indexes of the tables are valid, and hold what the tables do.
+sub indexes_sound
+{
+	my ($node, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	my $bad = query($node, <<'EOS');
+SELECT indexrelid::regclass FROM pg_index
+WHERE NOT (indisvalid AND indisready AND indislive) OR indcheckxmin
+EOS
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', <<'EOS');
+SELECT count(bt_index_check(i.indexrelid, true, i.indisunique))
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+	JOIN pg_am a ON a.oid = c.relam
+WHERE a.amname = 'btree' AND c.relkind = 'i' AND c.relpersistence = 'p'
+	AND c.relnamespace = 'public'::regnamespace
+EOS
+	return is($bad . $stderr, '', "$what: all indexes are sound");
+}
+
+# One test: nothing of the initial copy is left on the publisher.
+sub nothing_left
+{
+	my ($pub, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $left = "SELECT count(*) FROM pg_stat_activity"
+	  . " WHERE backend_type = 'client backend' AND query ~ '^COPY|SNAPSHOT|tid'"
+	  . " AND pid <> pg_backend_pid()";
+
+	poll($pub, "SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')");
+	poll($pub, $left, '0');
+	my @snapshots = glob $pub->data_dir . '/pg_snapshots/*';
+	return is("@snapshots", '', "$what: nothing is left on the publisher");
+}
+
+1;
