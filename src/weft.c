@@ -6,7 +6,9 @@
 
 #include "api/subscription_options.h"
 #include "fmgr.h"
+#include "group/snowflake.h"
 #include "guc.h"
+#include "last_error.h"
 #include "miscadmin.h"
 #include "num_writers.h"
 #include "receive/seam.h"
@@ -25,6 +27,8 @@ request_shared_memory(void)
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
 	shmem_request();
+	snowflake_request();
+	last_error_request();
 }
 
 static void
@@ -33,6 +37,8 @@ start_shared_memory(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	shmem_startup();
+	snowflake_startup();
+	last_error_startup();
 }
 
 /* Called when the library is loaded. */
@@ -54,5 +60,6 @@ _PG_init(void)
 	previous_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = start_shared_memory;
 
+	last_error_install();
 	seam_install();
 }
