@@ -68,9 +68,30 @@ sub connstr
 sub bytes
 {
 	my ($self) = @_;
+	return $self->_ask('?');
+}
+
+# Drops all connections, and all that come, until heal() is called.
+sub cut
+{
+	my ($self) = @_;
+	$self->_ask('c');
+	return;
+}
+
+sub heal
+{
+	my ($self) = @_;
+	$self->_ask('h');
+	return;
+}
+
+sub _ask
+{
+	my ($self, $request) = @_;
 	my $control = $self->{control};
 
-	print $control "?\n";
+	print $control "$request\n";
 	my $bytes = <$control> // die 'the counting proxy has gone';
 	chomp $bytes;
 	return $bytes;
@@ -128,6 +149,13 @@ sub _serve
 			if ($fh == $control)
 			{
 				sysread($fh, my $request, 2) or return;
+				$self->{is_cut} = 1 if $request =~ /c/;
+				$self->{is_cut} = 0 if $request =~ /h/;
+				if ($self->{is_cut})
+				{
+					$self->_drop($_)
+					  foreach grep { $_->{is_publisher} } values %{ $self->{ends} };
+				}
 				print $control "$sent\n";
 			}
 			elsif ($fh == $listener)
@@ -164,6 +192,7 @@ sub _accept
 	my $publisher = { output => '', is_publisher => 1 };
 
 	$client->{socket} = $self->{listener}->accept or return;
+	return if $self->{is_cut};
 	$publisher->{socket} = IO::Socket::UNIX->new(
 		Type => SOCK_STREAM,
 		Peer => $self->{target}) or return;
