@@ -8,11 +8,11 @@
 #include "fmgr.h"
 #include "guc.h"
 #include "miscadmin.h"
-#include "num_writers.h"
 #include "receive/seam.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "subscription_settings.h"
 
 PG_MODULE_MAGIC;
 
@@ -46,7 +46,7 @@ _PG_init(void)
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
 
 	guc_define();
-	num_writers_define();
+	subscription_settings_define();
 	subscription_options_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
