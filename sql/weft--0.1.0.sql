@@ -95,6 +95,164 @@ COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 GRANT USAGE ON SCHEMA weft TO PUBLIC;
 GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation TO PUBLIC;
 
+-- Conflicts
+
+CREATE TABLE weft.conflict_resolver (
+	subname name NOT NULL,
+	conflict_type text NOT NULL,
+	conflict_resolver text NOT NULL,
+	PRIMARY KEY (subname, conflict_type));
+
+COMMENT ON TABLE weft.conflict_resolver IS
+	'how conflicts are resolved here; the empty name stands for all subscriptions';
+
+CREATE TABLE weft.conflict_node (
+	subname name PRIMARY KEY,
+	node_id integer NOT NULL);
+
+COMMENT ON TABLE weft.conflict_node IS
+	'the id of the node behind each subscription, for changes with the same commit time; the empty name stands for this node';
+
+CREATE TABLE weft.delta_column (
+	relation regclass NOT NULL,
+	column_name name NOT NULL,
+	PRIMARY KEY (relation, column_name));
+
+COMMENT ON TABLE weft.delta_column IS
+	'columns to which the difference of an update is added';
+
+CREATE SEQUENCE weft.conflict_history_id_seq;
+
+CREATE TABLE weft.conflict_history (
+	id bigint PRIMARY KEY DEFAULT pg_catalog.nextval('weft.conflict_history_id_seq'),
+	recorded_at timestamptz NOT NULL,
+	subname name NOT NULL,
+	relation text NOT NULL,
+	conflict_type text NOT NULL,
+	resolver text NOT NULL,
+	resolution text NOT NULL,
+	index_name text,
+	key jsonb NOT NULL,
+	local_row jsonb,
+	local_commit_time timestamptz,
+	local_origin text,
+	local_node integer,
+	remote_row jsonb,
+	remote_commit_time timestamptz NOT NULL,
+	remote_origin text,
+	remote_node integer NOT NULL,
+	remote_xid xid NOT NULL,
+	remote_lsn pg_lsn NOT NULL);
+
+CREATE INDEX conflict_history_time_index ON weft.conflict_history (recorded_at);
+ALTER SEQUENCE weft.conflict_history_id_seq OWNED BY weft.conflict_history.id;
+ALTER TABLE weft.conflict_history REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.conflict_history IS
+	'conflicts that were resolved here, with the rows that were in it';
+
+CREATE TABLE weft.tombstone (
+	relation oid NOT NULL,
+	key uuid NOT NULL,
+	commit_time timestamptz,
+	node_id integer,
+	recorded_at timestamptz NOT NULL);
+
+CREATE INDEX tombstone_key_index ON weft.tombstone (relation, key);
+CREATE INDEX tombstone_time_index ON weft.tombstone (recorded_at);
+ALTER TABLE weft.tombstone REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.tombstone IS
+	'hashes of the keys of rows that were deleted';
+
+CREATE TABLE weft.merged_row (
+	relation oid NOT NULL,
+	key uuid NOT NULL,
+	commit_time timestamptz,
+	node_id integer,
+	recorded_at timestamptz NOT NULL,
+	written_by xid NOT NULL);
+
+CREATE INDEX merged_row_key_index ON weft.merged_row (relation, key);
+CREATE INDEX merged_row_time_index ON weft.merged_row (recorded_at);
+ALTER TABLE weft.merged_row REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.merged_row IS
+	'versions of rows of which only delta columns were written last';
+
+CREATE FUNCTION weft.conflict_settings_changed()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'weft_conflict_settings_changed';
+
+CREATE TRIGGER conflict_settings_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.conflict_resolver
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+CREATE TRIGGER conflict_settings_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.conflict_node
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+CREATE TRIGGER conflict_settings_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.delta_column
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+
+CREATE FUNCTION weft.record_delete()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'weft_record_delete';
+
+COMMENT ON FUNCTION weft.record_delete() IS
+	'remembers the key of a row that is deleted; see weft.track_deletes';
+
+CREATE FUNCTION weft.track_deletes(relation regclass, enabled boolean DEFAULT true)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_track_deletes';
+
+COMMENT ON FUNCTION weft.track_deletes(regclass, boolean) IS
+	'has a table remember which rows were deleted, so that older changes do not bring them back';
+
+CREATE FUNCTION weft.set_delta_columns(relation regclass, columns name[])
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_set_delta_columns';
+
+COMMENT ON FUNCTION weft.set_delta_columns(regclass, name[]) IS
+	'sets to which columns of a table the difference of an update is added';
+
+CREATE FUNCTION weft.alter_node_set_conflict_resolver(
+	node_name name,
+	conflict_type text,
+	conflict_resolver text)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_alter_node_set_conflict_resolver';
+
+COMMENT ON FUNCTION weft.alter_node_set_conflict_resolver(name, text, text) IS
+	'sets how this node resolves a type of conflict';
+
+CREATE FUNCTION weft.stat_get_conflict(
+	OUT subid oid,
+	OUT conflict_type text,
+	OUT conflicts bigint)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_conflict';
+
+CREATE VIEW weft.stat_conflict AS
+	SELECT g.subid, s.subname, g.conflict_type, g.conflicts
+	FROM weft.stat_get_conflict() g
+		JOIN pg_catalog.pg_subscription s ON s.oid = g.subid;
+
+COMMENT ON VIEW weft.stat_conflict IS
+	'how many conflicts of each type were resolved since the apply worker started';
+
+SELECT pg_catalog.pg_extension_config_dump('weft.conflict_resolver', '');
+SELECT pg_catalog.pg_extension_config_dump('weft.conflict_node', '');
+SELECT pg_catalog.pg_extension_config_dump('weft.delta_column', '');
+
+REVOKE ALL ON FUNCTION weft.alter_node_set_conflict_resolver(name, text, text) FROM PUBLIC;
+GRANT SELECT ON weft.conflict_resolver, weft.conflict_node, weft.delta_column,
+	weft.stat_conflict TO PUBLIC;
 -- Node groups.
 --
 -- Every member keeps the same list of members.  A function whose name begins with
@@ -158,6 +316,28 @@ CREATE TABLE weft.join_recent (
 
 CREATE INDEX join_recent_changed ON weft.join_recent (changed, node_name);
 
+-- What weft.tombstone and weft.merged_row have there, without numbers that mean
+-- something else here.
+CREATE TABLE weft.join_tombstone (
+	relation text NOT NULL,
+	key uuid NOT NULL,
+	commit_time timestamptz NOT NULL,
+	node_id integer NOT NULL
+);
+
+CREATE TABLE weft.join_merged_row (
+	relation text NOT NULL,
+	key uuid NOT NULL,
+	commit_time timestamptz NOT NULL,
+	node_id integer NOT NULL,
+	changed timestamptz NOT NULL,
+	node_name name NOT NULL
+);
+
+COMMENT ON TABLE weft.join_tombstone IS
+	'rows that were deleted lately on the node that is copied';
+COMMENT ON TABLE weft.join_merged_row IS
+	'rows there into which counters were merged lately';
 COMMENT ON TABLE weft.join_recent_key IS
 	'rows of a table that were changed lately on the node that is copied';
 COMMENT ON TABLE weft.join_recent IS
@@ -166,7 +346,7 @@ COMMENT ON TABLE weft.join_recent IS
 -- No pg_extension_config_dump: a database restored from a dump is no member.
 
 REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry, weft.join_recent_key,
-	weft.join_recent FROM PUBLIC;
+	weft.join_recent, weft.join_tombstone, weft.join_merged_row FROM PUBLIC;
 
 CREATE FUNCTION weft.node_entry_changed() RETURNS trigger
 LANGUAGE C AS 'MODULE_PATHNAME', 'weft_node_entry_changed';
@@ -174,6 +354,11 @@ LANGUAGE C AS 'MODULE_PATHNAME', 'weft_node_entry_changed';
 CREATE TRIGGER node_entry_changed AFTER INSERT OR UPDATE OR DELETE ON weft.node_entry
 	FOR EACH STATEMENT EXECUTE FUNCTION weft.node_entry_changed();
 ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_changed;
+
+-- The worker that joins a node is a replica to triggers.
+ALTER TABLE weft.conflict_resolver ENABLE ALWAYS TRIGGER conflict_settings_changed;
+ALTER TABLE weft.conflict_node ENABLE ALWAYS TRIGGER conflict_settings_changed;
+ALTER TABLE weft.delta_column ENABLE ALWAYS TRIGGER conflict_settings_changed;
 
 CREATE FUNCTION weft.node_query(dsn text, node text, query text, is_command boolean DEFAULT false)
 RETURNS text
@@ -394,6 +579,21 @@ END $$;
 COMMENT ON FUNCTION weft.member_publish() IS
 	'makes the publication of this node, or adds schemas to it';
 
+CREATE FUNCTION weft.member_track_deletes(enabled boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.track_deletes(r, enabled) FROM weft.group_tables() r
+		WHERE enabled = EXISTS (SELECT FROM pg_index i
+				WHERE i.indrelid = r AND (i.indisprimary OR i.indisreplident))
+			AND enabled <> EXISTS (SELECT FROM pg_trigger t
+				WHERE t.tgrelid = r AND t.tgname = 'weft_record_delete');
+END $$;
+
+COMMENT ON FUNCTION weft.member_track_deletes(boolean) IS
+	'has all tables of the group remember what is deleted, or none';
+
 CREATE FUNCTION weft.member_unpublish()
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -474,6 +674,10 @@ BEGIN
 	THEN
 		RETURN;
 	END IF;
+	INSERT INTO weft.conflict_node
+		SELECT '', node_id FROM weft.node_entry WHERE is_local
+		UNION ALL SELECT subscription, node.node_id
+		ON CONFLICT (subname) DO UPDATE SET node_id = excluded.node_id;
 	PERFORM weft.create_node_subscription(subscription, node.dsn,
 		('weft_' || weft.local_group())::name,
 		(SELECT num_writers FROM weft.node_group_entry), enabled);
@@ -495,6 +699,7 @@ BEGIN
 		EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', subscription);
 		EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subscription);
 		EXECUTE format('DROP SUBSCRIPTION %I', subscription);
+		DELETE FROM weft.conflict_node WHERE subname = subscription;
 	END IF;
 END $$;
 
@@ -536,8 +741,11 @@ BEGIN
 	PERFORM weft.member_unsubscribe_all();
 	PERFORM weft.member_drop_slot(node_name) FROM weft.node_entry WHERE NOT is_local;
 	PERFORM weft.member_unpublish();
+	PERFORM weft.member_track_deletes(false);
 	DELETE FROM weft.node_entry WHERE NOT is_local;
 	DELETE FROM weft.join_recent;
+	DELETE FROM weft.join_merged_row;
+	DELETE FROM weft.conflict_node;
 	DELETE FROM weft.join_entry WHERE error IS NULL;
 	DELETE FROM weft.node_group_entry;
 	UPDATE weft.node_entry SET state = 'created', node_id = NULL, start_lsn = NULL WHERE is_local;
@@ -928,6 +1136,56 @@ COMMENT ON FUNCTION weft.keep_recent(regclass) IS 'keeps where these rows are';
 COMMENT ON FUNCTION weft.key_columns(regclass) IS 'the columns of the primary key of a table';
 COMMENT ON FUNCTION weft.member_origins() IS 'which node each replication origin stands for';
 
+CREATE FUNCTION weft.member_tombstones(since timestamptz, OUT relation text, OUT key uuid,
+	OUT commit_time timestamptz, OUT node_id integer)
+RETURNS SETOF record LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.relation::regclass::text, t.key, v.commit_time, v.node_id
+	FROM (SELECT *, pg_xact_commit_timestamp_origin(xmin) AS c FROM weft.tombstone
+			WHERE recorded_at >= since) t
+		JOIN pg_class k ON k.oid = t.relation
+		LEFT JOIN weft.member_origins() o ON o.roident = (t.c).roident
+		JOIN weft.node_entry n ON n.node_name = coalesce(o.node_name, weft.local_node()),
+		LATERAL (SELECT coalesce(t.commit_time, (t.c).timestamp) AS commit_time,
+			CASE WHEN t.commit_time IS NULL THEN n.node_id ELSE t.node_id END AS node_id) v
+	WHERE v.commit_time IS NOT NULL
+$$;
+
+COMMENT ON FUNCTION weft.member_tombstones(timestamptz) IS
+	'what was deleted lately, for a node that joins';
+
+CREATE FUNCTION weft.member_merged_rows(since timestamptz, OUT relation text, OUT key uuid,
+	OUT commit_time timestamptz, OUT node_id integer, OUT changed timestamptz, OUT node_name name)
+RETURNS SETOF record LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT m.relation::regclass::text, m.key, m.commit_time, m.node_id,
+		(m.c).timestamp, coalesce(o.node_name, weft.local_node())
+	FROM (SELECT *, pg_xact_commit_timestamp_origin(written_by) AS c FROM weft.merged_row
+			WHERE recorded_at >= since) m
+		JOIN pg_class k ON k.oid = m.relation
+		LEFT JOIN weft.member_origins() o ON o.roident = (m.c).roident
+	WHERE (m.c).timestamp IS NOT NULL AND m.commit_time IS NOT NULL
+$$;
+
+COMMENT ON FUNCTION weft.member_merged_rows(timestamptz) IS
+	'into which rows counters were merged lately, for a node that joins';
+
+CREATE FUNCTION weft.keep_tombstones()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	INSERT INTO weft.tombstone (relation, key, commit_time, node_id, recorded_at)
+		SELECT to_regclass(t.relation), t.key, t.commit_time, t.node_id, clock_timestamp()
+		FROM weft.join_tombstone t WHERE to_regclass(t.relation) IS NOT NULL;
+	DELETE FROM weft.join_tombstone;
+END $$;
+
+COMMENT ON FUNCTION weft.keep_tombstones() IS
+	'keeps what was deleted lately on the node that is copied';
+
 CREATE FUNCTION weft.stamp_rows(changed timestamptz, node_name name)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -951,6 +1209,12 @@ BEGIN
 			' AND (pg_xact_commit_timestamp_origin(xmin)).roident = 65535',
 			recent.relation::regclass, dummy, dummy) USING recent.places;
 	END LOOP;
+	INSERT INTO weft.merged_row (relation, key, commit_time, node_id, recorded_at, written_by)
+		SELECT to_regclass(m.relation), m.key, m.commit_time, m.node_id, clock_timestamp(),
+			pg_current_xact_id()::xid
+		FROM weft.join_merged_row m
+		WHERE m.changed = stamp_rows.changed AND m.node_name = stamp_rows.node_name
+			AND to_regclass(m.relation) IS NOT NULL;
 	DELETE FROM weft.join_recent r
 		WHERE r.changed = stamp_rows.changed AND r.node_name = stamp_rows.node_name;
 END $$;
@@ -996,8 +1260,46 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.member_publish();
+	PERFORM weft.member_track_deletes(true);
+	PERFORM weft.join_settings();
 	PERFORM weft.member_subscribe(node_name, false) FROM weft.node_entry WHERE NOT is_local;
 END $$;
+
+CREATE FUNCTION weft.join_settings()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	settings jsonb := (SELECT weft.node_query(n.dsn, n.node_name, 'SELECT weft.member_settings()')
+		FROM weft.node_entry n JOIN weft.join_entry j ON n.node_name = j.target_node);
+	setting jsonb;
+BEGIN
+	FOR setting IN SELECT jsonb_array_elements(settings -> 'resolvers') LOOP
+		PERFORM weft.alter_node_set_conflict_resolver('', setting ->> 0, setting ->> 1);
+	END LOOP;
+	FOR setting IN SELECT jsonb_array_elements(settings -> 'deltas') LOOP
+		PERFORM weft.set_delta_columns((setting ->> 0)::regclass,
+			ARRAY(SELECT c::name FROM jsonb_array_elements_text(setting -> 1) c));
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.join_settings() IS
+	'takes over how the node that was copied decides conflicts';
+
+CREATE FUNCTION weft.member_settings()
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_build_object(
+		'resolvers', (SELECT coalesce(jsonb_agg(jsonb_build_array(conflict_type, conflict_resolver)), '[]')
+			FROM weft.conflict_resolver WHERE subname = ''),
+		'deltas', (SELECT coalesce(jsonb_agg(jsonb_build_array(relation::text, columns)), '[]')
+			FROM (SELECT d.relation, jsonb_agg(d.column_name) AS columns
+				FROM weft.delta_column d JOIN pg_class c ON c.oid = d.relation GROUP BY 1) deltas))
+$$;
+
+COMMENT ON FUNCTION weft.member_settings() IS
+	'how this node decides conflicts, for one that joins';
 
 CREATE FUNCTION weft.join_follow()
 RETURNS void LANGUAGE plpgsql
@@ -1042,6 +1344,7 @@ BEGIN
 		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
 	UPDATE weft.node_entry SET state = 'active' WHERE is_local;
 	DELETE FROM weft.join_recent;
+	DELETE FROM weft.join_merged_row;
 	DELETE FROM weft.join_entry;
 END $$;
 
@@ -1156,7 +1459,10 @@ BEGIN
 	INSERT INTO weft.node_group_entry
 		VALUES (create_node_group.node_group_name, create_node_group.num_writers, 2);
 	UPDATE weft.node_entry SET node_id = 1, state = 'active' WHERE is_local;
+	INSERT INTO weft.conflict_node VALUES ('', 1)
+		ON CONFLICT (subname) DO UPDATE SET node_id = excluded.node_id;
 	PERFORM weft.member_publish();
+	PERFORM weft.member_track_deletes(true);
 END $$;
 
 COMMENT ON FUNCTION weft.create_node_group(name, integer) IS
@@ -1377,6 +1683,20 @@ END $$;
 COMMENT ON FUNCTION weft.alter_node_group_config(name, integer) IS
 	'sets the number of writers of all subscriptions of a node group, on all members';
 
+CREATE FUNCTION weft.alter_node_group_set_conflict_resolver(node_group_name name,
+	conflict_type text, conflict_resolver text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.query_group(node_group_name,
+		format('SELECT weft.alter_node_set_conflict_resolver(%L, %L, %L)', '',
+			conflict_type, conflict_resolver));
+END $$;
+
+COMMENT ON FUNCTION weft.alter_node_group_set_conflict_resolver(name, text, text) IS
+	'sets how a type of conflict is resolved, on all members of a node group';
+
 CREATE FUNCTION weft.refresh_node_group(node_group_name name)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -1386,7 +1706,7 @@ DECLARE
 	member weft.node_entry;
 	other weft.node_entry;
 BEGIN
-	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish()');
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish(), weft.member_track_deletes(true)');
 	FOREACH member IN ARRAY members LOOP
 		FOREACH other IN ARRAY members LOOP
 			CONTINUE WHEN member.node_name = other.node_name;
@@ -1409,7 +1729,8 @@ DECLARE
 	func regprocedure;
 BEGIN
 	EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON weft.node_group_entry, weft.node_entry,'
-		' weft.join_entry, weft.join_recent_key, weft.join_recent TO %s', role);
+		' weft.join_entry, weft.join_recent_key, weft.join_recent, weft.join_tombstone,'
+		' weft.join_merged_row, weft.conflict_node, weft.conflict_resolver, weft.tombstone, weft.merged_row TO %s', role);
 	FOR func IN SELECT d.objid::regprocedure
 		FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 		WHERE e.extname = 'weft' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
@@ -1528,6 +1849,13 @@ REVOKE ALL ON FUNCTION
 	weft.keep_recent(regclass),
 	weft.member_origins(),
 	weft.stamp_rows(timestamptz, name),
+	weft.member_tombstones(timestamptz),
+	weft.member_merged_rows(timestamptz),
+	weft.keep_tombstones(),
+	weft.join_settings(),
+	weft.member_settings(),
+	weft.member_track_deletes(boolean),
+	weft.alter_node_group_set_conflict_resolver(name, text, text),
 	weft.join_catch_up(),
 	weft.join_truncate(),
 	weft.join_subscribe(),

@@ -10,11 +10,11 @@
 #include "guc.h"
 #include "last_error.h"
 #include "miscadmin.h"
-#include "num_writers.h"
 #include "receive/seam.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "subscription_settings.h"
 
 PG_MODULE_MAGIC;
 
@@ -52,7 +52,7 @@ _PG_init(void)
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
 
 	guc_define();
-	num_writers_define();
+	subscription_settings_define();
 	subscription_options_install();
 
 	previous_shmem_request_hook = shmem_request_hook;

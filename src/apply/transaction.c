@@ -47,6 +47,7 @@
 #include "apply/fast.h"
 #include "apply/order.h"
 #include "apply/writer.h"
+#include "conflict/conflict.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"
@@ -353,6 +354,8 @@ commit_transaction(void)
 		replorigin_session_origin_timestamp = 0;
 	}
 	in_remote_transaction = false;
+	if (writer.detect_conflicts)
+		conflict_committed();
 	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
 	ring_commit(writer.ring, writer.first, writer.seq, local_end);
 }
@@ -416,7 +419,8 @@ group_ends(void)
 {
 	RingTransaction *next;
 
-	if (writer.committed_to || writer.cursor.transaction->alone ||
+	if (writer.committed_to || writer.detect_conflicts ||
+		writer.cursor.transaction->alone ||
 		writer.cursor.position -
 		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES ||
 		(writer.seq == writer.last && !take_more()))
@@ -489,6 +493,7 @@ guarded_attempt(void)
 	callback.previous = error_context_stack;
 	replorigin_session_origin = writer.subscription->origin;
 	change_keep_conflicts();
+	conflict_attempt();
 	fast_count_begin();
 
 	PG_TRY();
@@ -510,7 +515,8 @@ guarded_attempt(void)
 		RESUME_INTERRUPTS();
 
 		if (writer.committed_to ||
-			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
+			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			 !conflict_may_retry(error->sqlerrcode)))
 			fail(error);
 		ereport(DEBUG1,
 				(errmsg_internal("remote transaction %u was too early and is applied again: %s",
@@ -553,7 +559,7 @@ restore_lock_limits(void)
 void
 transaction_apply(uint64 first, int count)
 {
-	bool		grouped = true;
+	bool		grouped = !writer.detect_conflicts;
 
 	writer.end = first + count - 1;
 	reread_subscription();

@@ -166,6 +166,19 @@ copy_table(Oid relid)
 	table_close(rel, NoLock);
 }
 
+/* Stores what a command on the other member sends in a table of ours. */
+static void
+copy_into_ours(const char *table, const char *command)
+{
+	Relation	rel = table_open(get_relname_relid(table, get_namespace_oid("weft", false)),
+								 RowExclusiveLock);
+	StringInfoData list;
+
+	initStringInfo(&list);
+	copy_into(rel, columns_of(rel, &list), command, false);
+	table_close(rel, NoLock);
+}
+
 /*
  * Finds out which rows of a table have been changed lately on the other member, by
  * whom and when, for recent.c.
@@ -174,17 +187,26 @@ static void
 copy_recent(Oid relid)
 {
 	char	   *command = local_value(psprintf("SELECT weft.recent_query(%u)", relid));
-	Relation	rel;
-	StringInfoData list;
 
 	if (command == NULL)
 		return;
-	rel = table_open(get_relname_relid("join_recent_key", get_namespace_oid("weft", false)),
-					 RowExclusiveLock);
-	initStringInfo(&list);
-	copy_into(rel, columns_of(rel, &list), command, false);
-	table_close(rel, NoLock);
+	copy_into_ours("join_recent_key", command);
 	local_run(psprintf("SELECT weft.keep_recent(%u)", relid));
+}
+
+/* The same for rows that were deleted, and those into which counters were merged. */
+static void
+copy_conflict_state(void)
+{
+	char	   *since = local_value("SELECT pg_catalog.quote_literal(recent_since) FROM weft.join_entry");
+
+	if (since == NULL)
+		return;
+	copy_into_ours("join_tombstone",
+				   psprintf("COPY (SELECT * FROM weft.member_tombstones(%s)) TO STDOUT", since));
+	copy_into_ours("join_merged_row",
+				   psprintf("COPY (SELECT * FROM weft.member_merged_rows(%s)) TO STDOUT", since));
+	local_run("SELECT weft.keep_tombstones()");
 }
 
 static void
@@ -235,6 +257,7 @@ data_copy(const char *dsn, const char *node, const char *snapshot)
 	}
 	foreach_ptr(LocalValue, row, sequences)
 		copy_sequence(row[0]);
+	copy_conflict_state();
 
 	remote_run(source, "COMMIT");
 	remote_close(source);

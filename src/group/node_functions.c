@@ -200,6 +200,7 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 									bool_option("enabled", PG_GETARG_BOOL(4)),
 									string_option("origin", "none"));
 	statement->options = lappend(statement->options, string_option("streaming", "off"));
+	statement->options = lappend(statement->options, bool_option("detect_conflicts", true));
 	if (!PG_ARGISNULL(3))
 		statement->options = lappend(statement->options,
 									 makeDefElem("num_writers",
