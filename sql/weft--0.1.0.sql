@@ -262,7 +262,7 @@ GRANT SELECT ON weft.conflict_resolver, weft.conflict_node, weft.delta_column,
 
 CREATE TABLE weft.node_group_entry (
 	node_group_name name PRIMARY KEY,
-	num_writers integer CHECK (num_writers BETWEEN 0 AND 64),
+	num_writers integer CHECK (num_writers BETWEEN 1 AND 64),
 	next_node_id integer NOT NULL
 );
 
@@ -1672,9 +1672,9 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	IF num_writers NOT BETWEEN 0 AND 64 THEN
+	IF num_writers NOT BETWEEN 1 AND 64 THEN
 		RAISE EXCEPTION 'invalid number of writers: %', num_writers
-			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a number from 0 to 64.';
+			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a number from 1 to 64.';
 	END IF;
 	PERFORM weft.query_group(node_group_name,
 		format('SELECT weft.member_configure(%L)', num_writers));
