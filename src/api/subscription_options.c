@@ -1,6 +1,7 @@
 /*
  * subscription_options.c
- *	  Options of CREATE and ALTER SUBSCRIPTION that are ours: num_writers.
+ *	  Options of CREATE and ALTER SUBSCRIPTION that are ours: num_writers and
+ *	  detect_conflicts.
  *
  * They are taken out of the statement, the server carries it out (and checks
  * the user's rights), and then they are stored, in the same transaction.

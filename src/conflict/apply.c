@@ -228,11 +228,13 @@ lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local, const RowVe
 
 /*
  * Stores a row that the publisher has.  "own" is the locked row that it replaces, or
- * NULL if none with its key is to be expected; what is in its way is a conflict of the
- * kind that is given.
+ * NULL if none with its key is to be expected; "was_missing" says that it was decided
+ * already that it is to be there.  What is in its way is a conflict of the kind that
+ * is given.
  */
 static void
-put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, ConflictKind kind)
+put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missing,
+		ConflictKind kind)
 {
 	TupleTableSlot *local = own ? own : find_row(target, row);
 	LocalRow	same_key = {0};
@@ -242,7 +244,7 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, ConflictKind k
 	ConflictResolver resolver;
 	bool		applied = true;
 
-	if (local == NULL && !newer_than_delete(target, row))
+	if (local == NULL && !was_missing && !newer_than_delete(target, row))
 		return;
 	conflicts = unique_conflicts(target, row, local);
 	if (own == NULL && local != NULL)
@@ -283,7 +285,7 @@ apply_insert(Target *target, const Remote *remote)
 	TupleTableSlot *row = new_slot(target);
 
 	(void) tuple_make(target, row, NULL, remote);
-	put_row(target, row, NULL, KIND_INSERT_EXISTS);
+	put_row(target, row, NULL, false, KIND_INSERT_EXISTS);
 }
 
 /* An UPDATE has lost: only counters take something over from it. */
@@ -324,7 +326,7 @@ update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 	if (moved && applied)
 		tombstone_write(target, search, NULL);
 	if (applied || (moved && complete && resolver == RESOLVER_LAST_UPDATE_WINS))
-		put_row(target, row, NULL, KIND_UPDATE_EXISTS);
+		put_row(target, row, NULL, !moved, KIND_UPDATE_EXISTS);
 }
 
 /* An UPDATE of a row that is there. */
@@ -352,14 +354,14 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 		if (resolver != RESOLVER_SKIP)
 			keep_row(target, local, &found.version, remote);
 		if (moved && resolver == RESOLVER_LAST_UPDATE_WINS)
-			put_row(target, row, NULL, KIND_UPDATE_EXISTS);
+			put_row(target, row, NULL, false, KIND_UPDATE_EXISTS);
 		return;
 	}
 	if (!bms_is_empty(target->deltas))
 		delta_merge(target, row, local, remote);
 	if (moved)
 		remove_row(target, local, NULL);
-	put_row(target, row, moved ? NULL : local, KIND_UPDATE_EXISTS);
+	put_row(target, row, moved ? NULL : local, false, KIND_UPDATE_EXISTS);
 }
 
 static void
