@@ -585,8 +585,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.track_deletes(r, enabled) FROM weft.group_tables() r
-		WHERE enabled = EXISTS (SELECT FROM pg_index i
-				WHERE i.indrelid = r AND (i.indisprimary OR i.indisreplident))
+		WHERE (NOT enabled OR EXISTS (SELECT FROM pg_index i
+				WHERE i.indrelid = r AND (i.indisprimary OR i.indisreplident)))
 			AND enabled <> EXISTS (SELECT FROM pg_trigger t
 				WHERE t.tgrelid = r AND t.tgname = 'weft_record_delete');
 END $$;
@@ -1094,7 +1094,7 @@ BEGIN
 		RETURN NULL;
 	END IF;
 	RETURN format('COPY (SELECT r.row_key, (r.c).timestamp, coalesce(o.node_name, %L)'
-		' FROM (SELECT ROW(%s)::text AS row_key, pg_catalog.pg_xact_commit_timestamp_origin(xmin) AS c FROM ONLY %s) r'
+		' FROM (SELECT ROW(%s)::text AS row_key, pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS c FROM ONLY %s t) r'
 		' LEFT JOIN weft.member_origins() o ON o.roident = (r.c).roident'
 		' WHERE (r.c).timestamp >= %L AND (r.c).roident <> 65535) TO STDOUT',
 		entry.target_node, keys, relation, entry.recent_since);
@@ -1115,7 +1115,7 @@ CREATE FUNCTION weft.key_columns(relation regclass)
 RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attname COLLATE "C")
+	SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attname COLLATE "C")
 	FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
 	WHERE i.indrelid = relation AND i.indisprimary
 $$;
@@ -1133,7 +1133,7 @@ $$;
 
 COMMENT ON FUNCTION weft.recent_query(regclass) IS 'asks for the rows of a table that were changed lately';
 COMMENT ON FUNCTION weft.keep_recent(regclass) IS 'keeps where these rows are';
-COMMENT ON FUNCTION weft.key_columns(regclass) IS 'the columns of the primary key of a table';
+COMMENT ON FUNCTION weft.key_columns(regclass) IS 'the columns of the primary key of a table that is called t';
 COMMENT ON FUNCTION weft.member_origins() IS 'which node each replication origin stands for';
 
 CREATE FUNCTION weft.member_tombstones(since timestamptz, OUT relation text, OUT key uuid,
@@ -1572,6 +1572,13 @@ BEGIN
 		RAISE EXCEPTION 'node "%" cannot be parted by force from itself', node_name
 			USING ERRCODE = 'invalid_parameter_value',
 				HINT = 'Call weft.part_node on another member; for what is left here, weft.leave_node_group.';
+	END IF;
+
+	IF EXISTS (SELECT FROM unnest(members) m
+		WHERE m.state IN ('joining', 'parting') AND m.node_name <> parting.node_name)
+	THEN
+		RAISE EXCEPTION 'another node is joining or parting'
+			USING ERRCODE = 'object_in_use', HINT = 'See weft.node; wait for it, or call weft.part_node for it.';
 	END IF;
 
 	IF NOT force THEN

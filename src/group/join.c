@@ -61,7 +61,8 @@ typedef struct JoinArguments
 {
 	Oid			database;
 	Oid			role;
-	TransactionId xid;			/* which has asked for us */
+	TransactionId xid;			/* which has asked for us; invalid if it has
+								 * not written anything */
 } JoinArguments;
 
 StaticAssertDecl(sizeof(JoinArguments) <= BGW_EXTRALEN, "join arguments must fit");
@@ -221,9 +222,10 @@ connect_database(void)
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
 	load_file("libpqwalreceiver", false);
 
-	/* Whoever asked for us must have committed. */
+	/* What was written by whoever asked for us must be committed. */
 	StartTransactionCommand();
-	XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
+	if (TransactionIdIsValid(arguments.xid))
+		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
 	CommitTransactionCommand();
 }
 
@@ -278,7 +280,7 @@ Datum
 weft_launch_join(PG_FUNCTION_ARGS)
 {
 	BackgroundWorker worker = {0};
-	JoinArguments arguments = {MyDatabaseId, GetUserId(), GetTopTransactionId()};
+	JoinArguments arguments = {MyDatabaseId, GetUserId(), GetTopTransactionIdIfAny()};
 	BackgroundWorkerHandle *handle;
 
 	shmem_require();
