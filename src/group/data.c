@@ -150,7 +150,7 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 static void
 copy_table(Oid relid)
 {
-	Relation	rel = table_open(relid, AccessExclusiveLock);
+	Relation	rel = table_open(relid, RowExclusiveLock);
 	StringInfoData list;
 	List	   *names;
 

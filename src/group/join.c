@@ -51,7 +51,6 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 /* After a failure in the steps from 4 on, the next attempt begins after this. */
 #define RESTART_SECONDS 3
@@ -84,13 +83,11 @@ begin(void)
 {
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
 }
 
 static void
 commit(void)
 {
-	PopActiveSnapshot();
 	CommitTransactionCommand();
 	pgstat_report_stat(true);
 }
@@ -140,9 +137,7 @@ copy(void)
 		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"), node);
 	else
 		local_run("SELECT weft.join_truncate()");
-	PopActiveSnapshot();
 	data_copy(dsn, node, snapshot.name);
-	PushActiveSnapshot(GetTransactionSnapshot());
 	if (row[2][0] == 't')
 		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"), node);
 	local_run("RESET ALL");

@@ -7,6 +7,7 @@
 #include "executor/spi.h"
 #include "group/join.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 static void
 execute(const char *command)
@@ -15,7 +16,9 @@ execute(const char *command)
 
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
+	PushActiveSnapshot(GetTransactionSnapshot());
 	result = SPI_execute(command, false, 0);
+	PopActiveSnapshot();
 	if (result < 0)
 		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(result));
 }

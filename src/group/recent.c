@@ -33,7 +33,6 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* So many at a time are read from the table. */
@@ -47,14 +46,12 @@ next_batch(MemoryContext context)
 	List	   *result;
 
 	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
 	old = MemoryContextSwitchTo(context);
 	result = local_rows("SELECT DISTINCT r.changed::text, r.node_name, o.roident,"
 						" (EXTRACT(epoch FROM r.changed) * 1000000)::bigint - 946684800000000"
 						" FROM weft.join_recent r JOIN weft.member_origins() o USING (node_name)"
 						" ORDER BY 3, 4 LIMIT " BATCH, 4);
 	MemoryContextSwitchTo(old);
-	PopActiveSnapshot();
 	CommitTransactionCommand();
 	return result;
 }
@@ -77,7 +74,6 @@ static void
 stamp(LocalValue *row)
 {
 	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
 	use_origin(atoi(row[2]));
 
 	/* No position: what is to be applied from there is still to come. */
@@ -85,7 +81,6 @@ stamp(LocalValue *row)
 	replorigin_session_origin_timestamp = strtoll(row[3], NULL, 10);
 	local_run(psprintf("SELECT weft.stamp_rows(%s, %s)",
 					   quote_literal_cstr(row[0]), quote_literal_cstr(row[1])));
-	PopActiveSnapshot();
 	CommitTransactionCommand();
 }
 

@@ -74,10 +74,10 @@ is(query($node, 'SELECT count(*) - count(DISTINCT id) FROM t'),
 	0, 'no number twice');
 is( query(
 		$node,
-		'SELECT count(*) FROM (SELECT id <= lag(id) OVER (ORDER BY ctid) AS back FROM (SELECT ctid, id FROM t LIMIT 5000) x) y WHERE back'
+		"SELECT bool_and(v > previous) FROM (SELECT v, lag(v) OVER () AS previous FROM (SELECT weft.snowflake_nextval('s') AS v FROM generate_series(1, 5000)) x) y"
 	),
-	0,
-	'growing in a session') ;
+	't',
+	'growing');
 
 # What the server would find if its clock had been set back by an hour while it was
 # down: a time that is reserved and still to come, from another run.
