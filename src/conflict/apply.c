@@ -475,7 +475,6 @@ close_target(Target *target)
 	AfterTriggerEndQuery(target->estate);
 	EvalPlanQualEnd(&target->epq);
 	ExecCloseIndices(target->info);
-	ExecCloseResultRelations(target->estate);
 	ExecResetTupleTable(target->estate->es_tupleTable, false);
 	FreeExecutorState(target->estate);
 }

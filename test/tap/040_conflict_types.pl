@@ -32,7 +32,7 @@ my @types =
 
 # Rows that both nodes have before the conflicts, and what each does.
 my $base = <<'EOS';
-INSERT INTO t VALUES (2, 'base'), (3, 'base', 31), (4, 'base'), (5, 'base'), (6, 'base')
+INSERT INTO t VALUES (2, 'base', NULL), (3, 'base', 31), (4, 'base', NULL), (5, 'base', NULL), (6, 'base', NULL)
 EOS
 my $here = <<'EOS';
 INSERT INTO t VALUES (1, 'here');
