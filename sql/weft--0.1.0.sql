@@ -479,8 +479,9 @@ $$;
 COMMENT ON FUNCTION weft.schema_definition() IS
 	'columns and keys of all tables, to compare nodes by';
 
+-- Not everybody may see the parameter.
 CREATE FUNCTION weft.output_plugin()
-RETURNS text LANGUAGE sql STABLE
+RETURNS text LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT CASE WHEN coalesce(setting, '') = ''
@@ -1013,7 +1014,7 @@ DECLARE
 BEGIN
 	SELECT * INTO STRICT own FROM weft.node_entry WHERE is_local;
 	line := (SELECT string_agg(regexp_replace(field, '([\\\t\n\r])', '\\\1', 'g'), E'\t' ORDER BY i)
-		FROM unnest(ARRAY[own.node_name, own.node_id::text, 'joining', own.dsn]) WITH ORDINALITY f(field, i)) || E'\n';
+		FROM unnest(ARRAY[own.node_name::text, own.node_id::text, 'joining', own.dsn]) WITH ORDINALITY f(field, i)) || E'\n';
 	FOR member IN SELECT * FROM weft.node_entry WHERE NOT is_local ORDER BY node_id LOOP
 		BEGIN
 			PERFORM weft.node_send(member.dsn, member.node_name,
@@ -1713,7 +1714,8 @@ DECLARE
 	member weft.node_entry;
 	other weft.node_entry;
 BEGIN
-	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish(), weft.member_track_deletes(true)');
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish()');
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
 	FOREACH member IN ARRAY members LOOP
 		FOREACH other IN ARRAY members LOOP
 			CONTINUE WHEN member.node_name = other.node_name;

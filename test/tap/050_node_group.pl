@@ -112,7 +112,7 @@ is(query($a, "SELECT count(*) FROM pg_publication_tables WHERE schemaname = 'wef
 query($b, "INSERT INTO t VALUES (9001, 'from b')");
 query($a, "SELECT weft.part_node('b')");
 is(leftovers($b), '', 'nothing is left on the node that parted');
-unlike(leftovers($_), qr/_b|b_/, 'nothing of it is left on ' . $_->name)
+unlike(leftovers($_), qr/_b\b|_b_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $c);
 is(query($_, 'SELECT count(*) FROM t WHERE id = 9001'),
 	1, 'what it wrote is on ' . $_->name)
@@ -126,7 +126,7 @@ same_on_all([ $a, $c ], [ @tables, 'later' ], 'after parting');
 my ($ret, $out, $err) = $b->psql('postgres',
 	sprintf "SELECT weft.join_node_group(\$\$%s\$\$)",
 	dsn($a));
-like($err, qr/table t on node "b" is not empty/, 'a node with rows cannot join')
+like($err, qr/table \S+ on node "b" is not empty/, 'a node with rows cannot join')
   or diag $err;
 query($b, 'TRUNCATE t, child, other.u, parts, later');
 join_group($b, $c, 'g');
@@ -140,7 +140,7 @@ $c->stop('immediate');
 ($ret, $out, $err) = $a->psql('postgres', "SELECT weft.part_node('c')");
 like($err, qr/could not connect to node "c"/, 'a node that cannot be reached');
 query($a, "SELECT weft.part_node('c', force := true)");
-unlike(leftovers($_), qr/_c|c_/, 'nothing of it is left on ' . $_->name)
+unlike(leftovers($_), qr/_c\b|_c_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $b);
 query($a, "INSERT INTO t VALUES (9004, 'from a')");
 query($b, "INSERT INTO t VALUES (9005, 'from b')");

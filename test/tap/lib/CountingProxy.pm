@@ -17,6 +17,9 @@ use PostgreSQL::Test::Utils;
 use POSIX ();
 use Socket;
 
+# Our ends of the control connections, which other proxies must not keep open.
+my %controls;
+
 # Nothing more is read for whoever has so much to read still.
 my $max_waiting = 1024 * 1024;
 
@@ -42,7 +45,7 @@ sub new
 	if ($self->{pid} == 0)
 	{
 		# Servers and temporary files of the test are not ours to clean up.
-		close $mine;
+		close $_ foreach $mine, values %controls;
 		eval {
 			$SIG{$_} = 'DEFAULT' foreach qw(INT TERM ALRM CHLD __DIE__);
 			$SIG{PIPE} = 'IGNORE';
@@ -54,7 +57,7 @@ sub new
 	}
 	close $theirs;
 	close delete $self->{listener};
-	$self->{control} = $mine;
+	$self->{control} = $controls{ $self->{pid} } = $mine;
 	return $self;
 }
 
@@ -103,7 +106,7 @@ sub stop
 	my $pid = delete $self->{pid} or return;
 
 	# The end of the control connection is the sign to leave.
-	close $self->{control};
+	close delete $controls{$pid};
 	local $?;
 	waitpid($pid, 0);
 	return;
