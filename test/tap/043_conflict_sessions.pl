@@ -125,8 +125,11 @@ cmp_ok(query($n1, 'SELECT count(*) FROM weft.conflict_history'),
 	'>', 2, 'there is some history');
 set_conf($n1, 'weft.conflict_history_max_rows' => 2,
 	'weft.conflict_history_retention' => '50000s');
-# it is looked at once a minute, so have it looked at more often
 set_conf($n1, 'weft.tombstone_retention' => '1s');
+
+# writers look when they start, and then once a minute
+cut_off([$n1]);
+join_again([$n1]);
 poll($n1, 'SELECT count(*) = 2 FROM weft.conflict_history');
 pass('it has a maximum of rows');
 poll($n1, 'SELECT count(*) = 0 FROM weft.tombstone');
@@ -176,6 +179,8 @@ query($n2, "UPDATE t SET v = 'there' WHERE id = 1");
 join_again(\@nodes);
 quiet(\@nodes);
 set_conf($n1, 'weft.conflict_history_retention' => '1s');
+cut_off([$n1]);
+join_again([$n1]);
 poll($n1, 'SELECT count(*) = 0 FROM weft.conflict_history');
 cmp_ok(query($n1, 'SELECT count(*) FROM weft.tombstone'), '>', 0, 'there are tombstones');
 my $changes = query($n1, "SELECT data FROM pg_logical_slot_get_changes('watch', NULL, NULL)");

@@ -59,8 +59,8 @@ sub publish
 	return;
 }
 
-sub insert { return msg_insert($relid, [ @_, undef, undef ]->@[ 0 .. 2 ]) }
-sub update { return msg_update($relid, [ @_, undef, undef ]->@[ 0 .. 2 ]) }
+sub insert { return msg_insert($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
+sub update { return msg_update($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
 sub del    { return msg_delete($relid, key => [ $_[0], undef, undef ]) }
 
 sub move
