@@ -186,7 +186,7 @@ remove_conflicts(Target *target, List *conflicts, TupleTableSlot *own)
 		/* One row may violate several indexes. */
 		foreach(other, done)
 			if (ItemPointerEquals(&((TupleTableSlot *) lfirst(other))->tts_tid, &slot->tts_tid))
-				again = true;
+			again = true;
 		if (again)
 			continue;
 		remove_row(target, slot, NULL);

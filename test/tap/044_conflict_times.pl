@@ -138,7 +138,9 @@ sub check_orders
 		  if $results[-1] ne $expected;
 		$key += 10;
 	}
-	is_deeply(\@results, [ map { $expected } @orders ],
+	is_deeply(
+		\@results,
+		[ map { $expected } @orders ],
 		"$what, in " . @orders . ' orders');
 	return;
 }
@@ -146,27 +148,32 @@ sub check_orders
 sub k { return $key + ($_[0] // 0) }
 
 check_orders(
-	'three inserts', '0c',
+	'three inserts',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { insert(k(), 'b') } ],
 	[ 3, 3, sub { insert(k(), 'c') } ]);
 check_orders(
-	'the same time', '0c',
+	'the same time',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 1, sub { insert(k(), 'b') } ],
 	[ 3, 1, sub { insert(k(), 'c') } ]);
 check_orders(
-	'a delete comes last', '',
+	'a delete comes last',
+	'',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { del(k()) } ]);
 check_orders(
-	'an update is newer than a delete', '0c',
+	'an update is newer than a delete',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { del(k()) } ],
 	[ 3, 3, sub { update(k(), 'c') } ]);
 check_orders(
-	'an insert is newer than a delete', '0c',
+	'an insert is newer than a delete',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { del(k()) } ],
 	[ 3, 3, sub { insert(k(), 'c') } ]);
@@ -176,42 +183,50 @@ check_orders(
 	[ 2, 3, sub { del(k()) } ],
 	[ 3, 2, sub { del(k()) } ]);
 check_orders(
-	'again and again', '0d',
+	'again and again',
+	'0d',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 1, 3, sub { del(k()) } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 4, sub { insert(k(), 'd') } ]);
 check_orders(
-	'deleted and inserted in one transaction', '0c',
+	'deleted and inserted in one transaction',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { del(k()) }, sub { insert(k(), 'c') } ]);
 check_orders(
-	'a key changes, the old row later', '0c 1b',
+	'a key changes, the old row later',
+	'0c 1b',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { move(k(), k(1), 'b') } ],
 	[ 3, 3, sub { update(k(), 'c') } ]);
 check_orders(
-	'a key changes, the old row before', '1c',
+	'a key changes, the old row before',
+	'1c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { move(k(), k(1), 'c') } ]);
 check_orders(
-	'a key changes to one that is there', '1b',
+	'a key changes to one that is there',
+	'1b',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 3, sub { move(k(), k(1), 'b') } ],
 	[ 3, 2, sub { insert(k(1), 'c') } ]);
 check_orders(
-	'two different keys', '1b 2c',
+	'two different keys',
+	'1b 2c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { move(k(), k(1), 'b') } ],
 	[ 3, 3, sub { move(k(), k(2), 'c') } ]);
 check_orders(
-	'a unique value', '1b',
+	'a unique value',
+	'1b',
 	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
 	[ 2, 2, sub { insert(k(1), 'b', k(5)) } ]);
 check_orders(
-	'a unique value by an update', '1c',
+	'a unique value by an update',
+	'1c',
 	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
 	[ 2, 2, sub { insert(k(1), 'b', k(6)) } ],
 	[ 2, 3, sub { update(k(1), 'c', k(5)) } ]);
