@@ -208,7 +208,8 @@ weft_set_delta_columns(PG_FUNCTION_ARGS)
 	bool	   *nulls;
 	int			count;
 
-	deconstruct_array_builtin(columns, NAMEOID, &names, &nulls, &count);
+	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+					  &names, &nulls, &count);
 	if (count > 0 && rel->rd_rel->relreplident != REPLICA_IDENTITY_FULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

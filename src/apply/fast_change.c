@@ -208,7 +208,12 @@ read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 		if (!wire_column(cursor, &sent))
 			return false;
 		if (sent.status == LOGICALREP_COLUMN_UNCHANGED)
+		{
+			/* The value that has not changed there may be another one here. */
+			if (writer.detect_conflicts)
+				return false;
 			continue;
+		}
 		if (!make_value(relation, column, &sent, &row->tts_values[column->local],
 						&row->tts_isnull[column->local]))
 			return false;

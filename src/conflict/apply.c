@@ -21,9 +21,10 @@
  *	   before the loser arrives somewhere, the loser stays there.)
  *	 - A counter (delta.c) gets the difference added, whoever wins.
  *
- * A value out of line that has not changed is not sent.  Where the row's last writer
- * was the publisher, it is the one here.  In a conflict it may be not, so tables with
- * such values need replica identity full, by which it is sent with the old row.
+ * A value out of line that has not changed is not sent.  It need not be the one here,
+ * not even if the row's last writer was the publisher: that may have taken over a third
+ * node's change since, which is still to come here.  So tables with such values need
+ * replica identity full, by which it is sent with the old row.
  *
  * Waiting.  A row that a local transaction has in hands is waited for, locked, and
  * looked at again, so what is decided about does not change until our commit.  The
@@ -185,7 +186,7 @@ remove_conflicts(Target *target, List *conflicts, TupleTableSlot *own)
 		/* One row may violate several indexes. */
 		foreach(other, done)
 			if (ItemPointerEquals(&((TupleTableSlot *) lfirst(other))->tts_tid, &slot->tts_tid))
-				again = true;
+			again = true;
 		if (again)
 			continue;
 		remove_row(target, slot, NULL);

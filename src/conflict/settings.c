@@ -257,7 +257,7 @@ conflict_has_delta_columns(Oid relid)
 	read_settings();
 	foreach(cell, deltas)
 		if (((DeltaColumn *) lfirst(cell))->relid == relid)
-			return true;
+		return true;
 	return false;
 }
 

@@ -144,7 +144,7 @@ tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version)
 {
 	write_row(settings_tables()->tombstone, target->rel,
 			  tuple_key_hash(target->rel, target->key_index, key), version,
-		  InvalidTransactionId);
+			  InvalidTransactionId);
 }
 
 /*
@@ -185,7 +185,7 @@ merged_row_write(Target *target, TupleTableSlot *row, const RowVersion *version)
 {
 	write_row(settings_tables()->merged_row, target->rel,
 			  tuple_key_hash(target->rel, target->key_index, row), version,
-		  GetCurrentTransactionId());
+			  GetCurrentTransactionId());
 }
 
 static pg_uuid_t

@@ -179,6 +179,7 @@ hash_value(Oid type, Oid collation, Datum value, uint64 seed)
 												value, Int64GetDatum(seed)));
 	getTypeOutputInfo(type, &function, &is_varlena);
 	text = OidOutputFunctionCall(function, value);
+
 	return hash_bytes_extended((const unsigned char *) text, strlen(text), seed);
 }
 

@@ -54,7 +54,8 @@ DELETE FROM t WHERE id = 6;
 INSERT INTO t VALUES (7, 'there', 71, 72)
 EOS
 
-my $remote = '(1,there,,) (2,there,,) (3,there,32,) (4,there,,) (7,there,71,72)';
+my $remote =
+  '(1,there,,) (2,there,,) (3,there,32,) (4,there,,) (7,there,71,72)';
 my $local =
   '(1,here,,) (2,here,,) (3,base,31,) (32,here,32,) (5,here,,) (71,here,71,) (72,here,,72)';
 
@@ -90,10 +91,8 @@ sub check_resolver
 
 	start_over();
 	set_resolvers($a, $resolver);
-	query($newer eq 'remote' ? $a : $b,
-		$newer eq 'remote' ? $here : $there);
-	query($newer eq 'remote' ? $b : $a,
-		$newer eq 'remote' ? $there : $here);
+	query($newer eq 'remote' ? $a : $b, $newer eq 'remote' ? $here  : $there);
+	query($newer eq 'remote' ? $b : $a, $newer eq 'remote' ? $there : $here);
 	join_again([$a]);
 	wait_for_apply($b, $a, 'from_n2');
 
@@ -144,7 +143,8 @@ is( conflict_counts($a),
 SKIP:
 {
 	skip 'the server counts conflicts from 18 on', 1 if major() < 18;
-	poll($a,
+	poll(
+		$a,
 		q{SELECT confl_insert_exists > 0 AND confl_update_origin_differs > 0
 			AND confl_update_exists > 0 AND confl_update_missing > 0
 			AND confl_delete_origin_differs > 0 AND confl_delete_missing > 0
@@ -175,7 +175,8 @@ foreach my $type (
 	qw(insert_exists update_origin_differs update_exists update_missing
 	delete_origin_differs delete_missing multiple_unique_conflicts))
 {
-	$offset = $a->wait_for_log(qr/ERROR:  conflict $type on relation "public.t"/,
+	$offset =
+	  $a->wait_for_log(qr/ERROR:  conflict $type on relation "public.t"/,
 		$offset);
 	query($a,
 		"SELECT weft.alter_node_set_conflict_resolver('', '$type', 'skip')");

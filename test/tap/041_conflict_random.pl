@@ -116,8 +116,10 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	quiet(\@nodes);
 
 	my $same = 1;
-	$same &= same_tables($nodes[0], $nodes[1], \@tables, "seed $seed: n1 and n2");
-	$same &= same_tables($nodes[0], $nodes[2], \@tables, "seed $seed: n1 and n3");
+	$same &=
+	  same_tables($nodes[0], $nodes[1], \@tables, "seed $seed: n1 and n2");
+	$same &=
+	  same_tables($nodes[0], $nodes[2], \@tables, "seed $seed: n1 and n3");
 	last unless $same;
 }
 

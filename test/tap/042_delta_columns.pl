@@ -29,7 +29,9 @@ SELECT weft.set_delta_columns('acc', '{balance,hits,small,big}');
 EOS
 connect_members(\@nodes);
 
-query($n1, "INSERT INTO acc SELECT i, 100, 0, 0, 0, '' FROM generate_series(1, 5) i");
+query($n1,
+	"INSERT INTO acc SELECT i, 100, 0, 0, 0, '' FROM generate_series(1, 5) i"
+);
 quiet(\@nodes);
 
 ####
@@ -38,10 +40,16 @@ quiet(\@nodes);
 
 cut_off(\@nodes);
 query($n1, "UPDATE acc SET balance = balance + 1, note = 'n1' WHERE id = 1");
-query($n2, "UPDATE acc SET balance = balance + 10.5, hits = hits + 1, note = 'n2' WHERE id = 1");
-query($n3, "UPDATE acc SET balance = balance - 100, small = small - 3, big = big + 5000000000, note = 'n3' WHERE id = 1");
+query($n2,
+	"UPDATE acc SET balance = balance + 10.5, hits = hits + 1, note = 'n2' WHERE id = 1"
+);
+query($n3,
+	"UPDATE acc SET balance = balance - 100, small = small - 3, big = big + 5000000000, note = 'n3' WHERE id = 1"
+);
 # two in one transaction, of which the first has lost already
-query($n1, "BEGIN; UPDATE acc SET hits = hits + 1, note = 'n1' WHERE id = 2; UPDATE acc SET hits = hits + 1, note = 'n1 again' WHERE id = 2; COMMIT");
+query($n1,
+	"BEGIN; UPDATE acc SET hits = hits + 1, note = 'n1' WHERE id = 2; UPDATE acc SET hits = hits + 1, note = 'n1 again' WHERE id = 2; COMMIT"
+);
 query($n2, "UPDATE acc SET hits = hits + 5, note = 'n2' WHERE id = 2");
 # no conflict
 query($n3, "UPDATE acc SET hits = hits + 1, note = 'n3' WHERE id = 3");
@@ -49,7 +57,7 @@ join_again(\@nodes);
 quiet(\@nodes);
 foreach my $node (@nodes)
 {
-	is( rows($node, 'acc WHERE id < 4'), <<'EOS' =~ s/\n\z//r, $node->name);
+	is(rows($node, 'acc WHERE id < 4'), <<'EOS' =~ s/\n\z//r, $node->name);
 (1,11.50,1,-3,5000000000,n3)
 (2,100.00,7,0,0,n2)
 (3,100.00,1,0,0,n3)
@@ -94,10 +102,10 @@ same_tables($n1, $_, [qw(acc booking)], $_->name . ' has the same')
 my ($balance, $hits) = split /\|/, $before;
 is( query($n1, 'SELECT sum(balance), sum(hits) FROM acc'),
 	query(
-		$n1,
-		"SELECT sum(amount) + $balance, count(*) + $hits FROM booking"),
+		$n1, "SELECT sum(amount) + $balance, count(*) + $hits FROM booking"),
 	'the sums are those of all bookings');
-cmp_ok(query($n1, 'SELECT count(*) FROM booking'), '>', 100, 'there were some');
+cmp_ok(query($n1, 'SELECT count(*) FROM booking'),
+	'>', 100, 'there were some');
 
 ####
 #### The old row is needed

@@ -55,36 +55,48 @@ quiet(\@nodes);
 meanwhile(
 	"UPDATE t SET v = 'here' WHERE id = 1",
 	"UPDATE t SET v = 'there' WHERE id = 1",
-	'COMMIT', "(1,here,1)\n(2,base,2)", 'an update that commits later wins');
+	'COMMIT',
+	"(1,here,1)\n(2,base,2)",
+	'an update that commits later wins');
 meanwhile(
 	"UPDATE t SET v = 'lost' WHERE id = 1",
 	"UPDATE t SET v = 'there' WHERE id = 1",
-	'ROLLBACK', "(1,there,1)\n(2,base,2)",
+	'ROLLBACK',
+	"(1,there,1)\n(2,base,2)",
 	'an update that is rolled back was none');
 meanwhile(
 	'DELETE FROM t WHERE id = 1',
 	"UPDATE t SET v = 'too late' WHERE id = 1",
-	'COMMIT', '(2,base,2)', 'a delete that commits later wins');
+	'COMMIT',
+	'(2,base,2)',
+	'a delete that commits later wins');
 meanwhile(
 	"INSERT INTO t VALUES (3, 'here', 3)",
 	"INSERT INTO t VALUES (3, 'there', 3)",
-	'COMMIT', "(2,base,2)\n(3,here,3)", 'an insert that commits later wins');
+	'COMMIT',
+	"(2,base,2)\n(3,here,3)",
+	'an insert that commits later wins');
 meanwhile(
 	"INSERT INTO t VALUES (4, 'here', 40)",
 	"INSERT INTO t VALUES (5, 'there', 40)",
-	'COMMIT', "(2,base,2)\n(3,here,3)\n(4,here,40)",
+	'COMMIT',
+	"(2,base,2)\n(3,here,3)\n(4,here,40)",
 	'the same for another unique index');
 meanwhile(
 	'DELETE FROM t WHERE id = 4',
 	"INSERT INTO t VALUES (6, 'there', 41); UPDATE t SET v = 'again' WHERE id = 4",
-	'ROLLBACK', "(2,base,2)\n(3,here,3)\n(4,again,40)\n(6,there,41)",
+	'ROLLBACK',
+	"(2,base,2)\n(3,here,3)\n(4,again,40)\n(6,there,41)",
 	'a delete that is rolled back was none');
 
 # each has what the other one wants
 $session->query_safe("BEGIN; UPDATE t SET v = 'session' WHERE id = 2");
-query($n2, "BEGIN; UPDATE t SET v = 'writer' WHERE id = 3; UPDATE t SET v = 'writer' WHERE id = 2; COMMIT");
+query($n2,
+	"BEGIN; UPDATE t SET v = 'writer' WHERE id = 3; UPDATE t SET v = 'writer' WHERE id = 2; COMMIT"
+);
 writer_waits();
-$session->query_until(qr/done/, "UPDATE t SET v = 'session' WHERE id = 3;\nCOMMIT;\n\\echo done\n");
+$session->query_until(qr/done/,
+	"UPDATE t SET v = 'session' WHERE id = 3;\nCOMMIT;\n\\echo done\n");
 quiet(\@nodes);
 same_tables($n1, $n2, ['t'], 'a deadlock ends, and both have the same');
 is(errors_logged($n1) =~ s/^.*deadlock detected.*$//mr, '', 'nobody fails');
@@ -93,7 +105,9 @@ is(errors_logged($n1) =~ s/^.*deadlock detected.*$//mr, '', 'nobody fails');
 #### Values out of line
 ####
 
-query($n1, "INSERT INTO docs VALUES (1, 'base', repeat('x', 10000)), (2, 'base', repeat('x', 10000))");
+query($n1,
+	"INSERT INTO docs VALUES (1, 'base', repeat('x', 10000)), (2, 'base', repeat('x', 10000))"
+);
 quiet(\@nodes);
 my $offset = -s $n2->logfile;
 cut_off(\@nodes);
@@ -106,14 +120,19 @@ ok( $n2->log_contains(
 		$offset),
 	'a row that did not come in whole is told of');
 query_all(\@nodes, 'ALTER TABLE docs REPLICA IDENTITY FULL');
-query($n1, "DELETE FROM docs; INSERT INTO docs VALUES (3, 'base', repeat('x', 10000)), (4, 'base', repeat('x', 10000))");
+query($n1,
+	"DELETE FROM docs; INSERT INTO docs VALUES (3, 'base', repeat('x', 10000)), (4, 'base', repeat('x', 10000))"
+);
 quiet(\@nodes);
 cut_off(\@nodes);
-query($n2, "DELETE FROM docs WHERE id = 3; UPDATE docs SET body = repeat('y', 10000) WHERE id = 4");
+query($n2,
+	"DELETE FROM docs WHERE id = 3; UPDATE docs SET body = repeat('y', 10000) WHERE id = 4"
+);
 query($n1, "UPDATE docs SET v = 'later'");
 join_again(\@nodes);
 quiet(\@nodes);
-same_tables($n1, $n2, ['docs'], 'with replica identity full it comes in whole');
+same_tables($n1, $n2, ['docs'],
+	'with replica identity full it comes in whole');
 is(query($n2, "SELECT count(*) FROM docs WHERE body = repeat('x', 10000)"),
 	'2', 'and wins as a whole');
 
@@ -123,10 +142,15 @@ is(query($n2, "SELECT count(*) FROM docs WHERE body = repeat('x', 10000)"),
 
 cmp_ok(query($n1, 'SELECT count(*) FROM weft.conflict_history'),
 	'>', 2, 'there is some history');
-set_conf($n1, 'weft.conflict_history_max_rows' => 2,
+set_conf(
+	$n1,
+	'weft.conflict_history_max_rows' => 2,
 	'weft.conflict_history_retention' => '50000s');
-# it is looked at once a minute, so have it looked at more often
 set_conf($n1, 'weft.tombstone_retention' => '1s');
+
+# writers look when they start, and then once a minute
+cut_off([$n1]);
+join_again([$n1]);
 poll($n1, 'SELECT count(*) = 2 FROM weft.conflict_history');
 pass('it has a maximum of rows');
 poll($n1, 'SELECT count(*) = 0 FROM weft.tombstone');
@@ -134,7 +158,8 @@ pass('tombstones go after their time');
 set_conf($n1, 'weft.conflict_history_retention' => '1s');
 poll($n1, 'SELECT count(*) = 0 FROM weft.conflict_history');
 pass('it has a maximum of age');
-set_conf($n1,
+set_conf(
+	$n1,
 	'weft.conflict_history_retention' => '30d',
 	'weft.tombstone_retention' => '7d');
 
@@ -146,15 +171,19 @@ sub conflicts
 	query($n2, "INSERT INTO t VALUES (1, 'base'), (2, 'base')");
 	quiet(\@nodes);
 	cut_off(\@nodes);
-	query($n1, "UPDATE t SET v = 'here' WHERE id = 1; DELETE FROM t WHERE id = 2");
-	query($n2, "UPDATE t SET v = 'there' WHERE id = 1; DELETE FROM t WHERE id = 2");
+	query($n1,
+		"UPDATE t SET v = 'here' WHERE id = 1; DELETE FROM t WHERE id = 2");
+	query($n2,
+		"UPDATE t SET v = 'there' WHERE id = 1; DELETE FROM t WHERE id = 2");
 	join_again(\@nodes);
 	quiet(\@nodes);
 	return query($n1,
-		"SELECT string_agg(conflict_type, ' ' ORDER BY id) FROM weft.conflict_history");
+		"SELECT string_agg(conflict_type, ' ' ORDER BY id) FROM weft.conflict_history"
+	);
 }
 
-$n1->append_conf('postgresql.conf', "weft.conflict_history_types = 'delete_missing, insert_exists'\n");
+$n1->append_conf('postgresql.conf',
+	"weft.conflict_history_types = 'delete_missing, insert_exists'\n");
 $n1->reload;
 is(conflicts(), 'delete_missing', 'only some types are recorded');
 $n1->append_conf('postgresql.conf', "weft.conflict_history_types = 'none'\n");
@@ -168,20 +197,36 @@ is(conflicts(), 'update_origin_differs delete_missing', 'all are recorded');
 #### Not replicated
 ####
 
-query($n1, "SELECT pg_create_logical_replication_slot('watch', 'test_decoding')");
+query($n1,
+	"SELECT pg_create_logical_replication_slot('watch', 'test_decoding')");
 query($n1, 'CREATE PUBLICATION everything FOR ALL TABLES');
 cut_off(\@nodes);
-query($n1, "UPDATE t SET v = 'seen' WHERE id = 1; INSERT INTO t VALUES (3, 'base'); DELETE FROM t WHERE id = 3");
+query($n1,
+	"UPDATE t SET v = 'seen' WHERE id = 1; INSERT INTO t VALUES (3, 'base'); DELETE FROM t WHERE id = 3"
+);
 query($n2, "UPDATE t SET v = 'there' WHERE id = 1");
 join_again(\@nodes);
 quiet(\@nodes);
 set_conf($n1, 'weft.conflict_history_retention' => '1s');
+cut_off([$n1]);
+join_again([$n1]);
 poll($n1, 'SELECT count(*) = 0 FROM weft.conflict_history');
-cmp_ok(query($n1, 'SELECT count(*) FROM weft.tombstone'), '>', 0, 'there are tombstones');
-my $changes = query($n1, "SELECT data FROM pg_logical_slot_get_changes('watch', NULL, NULL)");
-like($changes, qr/^table public.t: UPDATE:.*seen/m, 'changes of tables are decoded');
-unlike($changes, qr/^table weft.*: (INSERT|UPDATE)/m, 'history and tombstones are not');
-unlike($changes, qr/^table weft.*: DELETE:(?! \(no-tuple-data\))/m, 'nor what is removed of them');
+cmp_ok(query($n1, 'SELECT count(*) FROM weft.tombstone'),
+	'>', 0, 'there are tombstones');
+my $changes = query($n1,
+	"SELECT data FROM pg_logical_slot_get_changes('watch', NULL, NULL)");
+like(
+	$changes,
+	qr/^table public.t: UPDATE:.*seen/m,
+	'changes of tables are decoded');
+unlike(
+	$changes,
+	qr/^table weft.*: (INSERT|UPDATE)/m,
+	'history and tombstones are not');
+unlike(
+	$changes,
+	qr/^table weft.*: DELETE:(?! \(no-tuple-data\))/m,
+	'nor what is removed of them');
 query($n1, 'DROP PUBLICATION everything');
 
 ####
@@ -195,7 +240,9 @@ poll($n1, "SELECT count(*) > 0 FROM weft.stat_conflict");
 pass('it can be turned off and on');
 my ($ret, $stdout, $stderr) =
   $n1->psql('postgres', 'ALTER SUBSCRIPTION from_n2 SET (num_writers = 0)');
-like($stderr, qr/"detect_conflicts" needs at least one writer/,
+like(
+	$stderr,
+	qr/"detect_conflicts" needs at least one writer/,
 	'without writers it is refused');
 $offset = -s $n1->logfile;
 $n1->append_conf('postgresql.conf', "track_commit_timestamp = off\n");

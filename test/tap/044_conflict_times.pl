@@ -48,19 +48,27 @@ sub microseconds
 	return int((time() - 946_684_800) * 1_000_000);
 }
 
-# One publisher's transaction: [ number of the publisher, time, change ... ]
+# One publisher's transaction, without waiting for it.
 sub publish
 {
 	my ($i, $time, @changes) = @_;
 
 	local $PgOutput::commit_time = $time;
-	$pub->publish("s$i", $pub->transaction(map { {%$_} } @changes));
-	$pub->wait_for_flush("s$i") or die "s$i does not get on";
+	$pub->publish("s$i", $pub->transaction(@changes));
 	return;
 }
 
-sub insert { return msg_insert($relid, [ @_, undef, undef ]->@[ 0 .. 2 ]) }
-sub update { return msg_update($relid, [ @_, undef, undef ]->@[ 0 .. 2 ]) }
+sub arrived
+{
+	foreach my $sub (@_)
+	{
+		$pub->wait_for_flush($sub) or die "$sub does not get on";
+	}
+	return;
+}
+
+sub insert { return msg_insert($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
+sub update { return msg_update($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
 sub del    { return msg_delete($relid, key => [ $_[0], undef, undef ]) }
 
 sub move
@@ -94,57 +102,78 @@ sub in_order
 	return 1;
 }
 
-# "key" is replaced by one that is new each time.
+# Changes are [ number of the publisher, time, function that makes one ... ].  All
+# orders are tried at the same time, each with keys of its own: "k" is the first.
 my $key = 0;
 
 sub check_orders
 {
 	my ($what, $expected, @changes) = @_;
-	my %results;
-	my $orders = 0;
+	my $base = microseconds() - 1_000_000;
+	my @orders = grep { in_order($_) } permutations(@changes);
+	my $first = $key + 10;
+	my @results;
 
-	foreach my $order (grep { in_order($_) } permutations(@changes))
+	foreach my $step (0 .. $#changes)
 	{
-		my $base = microseconds() - 1_000_000;
+		$key = $first;
+		foreach my $order (@orders)
+		{
+			my ($i, $time, @make) = @{ $order->[$step] };
 
-		$key += 10;
-		publish($_->[0], $base + $_->[1], map { $_->() } @$_[ 2 .. $#$_ ])
-		  foreach @$order;
-		my $result = query($node,
-			"SELECT coalesce(string_agg(id - $key || v, ' ' ORDER BY id), '') FROM t WHERE id / 10 = $key / 10"
-		);
-		push @{ $results{$result} }, join ' ', map { "$_->[0]\@$_->[1]" } @$order;
-		$orders++;
+			publish($i, $base + $time, map { $_->() } @make);
+			$key += 10;
+		}
+		arrived(@subs);
 	}
-	is_deeply([ keys %results ], [$expected], "$what, in $orders orders")
-	  or diag(explain(\%results));
+
+	$key = $first;
+	foreach my $order (@orders)
+	{
+		push @results,
+		  query($node,
+			"SELECT coalesce(string_agg(id - $key || v, ' ' ORDER BY id), '') FROM t WHERE id / 10 = $key / 10"
+		  );
+		diag(join ' ', map { "$_->[0]\@$_->[1]" } @$order)
+		  if $results[-1] ne $expected;
+		$key += 10;
+	}
+	is_deeply(
+		\@results,
+		[ map { $expected } @orders ],
+		"$what, in " . @orders . ' orders');
 	return;
 }
 
 sub k { return $key + ($_[0] // 0) }
 
 check_orders(
-	'three inserts', '0c',
+	'three inserts',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { insert(k(), 'b') } ],
 	[ 3, 3, sub { insert(k(), 'c') } ]);
 check_orders(
-	'the same time', '0c',
+	'the same time',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 1, sub { insert(k(), 'b') } ],
 	[ 3, 1, sub { insert(k(), 'c') } ]);
 check_orders(
-	'a delete comes last', '',
+	'a delete comes last',
+	'',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { del(k()) } ]);
 check_orders(
-	'an update is newer than a delete', '0c',
+	'an update is newer than a delete',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { del(k()) } ],
 	[ 3, 3, sub { update(k(), 'c') } ]);
 check_orders(
-	'an insert is newer than a delete', '0c',
+	'an insert is newer than a delete',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { del(k()) } ],
 	[ 3, 3, sub { insert(k(), 'c') } ]);
@@ -154,42 +183,50 @@ check_orders(
 	[ 2, 3, sub { del(k()) } ],
 	[ 3, 2, sub { del(k()) } ]);
 check_orders(
-	'again and again', '0d',
+	'again and again',
+	'0d',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 1, 3, sub { del(k()) } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 4, sub { insert(k(), 'd') } ]);
 check_orders(
-	'deleted and inserted in one transaction', '0c',
+	'deleted and inserted in one transaction',
+	'0c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { del(k()) }, sub { insert(k(), 'c') } ]);
 check_orders(
-	'a key changes, the old row later', '0c 1b',
+	'a key changes, the old row later',
+	'0c 1b',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { move(k(), k(1), 'b') } ],
 	[ 3, 3, sub { update(k(), 'c') } ]);
 check_orders(
-	'a key changes, the old row before', '1c',
+	'a key changes, the old row before',
+	'1c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { update(k(), 'b') } ],
 	[ 3, 3, sub { move(k(), k(1), 'c') } ]);
 check_orders(
-	'a key changes to one that is there', '1b',
+	'a key changes to one that is there',
+	'1b',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 3, sub { move(k(), k(1), 'b') } ],
 	[ 3, 2, sub { insert(k(1), 'c') } ]);
 check_orders(
-	'two different keys', '1b 2c',
+	'two different keys',
+	'1b 2c',
 	[ 1, 1, sub { insert(k(), 'a') } ],
 	[ 2, 2, sub { move(k(), k(1), 'b') } ],
 	[ 3, 3, sub { move(k(), k(2), 'c') } ]);
 check_orders(
-	'a unique value', '1b',
+	'a unique value',
+	'1b',
 	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
 	[ 2, 2, sub { insert(k(1), 'b', k(5)) } ]);
 check_orders(
-	'a unique value by an update', '1c',
+	'a unique value by an update',
+	'1c',
 	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
 	[ 2, 2, sub { insert(k(1), 'b', k(6)) } ],
 	[ 2, 3, sub { update(k(1), 'c', k(5)) } ]);
@@ -208,9 +245,10 @@ poll($node,
 );
 pass('a transaction waits for our clock');
 publish(2, microseconds(), insert(2, 'from now'));
+arrived('s2');
 is(query($node, 'SELECT v FROM t WHERE id IN (1, 2)'),
 	'from now', 'others do not wait for that');
-$pub->wait_for_flush('s1');
+arrived('s1');
 is( query(
 		$node,
 		'SELECT clock_timestamp() > pg_xact_commit_timestamp(xmin) FROM t WHERE id = 1'
@@ -218,6 +256,7 @@ is( query(
 	't',
 	'it is applied when our clock has passed its time');
 publish(3, microseconds() + 500_000, insert(3, 'remote'));
+arrived('s3');
 my $commit_time = 'SELECT pg_xact_commit_timestamp(xmin) FROM t WHERE id = 3';
 my $remote = query($node, $commit_time);
 query($node, "UPDATE t SET v = 'local' WHERE id = 3");

@@ -20,12 +20,11 @@ sub new_member
 {
 	my ($name, %params) = @_;
 	my $plugins =
-	  `postgres --describe-config` =~ /^output_plugin_libraries\t/m
+		`postgres --describe-config` =~ /^output_plugin_libraries\t/m
 	  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
 	  : '';
 
-	return new_subscriber(
-		$name, %params,
+	return new_subscriber($name, %params,
 		conf => <<EOC . ($params{conf} // ''));
 track_commit_timestamp = on
 autovacuum = off
@@ -67,8 +66,7 @@ sub connect_members
 		{
 			next if $from == $to;
 			my $name = 'from_' . $nodes->[$from]->name;
-			my $connstr =
-			  $nodes->[$from]->connstr . ' dbname=postgres';
+			my $connstr = $nodes->[$from]->connstr . ' dbname=postgres';
 
 			query($nodes->[$to],
 				"CREATE SUBSCRIPTION $name CONNECTION '$connstr' PUBLICATION pub"
@@ -160,7 +158,7 @@ sub history
 {
 	my ($node, $columns, $where) = @_;
 	return query($node,
-		"SELECT $columns FROM weft.conflict_history"
+			"SELECT $columns FROM weft.conflict_history"
 		  . ($where ? " WHERE $where" : '')
 		  . ' ORDER BY id');
 }
