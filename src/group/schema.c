@@ -208,9 +208,19 @@ blank_psql_commands(char *script)
 	}
 }
 
+/* pg_dump writes the comment that every database has; only its owner may make it. */
+static bool
+is_comment_on_public(Node *statement)
+{
+	CommentStmt *comment = (CommentStmt *) statement;
+
+	return IsA(statement, CommentStmt) && comment->objtype == OBJECT_SCHEMA &&
+		strcmp(strVal(comment->object), "public") == 0;
+}
+
 /*
  * Runs such a script, statement by statement, in the transaction that is in
- * progress.  Errors name the statement by what it is to make, but do not show it.
+ * progress.
  */
 void
 schema_run(const char *script, const char *node)
@@ -226,6 +236,8 @@ schema_run(const char *script, const char *node)
 			(int) strlen(text + statement->stmt_location);
 
 		CHECK_FOR_INTERRUPTS();
+		if (is_comment_on_public(statement->stmt))
+			continue;
 		local_run(pnstrdup(text + statement->stmt_location, len));
 	}
 	pfree(text);

@@ -67,7 +67,7 @@ sub check
 }
 
 my @loads = map { start_load($_, '-T' => 600) } ($a, $b);
-my $c = new_member('c');
+my $c = new_member('c', conf => "restart_after_crash = on\n");
 foreach my $i (1 .. $joins)
 {
 	join_group($c, $i % 2 ? $a : $b, 'g');

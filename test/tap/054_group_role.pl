@@ -37,14 +37,14 @@ sub as_manager
 foreach my $node (@nodes)
 {
 	query($node, "SET password_encryption = 'scram-sha-256'; CREATE ROLE manager LOGIN REPLICATION PASSWORD '$quoted'");
-	query($node, "SELECT weft.grant_node_admin('manager'); CREATE ROLE stranger LOGIN; GRANT ALL ON SCHEMA public TO manager");
+	query($node, "SELECT weft.grant_node_admin('manager'); CREATE ROLE stranger LOGIN");
 	unlink $node->data_dir . '/pg_hba.conf';
 	$node->append_conf('pg_hba.conf', "local all manager scram-sha-256\nlocal replication manager scram-sha-256\nlocal all all trust\n");
 	$node->reload;
 }
 my ($a, $b, $c) = @nodes;
 
-as_manager($a, 'CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, i FROM generate_series(1, 100) i');
+as_manager($a, 'CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t SELECT i, i FROM generate_series(1, 100) i');
 foreach my $node (@nodes)
 {
 	my ($name, $dsn) = ($node->name, role_dsn($node));
@@ -56,10 +56,10 @@ foreach my $node ($b, $c)
 	as_manager($node, 'SELECT weft.join_node_group($dsn$' . role_dsn($a) . '$dsn$)');
 	as_manager($node, "SELECT weft.wait_for_join_completion('60 s')");
 }
-as_manager($_, "INSERT INTO t VALUES (ascii('@{[ $_->name ]}') + 1000, 'new')") foreach @nodes;
+as_manager($_, "INSERT INTO shop.t VALUES (ascii('@{[ $_->name ]}') + 1000, 'new')") foreach @nodes;
 wait_for_group('g', @nodes);
-same_on_all(\@nodes, ['t'], 'a group of an ordinary role');
-is(query($a, 'SELECT count(*) FROM t'), 103, 'with all rows');
+same_on_all(\@nodes, ['shop.t'], 'a group of an ordinary role');
+is(query($a, 'SELECT count(*) FROM shop.t'), 103, 'with all rows');
 is(query($c, "SELECT string_agg(DISTINCT r.rolname, ',') FROM pg_subscription s JOIN pg_roles r ON r.oid = s.subowner WHERE NOT rolsuper"),
 	'manager', 'subscriptions are its own');
 as_manager($b, "SELECT weft.alter_node_group_config('g', 1)");
