@@ -4,13 +4,13 @@ PGFILEDESC = "weft - parallel apply for logical replication"
 DATA = $(wildcard sql/weft--*.sql)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
-SHLIB_LINK = $(libpq)
 PG_CFLAGS = -Wall
+SHLIB_LINK = $(libpq)
 
 # These set up what they need, the server included, so that they need no
 # pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
 # already, TESTS='test/tap/003*.pl' some of the tests.
-tool_goals = demo check check-regress check-isolation check-tap check-core bench indent
+tool_goals = demo demo-group check check-regress check-isolation check-tap check-core bench indent
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 
@@ -48,6 +48,9 @@ ifneq ($(filter $(tool_goals),$(MAKECMDGOALS)),)
 
 demo:
 	@tools/setup.sh release python tools/demo.py
+
+demo-group:
+	@tools/setup.sh release python tools/demo_group.py
 
 check:
 	@tools/setup.sh assert python tools/run-check.py static regress isolation tap core

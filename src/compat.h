@@ -24,11 +24,15 @@
 #if PG_VERSION_NUM < 180000
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos)
+#define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \
+	((void) (own), ExecCheckIndexConstraints(info, slot, estate, conflict, indexes))
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, num_keys, 0)
 #else
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos, bms_make_singleton(1))
+#define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \
+	ExecCheckIndexConstraints(info, slot, estate, conflict, own, indexes)
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
 #endif

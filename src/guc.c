@@ -6,17 +6,22 @@
 
 #include <limits.h>
 
+#include "conflict/conflict.h"
 #include "guc.h"
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 64;
 int			weft_compression = COMPRESSION_OFF;
+int			weft_conflict_history_max_rows = 1000000;
+int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
+char	   *weft_conflict_history_types = NULL;
 int			weft_copy_workers_per_table = 2;
 int			weft_max_copy_workers = 8;
 int			weft_max_stream_writers = 2;
 int			weft_max_writers_per_subscription = 8;
 int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
+int			weft_tombstone_retention = 7 * 24 * 60 * 60;
 int			weft_writers_per_subscription = 4;
 
 /* A publisher's list tells subscribers what it knows (receive/connection.c). */
@@ -27,6 +32,17 @@ static const struct config_enum_entry compression_methods[] = {
 #endif
 	{NULL, 0, false}
 };
+
+static bool
+check_history_types(char **value, void **extra, GucSource source)
+{
+	uint32		types;
+
+	if (conflict_parse_history_types(*value, &types))
+		return true;
+	GUC_check_errdetail("It must be \"all\", \"none\", or a list of types of conflicts.");
+	return false;
+}
 
 /* Defines the parameters; called once, while the postmaster loads us. */
 void
@@ -47,6 +63,30 @@ guc_define(void)
 							 COMPRESSION_OFF, compression_methods,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.conflict_history_max_rows",
+							"Sets how many rows weft.conflict_history keeps in a database.",
+							"The oldest ones are removed.",
+							&weft_conflict_history_max_rows,
+							1000000, 0, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.conflict_history_retention",
+							"Sets how long weft.conflict_history keeps its rows.",
+							NULL,
+							&weft_conflict_history_retention,
+							30 * 24 * 60 * 60, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("weft.conflict_history_types",
+							   "Sets which types of conflicts are recorded in weft.conflict_history.",
+							   "\"all\", \"none\", or a list of types.",
+							   &weft_conflict_history_types,
+							   "all",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_history_types, NULL, NULL);
 
 	DefineCustomIntVariable("weft.copy_workers_per_table",
 							"Sets the number of helpers that copy one table initially.",
@@ -94,6 +134,14 @@ guc_define(void)
 							&weft_ring_size,
 							16 * 1024, 64, 1024 * 1024,
 							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.tombstone_retention",
+							"Sets how long it is remembered that a row was deleted.",
+							"It must be longer than a change can be on its way.",
+							&weft_tombstone_retention,
+							7 * 24 * 60 * 60, 1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("weft.writers_per_subscription",

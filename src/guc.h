@@ -27,12 +27,16 @@ typedef enum Compression
 
 extern int	weft_commit_group_size;
 extern int	weft_compression;	/* a Compression */
-extern int	weft_max_stream_writers;
+extern int	weft_conflict_history_max_rows;
+extern int	weft_conflict_history_retention;	/* in seconds */
+extern char *weft_conflict_history_types;
 extern int	weft_copy_workers_per_table;
 extern int	weft_max_copy_workers;
+extern int	weft_max_stream_writers;
 extern int	weft_max_writers_per_subscription;
 extern int	weft_min_parallel_copy_size;	/* in kilobytes */
 extern int	weft_ring_size;		/* in kilobytes */
+extern int	weft_tombstone_retention;	/* in seconds */
 extern int	weft_writers_per_subscription;
 
 extern void guc_define(void);

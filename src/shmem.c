@@ -79,6 +79,8 @@ shmem_reset_counters(SubscriptionShared *entry)
 	pg_atomic_write_u64(&entry->applied_time, 0);
 	pg_atomic_write_u64(&entry->native_transactions, 0);
 	pg_atomic_write_u64(&entry->barriers, 0);
+	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
+		pg_atomic_write_u64(&entry->conflicts[i], 0);
 	pg_atomic_write_u64(&entry->ring_size, 0);
 	pg_atomic_write_u64(&entry->ring_used, 0);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)

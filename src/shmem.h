@@ -114,6 +114,9 @@ typedef struct StreamShared
 
 #define NATIVE_REASON_LEN 160
 
+/* Kinds of conflicts (conflict/conflict.h). */
+#define NUM_CONFLICT_KINDS 7
+
 typedef struct SubscriptionShared
 {
 	/*
@@ -130,6 +133,7 @@ typedef struct SubscriptionShared
 	int			num_writers;	/* how many run now */
 	dsm_handle	ring;
 	RepOriginId origin;
+	bool		detect_conflicts;
 
 	/*
 	 * Of relation_stats.c; valid, once they are set, until the entry is given
@@ -152,6 +156,7 @@ typedef struct SubscriptionShared
 	pg_atomic_uint64 applied_time;	/* commit time on the publisher */
 	pg_atomic_uint64 native_transactions;	/* applied by the leader itself */
 	pg_atomic_uint64 barriers;
+	pg_atomic_uint64 conflicts[NUM_CONFLICT_KINDS];
 	pg_atomic_uint64 ring_size; /* in bytes; zero without a ring */
 	pg_atomic_uint64 ring_used;
 

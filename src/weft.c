@@ -7,13 +7,15 @@
 #include "api/subscription_options.h"
 #include "copy/copy.h"
 #include "fmgr.h"
+#include "group/snowflake.h"
 #include "guc.h"
+#include "last_error.h"
 #include "miscadmin.h"
-#include "num_writers.h"
 #include "receive/seam.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "subscription_settings.h"
 
 PG_MODULE_MAGIC;
 
@@ -27,6 +29,8 @@ request_shared_memory(void)
 		previous_shmem_request_hook();
 	shmem_request();
 	copy_shmem_request();
+	snowflake_request();
+	last_error_request();
 }
 
 static void
@@ -36,6 +40,8 @@ start_shared_memory(void)
 		previous_shmem_startup_hook();
 	shmem_startup();
 	copy_shmem_startup();
+	snowflake_startup();
+	last_error_startup();
 }
 
 /* Called when the library is loaded. */
@@ -49,7 +55,7 @@ _PG_init(void)
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
 
 	guc_define();
-	num_writers_define();
+	subscription_settings_define();
 	subscription_options_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
@@ -57,6 +63,7 @@ _PG_init(void)
 	previous_shmem_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = start_shared_memory;
 
+	last_error_install();
 	seam_install();
 	copy_install();
 }

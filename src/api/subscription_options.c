@@ -1,6 +1,7 @@
 /*
  * subscription_options.c
- *	  Options of CREATE and ALTER SUBSCRIPTION that are ours: num_writers.
+ *	  Options of CREATE and ALTER SUBSCRIPTION that are ours: num_writers and
+ *	  detect_conflicts.
  *
  * They are taken out of the statement, the server carries it out (and checks
  * the user's rights), and then they are stored, in the same transaction.
@@ -12,11 +13,20 @@
 #include "commands/subscriptioncmds.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"
-#include "num_writers.h"
+#include "subscription_settings.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
+
+/* Our options of a statement; what it does not say is not there. */
+typedef struct GivenOptions
+{
+	bool		num_writers_given;
+	bool		detect_conflicts_given;
+	SubscriptionSettings settings;
+	bool		two_phase;		/* asked for in the same statement */
+} GivenOptions;
 
 static int
 read_num_writers(DefElem *option)
@@ -32,34 +42,84 @@ read_num_writers(DefElem *option)
 	return intVal(option->arg);
 }
 
-/*
- * Removes num_writers from a list of options; returns its value, or
- * NUM_WRITERS_DEFAULT if it is not there.
- */
-static int
-take_num_writers(List **options)
+static void
+note_given(bool *given)
 {
+	if (*given)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("conflicting or redundant options")));
+	*given = true;
+}
+
+/* Removes our options from a list of them, and returns them. */
+static GivenOptions
+take_options(List **options)
+{
+	GivenOptions result = {0};
 	List	   *others = NIL;
 	ListCell   *cell;
-	int			result = NUM_WRITERS_DEFAULT;
 
 	foreach(cell, *options)
 	{
 		DefElem    *option = lfirst(cell);
 
-		if (strcmp(option->defname, "num_writers") != 0)
+		if (strcmp(option->defname, "num_writers") == 0)
+		{
+			note_given(&result.num_writers_given);
+			result.settings.num_writers = read_num_writers(option);
+		}
+		else if (strcmp(option->defname, "detect_conflicts") == 0)
+		{
+			note_given(&result.detect_conflicts_given);
+			result.settings.detect_conflicts = defGetBoolean(option);
+		}
+		else
 		{
 			others = lappend(others, option);
-			continue;
+			if (strcmp(option->defname, "two_phase") == 0)
+				result.two_phase = defGetBoolean(option);
 		}
-		if (result != NUM_WRITERS_DEFAULT)
-			ereport(ERROR,
-					(errcode(ERRCODE_SYNTAX_ERROR),
-					 errmsg("conflicting or redundant options")));
-		result = read_num_writers(option);
 	}
 	*options = others;
 	return result;
+}
+
+/* Stores what was given, with the rest as it was. */
+static void
+store(const char *subscription, const GivenOptions *given)
+{
+	Oid			subid = get_subscription_oid(subscription, false);
+	SubscriptionSettings settings = subscription_settings_get(subid);
+
+	if (given->num_writers_given)
+		settings.num_writers = given->settings.num_writers;
+	if (given->detect_conflicts_given)
+		settings.detect_conflicts = given->settings.detect_conflicts;
+	if (settings.detect_conflicts)
+	{
+		subscription_settings_check_detection(subscription);
+		if (settings.num_writers == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("\"%s\" needs at least one writer", "detect_conflicts"),
+					 errhint("Set \"%s\" to 1 or more.", "num_writers")));
+	}
+	subscription_settings_set(subid, settings);
+}
+
+/* What can be said before the statement is tried out. */
+static void
+check_given(const char *subscription, const GivenOptions *given)
+{
+	if (!given->settings.detect_conflicts)
+		return;
+	if (given->two_phase)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("%s and %s are mutually exclusive options",
+						"detect_conflicts = true", "two_phase = true")));
+	subscription_settings_check_detection(subscription);
 }
 
 /* Our options in a statement, or NULL if it cannot have any. */
@@ -87,7 +147,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 {
 	ProcessUtility_hook_type next =
 		previous_process_utility ? previous_process_utility : standard_ProcessUtility;
-	int			num_writers = NUM_WRITERS_DEFAULT;
+	GivenOptions given = {0};
 	char	   *subscription = NULL;
 
 	if (find_options(pstmt->utilityStmt, &subscription) != NULL)
@@ -96,13 +156,14 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		if (readOnlyTree)
 			pstmt = copyObject(pstmt);
 		readOnlyTree = false;
-		num_writers = take_num_writers(find_options(pstmt->utilityStmt, &subscription));
+		given = take_options(find_options(pstmt->utilityStmt, &subscription));
+		check_given(subscription, &given);
 	}
 
 	next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
-	if (num_writers != NUM_WRITERS_DEFAULT)
-		num_writers_set(get_subscription_oid(subscription, false), num_writers);
+	if (given.num_writers_given || given.detect_conflicts_given)
+		store(subscription, &given);
 }
 
 /* Takes part in utility statements; called once, while the postmaster loads us. */

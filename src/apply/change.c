@@ -15,6 +15,7 @@
 #include "apply/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
+#include "conflict/conflict.h"
 #include "mb/pg_wchar.h"
 #include "pgstat.h"
 #include "replication/worker_internal.h"
@@ -44,10 +45,13 @@ static List *own_relations = NIL;
 static const char *current_message;
 static int	current_length;
 
+/* It is ours that is working on the message. */
+static bool detecting = false;
+
 bool
 change_in_progress(void)
 {
-	return current_message != NULL;
+	return current_message != NULL && !detecting;
 }
 
 static void
@@ -63,6 +67,27 @@ dispatch(char *message, int length)
 	current_message = NULL;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ApplyMessageContext);
+}
+
+/*
+ * Applies a row with conflicts being detected.  Returns false if that is not
+ * possible.
+ */
+static bool
+detect(char *message, int length)
+{
+	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
+	bool		result;
+
+	current_message = message;
+	current_length = length;
+	detecting = true;
+	result = conflict_apply(message, length, writer.final);
+	detecting = false;
+	current_message = NULL;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(ApplyMessageContext);
+	return result;
 }
 
 #if HAVE_APPLY_CONFLICTS
@@ -295,6 +320,8 @@ change_apply(char *message, int length)
 			wire_read_begin(message, length, &begin);
 			writer.remote_xid = begin.xid;
 			writer.final_lsn = begin.final_lsn;
+			if (writer.detect_conflicts)
+				conflict_begin(begin.commit_time, begin.xid, begin.final_lsn);
 			break;
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
@@ -305,6 +332,11 @@ change_apply(char *message, int length)
 			fast_store_all();
 			check_text(message, length);
 			check_ready(message, length);
+			if (writer.detect_conflicts && detect(message, length))
+			{
+				count_row(message, length);
+				return;
+			}
 			is_row = true;
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:
@@ -348,6 +380,7 @@ change_repair(void)
 	int			count;
 
 	current_message = NULL;
+	detecting = false;
 	MemoryContextReset(ApplyMessageContext);
 	change_forget_own_relations();
 	if (OidIsValid(fast_relid))

@@ -98,6 +98,7 @@ extern void fast_forget_open(void);
 
 /* fast_find.c */
 extern bool fast_find(FastRelation *relation);
+extern bool fast_has_key(FastRelation *relation, TupleTableSlot *row);
 extern void fast_forget_places(FastRelation *relation);
 
 /* fast_insert.c */

@@ -27,6 +27,7 @@
 #include "apply/writer.h"
 #include "common/hashfn.h"
 #include "compat.h"
+#include "conflict/conflict.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
@@ -217,7 +218,12 @@ read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 		if (!wire_column(cursor, &sent))
 			return false;
 		if (sent.status == LOGICALREP_COLUMN_UNCHANGED)
+		{
+			/* The value that has not changed there may be another one here. */
+			if (writer.detect_conflicts)
+				return false;
 			continue;
+		}
 		if (!make_value(relation, column, &sent, &row->tts_values[column->local],
 						&row->tts_isnull[column->local]))
 			return false;
@@ -276,11 +282,11 @@ origin_differs(TupleTableSlot *row)
 	RepOriginId origin;
 	TimestampTz time;
 
-	return GetTupleTransactionInfo(row, &xmin, &origin, &time) &&
-		origin != replorigin_session_origin;
-#else
-	return false;
+	if (!writer.detect_conflicts)
+		return GetTupleTransactionInfo(row, &xmin, &origin, &time) &&
+			origin != replorigin_session_origin;
 #endif
+	return writer.detect_conflicts && conflict_origin_differs(row);
 }
 
 /* Finds the row with the key in the scan keys, if nobody has it in hands. */
@@ -362,6 +368,8 @@ update_row(FastRelation *relation, WireChange *change)
 	if (!read_tuple(relation, &change->tuples, row))
 		return false;
 	ExecStoreVirtualTuple(row);
+	if (writer.detect_conflicts && change->old_kind != 0 && !fast_has_key(relation, row))
+		return false;
 	check_constraints(relation, row);
 
 	if (table_tuple_update(relation->rel, &found->tts_tid, row, GetCurrentCommandId(true),
@@ -379,7 +387,9 @@ delete_row(FastRelation *relation, WireChange *change)
 {
 	TM_FailureData failure;
 
-	if (relation->key_reason || !read_key(relation, change->tuples))
+	/* Where conflicts are detected, it has to be remembered. */
+	if (writer.detect_conflicts ||
+		relation->key_reason || !read_key(relation, change->tuples))
 		return false;
 	check_privileges(relation, CMD_DELETE, ACL_DELETE);
 	return find_row(relation) &&

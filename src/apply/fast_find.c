@@ -57,15 +57,15 @@ begin_scan(FastRelation *relation)
 	}
 }
 
-/* Does the row that was found have the key that is looked for? */
-static bool
-has_key(FastRelation *relation)
+/* Has a row the key that is looked for? */
+bool
+fast_has_key(FastRelation *relation, TupleTableSlot *row)
 {
 	for (int i = 0; i < relation->num_keys; i++)
 	{
 		ScanKey		key = &relation->keys[i];
 		bool		isnull;
-		Datum		value = slot_getattr(relation->found, relation->key_columns[i] + 1, &isnull);
+		Datum		value = slot_getattr(row, relation->key_columns[i] + 1, &isnull);
 
 		if (isnull || !DatumGetBool(FunctionCall2Coll(&key->sk_func, key->sk_collation,
 													  value, key->sk_argument)))
@@ -124,7 +124,7 @@ find_at_place(FastRelation *relation, const Place *place)
 
 	if (!find_version(relation, place->tid, &all_dead))
 		return false;
-	if (has_key(relation))
+	if (fast_has_key(relation, relation->found))
 		return true;
 	ExecClearTuple(relation->found);
 	return false;

@@ -27,6 +27,7 @@
 #include "apply/writer.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_subscription_rel.h"
+#include "conflict/conflict.h"
 #include "local_table.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
@@ -158,6 +159,12 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		return;
 	}
 
+	if (writer.detect_conflicts && conflict_has_delta_columns(RelationGetRelid(rel)))
+	{
+		relation->key_reason = "there are delta columns";
+		return;
+	}
+
 	index = index_open(relation->index, AccessShareLock);
 	relation->num_keys = IndexRelationGetNumberOfKeyAttributes(index);
 	if (index->rd_rel->relam != BTREE_AM_OID)
@@ -196,6 +203,8 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	fast_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
+	if (writer.detect_conflicts)
+		relation->insert_reason = "conflicts are detected";
 
 	/* An invalidation that arrives meanwhile takes this back. */
 	relation->valid = true;
@@ -287,7 +296,8 @@ fast_known(LogicalRepRelId relid, bool insert)
 {
 	FastRelation *relation = find_relation(relid);
 
-	return relation->valid && relation->reason == NULL &&
+	/* A conflict is decided in its turn. */
+	return !writer.detect_conflicts && relation->valid && relation->reason == NULL &&
 		(insert ? relation->insert_reason : relation->key_reason) == NULL;
 }
 

@@ -49,6 +49,7 @@
 #include "apply/order.h"
 #include "apply/stream.h"
 #include "apply/writer.h"
+#include "conflict/conflict.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"
@@ -398,6 +399,8 @@ commit_transaction(void)
 	else if (stream != NULL)
 		local_end = stream->local_end;
 	in_remote_transaction = false;
+	if (writer.detect_conflicts)
+		conflict_committed();
 	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
 	ring_commit(writer.ring, writer.first, writer.seq, local_end);
 }
@@ -463,7 +466,8 @@ group_ends(void)
 {
 	RingTransaction *next;
 
-	if (writer.committed_to || writer.cursor.transaction->alone ||
+	if (writer.committed_to || writer.detect_conflicts ||
+		writer.cursor.transaction->alone ||
 		writer.cursor.position -
 		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES ||
 		(writer.seq == writer.last && !take_more()))
@@ -536,6 +540,7 @@ guarded(AttemptResult (*attempt) (void))
 	callback.previous = error_context_stack;
 	replorigin_session_origin = writer.subscription->origin;
 	change_keep_conflicts();
+	conflict_attempt();
 	fast_count_begin();
 
 	PG_TRY();
@@ -559,7 +564,8 @@ guarded(AttemptResult (*attempt) (void))
 		if (writer.stream != NULL)
 			stream_report(error);
 		if (writer.committed_to ||
-			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
+			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			 !conflict_may_retry(error->sqlerrcode)))
 			fail(error);
 		ereport(DEBUG1,
 				(errmsg_internal("remote transaction %u was too early and is applied again: %s",
@@ -624,7 +630,7 @@ transaction_apply_early(AttemptResult (*attempt) (void))
 void
 transaction_apply(uint64 first, int count)
 {
-	bool		grouped = true;
+	bool		grouped = !writer.detect_conflicts;
 
 	writer.end = first + count - 1;
 	reread_subscription();

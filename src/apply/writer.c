@@ -19,6 +19,7 @@
 #include "apply/stream.h"
 #include "apply/writer.h"
 #include "catalog/pg_authid.h"
+#include "conflict/conflict.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -81,6 +82,7 @@ attach(Datum main_arg)
 	SpinLockAcquire(&subscription->mutex);
 	if (subscription->generation == generation)
 		handle = subscription->ring;
+	writer.detect_conflicts = subscription->detect_conflicts;
 	SpinLockRelease(&subscription->mutex);
 
 	segment = handle == DSM_HANDLE_INVALID ? NULL : dsm_attach(handle);
@@ -171,10 +173,18 @@ work(void)
 	{
 		bool		stats_pending = pgstat_report_stat(false) > 0;
 		bool		rows_pending = fast_count_report(false);
+		long		timeout = stats_pending || rows_pending ? STATS_INTERVAL : -1;
 		int			count;
-		uint64		first = ring_wait_transactions(&writer.waiter,
-												   stats_pending || rows_pending ? STATS_INTERVAL : -1,
-												   &count);
+		uint64		first;
+
+		/* One is enough to remove what is too old. */
+		if (writer.detect_conflicts && writer.number == 0)
+		{
+			long		next = conflict_clean();
+
+			timeout = timeout < 0 ? next : Min(timeout, next);
+		}
+		first = ring_wait_transactions(&writer.waiter, timeout, &count);
 
 		if (first != 0)
 		{
@@ -222,6 +232,8 @@ writer_main(Datum main_arg)
 
 	change_init();
 	transaction_init();
+	if (writer.detect_conflicts)
+		conflict_init(writer.subscription);
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 

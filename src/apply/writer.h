@@ -50,6 +50,8 @@ typedef struct Writer
 	 */
 	StreamShared *stream;
 
+	bool		detect_conflicts;	/* each transaction has a commit of its
+									 * own */
 	bool		careful;		/* take the general path only */
 	bool		final;			/* was the oldest: an error is its own */
 	bool		committed_to;	/* cannot be applied from its beginning again */

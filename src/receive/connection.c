@@ -16,6 +16,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "funcapi.h"
@@ -24,6 +25,7 @@
 #include "receive/leader.h"
 #include "receive/seam.h"
 #include "replication/worker_internal.h"
+#include "subscription_settings.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
@@ -201,9 +203,31 @@ start_command(const WalRcvStreamOptions *options, Compression compression)
 	return command.data;
 }
 
-/* In place of walrcv_startstreaming, in a leader: asks for batches. */
-bool
-connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+/*
+ * Finds out whether the subscription's conflicts are to be detected.  Writers do
+ * that, so nothing must come that the server's own code would apply.
+ */
+static void
+prepare_detection(WalRcvStreamOptions *options)
+{
+	StartTransactionCommand();
+	leader.detect_conflicts = subscription_settings_get(MySubscription->oid).detect_conflicts;
+	if (leader.detect_conflicts)
+		subscription_settings_check_detection(MySubscription->name);
+	CommitTransactionCommand();
+	if (!leader.detect_conflicts)
+		return;
+	if (MySubscription->twophasestate != LOGICALREP_TWOPHASE_STATE_DISABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("conflicts of subscription \"%s\" cannot be detected because it has \"two_phase\" enabled",
+						MySubscription->name)));
+	options->proto.logical.streaming_str = NULL;
+}
+
+/* Asks for batches. */
+static bool
+start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 {
 	WalRcvExecResult *result;
 	bool		knows_lz4;
@@ -242,4 +266,14 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 							 options->slotname,
 							 leader.compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 	return started;
+}
+
+/* In place of walrcv_startstreaming, in a leader. */
+bool
+connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+{
+	WalRcvStreamOptions ours = *options;
+
+	prepare_detection(&ours);
+	return start_streaming(conn, &ours);
 }

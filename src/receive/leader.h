@@ -45,6 +45,7 @@ typedef struct Leader
 	int			wanted_writers; /* as configured when last looked at */
 	int			started_for;	/* wanted_writers when they were started */
 	int			configured;		/* weft.writers_per_subscription then */
+	bool		detect_conflicts;	/* as stored for the subscription */
 
 	/* Valid while writers run, that is while num_writers > 0. */
 	int			num_writers;

@@ -49,6 +49,19 @@ message_settled(XLogRecPtr end_lsn)
 }
 
 /*
+ * Is the transaction that ends there for the server's apply loop, which skips it
+ * if it is the one that ALTER SUBSCRIPTION ... SKIP names?  One that is not would be
+ * applied by it, without conflicts being detected.
+ */
+static bool
+to_be_skipped(XLogRecPtr final_lsn)
+{
+	if (XLogRecPtrIsInvalid(MySubscription->skiplsn))
+		return false;
+	return !leader.detect_conflicts || MySubscription->skiplsn == final_lsn;
+}
+
+/*
  * Decides what becomes of a transaction that begins.
  */
 static void
@@ -67,7 +80,7 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 	leader.final_lsn = begin.final_lsn;
 	leader.changes_seen = false;
 	if (leader.num_writers == 0 || leader.parallel_streams > 0 ||
-		!XLogRecPtrIsInvalid(MySubscription->skiplsn))
+		to_be_skipped(begin.final_lsn))
 	{
 		leader.position = IN_NATIVE_TRANSACTION;
 		leader_hand_over(HANDOVER_MESSAGE, message, length);

@@ -13,7 +13,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "num_writers.h"
 #include "receive/dependency.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
@@ -25,6 +24,18 @@
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "subscription_settings.h"
+
+/* Ends the leader; the launcher starts another one at once. */
+static void
+restart(void)
+{
+	ereport(LOG,
+			(errmsg("logical replication worker for subscription \"%s\" will restart because of a parameter change",
+					MySubscription->name)));
+	ApplyLauncherForgetWorkerStartTime(MySubscription->oid);
+	proc_exit(0);
+}
 
 /*
  * Returns how many writers the subscription should have; zero for the server's
@@ -33,20 +44,31 @@
 int
 writers_wanted(void)
 {
-	int			result;
+	SubscriptionSettings settings;
 
 	StartTransactionCommand();
-	result = num_writers_get(MySubscription->oid);
+	settings = subscription_settings_get(MySubscription->oid);
 	CommitTransactionCommand();
-	if (result == NUM_WRITERS_DEFAULT)
-		result = weft_writers_per_subscription;
-	return Min(result, weft_max_writers_per_subscription);
+	if (settings.detect_conflicts != leader.detect_conflicts)
+		restart();
+	if (settings.num_writers == NUM_WRITERS_DEFAULT)
+		settings.num_writers = weft_writers_per_subscription;
+	return Min(settings.num_writers, weft_max_writers_per_subscription);
 }
 
-/* Says why the server's own path is used. */
+/*
+ * Says why the server's own path is used.  That one knows nothing of conflicts:
+ * to apply something there would make members of a group differ.
+ */
 static void
 stay_native(const char *reason, const char *hint)
 {
+	if (leader.detect_conflicts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("conflicts of subscription \"%s\" cannot be detected without writers: %s",
+						MySubscription->name, reason),
+				 hint ? errhint("%s", hint) : 0));
 	SpinLockAcquire(&leader.shared->mutex);
 	strlcpy(leader.shared->native_reason, reason, NATIVE_REASON_LEN);
 	SpinLockRelease(&leader.shared->mutex);
@@ -180,6 +202,7 @@ writers_start(int count)
 	shared->ring = dsm_segment_handle(leader.segment);
 	shared->generation++;
 	shared->num_writers = count;
+	shared->detect_conflicts = leader.detect_conflicts;
 	shared->native_reason[0] = '\0';
 	SpinLockRelease(&shared->mutex);
 

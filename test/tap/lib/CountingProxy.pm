@@ -17,6 +17,9 @@ use PostgreSQL::Test::Utils;
 use POSIX ();
 use Socket;
 
+# Our ends of the control connections, which other proxies must not keep open.
+my %controls;
+
 # Nothing more is read for whoever has so much to read still.
 my $max_waiting = 1024 * 1024;
 
@@ -42,7 +45,7 @@ sub new
 	if ($self->{pid} == 0)
 	{
 		# Servers and temporary files of the test are not ours to clean up.
-		close $mine;
+		close $_ foreach $mine, values %controls;
 		eval {
 			$SIG{$_} = 'DEFAULT' foreach qw(INT TERM ALRM CHLD __DIE__);
 			$SIG{PIPE} = 'IGNORE';
@@ -54,7 +57,7 @@ sub new
 	}
 	close $theirs;
 	close delete $self->{listener};
-	$self->{control} = $mine;
+	$self->{control} = $controls{ $self->{pid} } = $mine;
 	return $self;
 }
 
@@ -68,9 +71,30 @@ sub connstr
 sub bytes
 {
 	my ($self) = @_;
+	return $self->_ask('?');
+}
+
+# Drops all connections, and all that come, until heal() is called.
+sub cut
+{
+	my ($self) = @_;
+	$self->_ask('c');
+	return;
+}
+
+sub heal
+{
+	my ($self) = @_;
+	$self->_ask('h');
+	return;
+}
+
+sub _ask
+{
+	my ($self, $request) = @_;
 	my $control = $self->{control};
 
-	print $control "?\n";
+	print $control "$request\n";
 	my $bytes = <$control> // die 'the counting proxy has gone';
 	chomp $bytes;
 	return $bytes;
@@ -82,7 +106,7 @@ sub stop
 	my $pid = delete $self->{pid} or return;
 
 	# The end of the control connection is the sign to leave.
-	close $self->{control};
+	close delete $controls{$pid};
 	local $?;
 	waitpid($pid, 0);
 	return;
@@ -128,6 +152,13 @@ sub _serve
 			if ($fh == $control)
 			{
 				sysread($fh, my $request, 2) or return;
+				$self->{is_cut} = 1 if $request =~ /c/;
+				$self->{is_cut} = 0 if $request =~ /h/;
+				if ($self->{is_cut})
+				{
+					$self->_drop($_)
+					  foreach grep { $_->{is_publisher} } values %{ $self->{ends} };
+				}
 				print $control "$sent\n";
 			}
 			elsif ($fh == $listener)
@@ -164,6 +195,7 @@ sub _accept
 	my $publisher = { output => '', is_publisher => 1 };
 
 	$client->{socket} = $self->{listener}->accept or return;
+	return if $self->{is_cut};
 	$publisher->{socket} = IO::Socket::UNIX->new(
 		Type => SOCK_STREAM,
 		Peer => $self->{target}) or return;

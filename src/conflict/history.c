@@ -1,0 +1,154 @@
+/*
+ * history.c
+ *	  weft.conflict_history: what was decided, and against what.
+ *
+ * A row is written in the transaction that applies the decision, so there is one
+ * if and only if the decision is in force.  It has the whole rows, as jsonb, unless
+ * they are very large.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "commands/sequence.h"
+#include "conflict/internal.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/pg_lsn.h"
+#include "utils/rel.h"
+#include "utils/varlena.h"
+
+#define HISTORY_COLUMNS 19
+
+/*
+ * Reads weft.conflict_history_types: "all", "none", or a list of kinds.  Returns
+ * false if it is something else, else sets a bit in *types for each of them.
+ */
+bool
+conflict_parse_history_types(const char *value, uint32 *types)
+{
+	char	   *copy = pstrdup(value);
+	List	   *names;
+	ListCell   *cell;
+
+	*types = 0;
+	if (!SplitIdentifierString(copy, ',', &names))
+		return false;
+	foreach(cell, names)
+	{
+		ConflictKind kind;
+		const char *name = lfirst(cell);
+
+		if (list_length(names) == 1 && strcmp(name, "none") == 0)
+			continue;
+		if (list_length(names) == 1 && strcmp(name, "all") == 0)
+			*types = ~(uint32) 0;
+		else if (conflict_kind_parse(name, &kind))
+			*types |= (uint32) 1 << kind;
+		else
+			return false;
+	}
+	list_free(names);
+	pfree(copy);
+	return true;
+}
+
+/* Is a kind of conflict to be recorded? */
+static bool
+is_recorded(ConflictKind kind)
+{
+	static char *value = NULL;
+	static uint32 types;
+
+	if (value == NULL || strcmp(value, weft_conflict_history_types) != 0)
+	{
+		if (value)
+			pfree(value);
+		value = MemoryContextStrdup(TopMemoryContext, weft_conflict_history_types);
+		(void) conflict_parse_history_types(value, &types);
+	}
+	return (types & ((uint32) 1 << kind)) != 0;
+}
+
+/* The subscription that an origin stands for, "local", or NULL if it is gone. */
+static const char *
+origin_name(const RowVersion *version)
+{
+	char	   *name;
+	Oid			subid;
+
+	if (version->origin == InvalidRepOriginId)
+		return version->node == settings_own_node() ? "local" : NULL;
+	if (!replorigin_by_oid(version->origin, true, &name) ||
+		sscanf(name, "pg_%u", &subid) != 1)
+		return NULL;
+	return get_subscription_name(subid, true);
+}
+
+static Datum
+text_or_null(const char *value, bool *isnull)
+{
+	*isnull = value == NULL;
+	return value ? CStringGetTextDatum(value) : (Datum) 0;
+}
+
+static char *
+qualified_name(Relation rel)
+{
+	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+}
+
+/*
+ * Records a conflict.  "applied" tells whether the remote change was; "key" has at
+ * least the key's columns; "local" is NULL, or without a slot where only a version
+ * is known, if there is no row; "remote_row" is NULL for a DELETE.
+ */
+void
+history_record(Target *target, ConflictKind kind, ConflictResolver resolver, bool applied,
+			   TupleTableSlot *key, const LocalRow *local, TupleTableSlot *remote_row)
+{
+	const RowVersion *remote = &conflict_session.version;
+	const RowVersion *version = local ? &local->version : NULL;
+	const ConflictTables *tables = settings_tables();
+	Datum		values[HISTORY_COLUMNS] = {0};
+	bool		nulls[HISTORY_COLUMNS] = {0};
+	int			i = 0;
+
+	if (!is_recorded(kind))
+		return;
+
+	values[i++] = Int64GetDatum(nextval_internal(tables->history_sequence, false));
+	values[i++] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[i++] = DirectFunctionCall1(namein, CStringGetDatum(MySubscription->name));
+	values[i++] = CStringGetTextDatum(qualified_name(target->rel));
+	values[i++] = CStringGetTextDatum(conflict_kind_name(kind));
+	values[i++] = CStringGetTextDatum(conflict_resolver_name(resolver));
+	values[i++] = CStringGetTextDatum(applied ? "apply_remote" : "keep_local");
+	values[i] = text_or_null(local && OidIsValid(local->index) ?
+							 get_rel_name(local->index) : NULL, &nulls[i]);
+	i++;
+	values[i++] = tuple_key_jsonb(target, key);
+	nulls[i] = local == NULL || local->slot == NULL || !tuple_jsonb(local->slot, &values[i]);
+	i++;
+	nulls[i] = version == NULL || !version->known;
+	values[i] = nulls[i] ? (Datum) 0 : TimestampTzGetDatum(version->time);
+	i++;
+	values[i] = text_or_null(nulls[i - 1] ? NULL : origin_name(version), &nulls[i]);
+	i++;
+	nulls[i] = nulls[i - 2];
+	values[i] = nulls[i] ? (Datum) 0 : Int32GetDatum(version->node);
+	i++;
+	nulls[i] = remote_row == NULL || !tuple_jsonb(remote_row, &values[i]);
+	i++;
+	values[i++] = TimestampTzGetDatum(remote->time);
+	values[i] = text_or_null(origin_name(remote), &nulls[i]);
+	i++;
+	values[i++] = Int32GetDatum(remote->node);
+	values[i++] = TransactionIdGetDatum(conflict_session.remote_xid);
+	values[i++] = LSNGetDatum(conflict_session.lsn);
+	Assert(i == HISTORY_COLUMNS);
+	store_row(tables->history, values, nulls);
+}

@@ -1,0 +1,134 @@
+/*
+ * internal.h
+ *	  Shared by the files of conflict/ only.
+ */
+#ifndef WEFT_CONFLICT_INTERNAL_H
+#define WEFT_CONFLICT_INTERNAL_H
+
+#include "compat.h"
+#include "conflict/conflict.h"
+#include "executor/executor.h"
+#include "nodes/execnodes.h"
+#include "replication/logicalproto.h"
+#include "replication/logicalrelation.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+/* When, and where, something was written. */
+typedef struct RowVersion
+{
+	bool		known;			/* else it is older than everything */
+	bool		own;			/* by the transaction that is being applied */
+	TimestampTz time;
+	RepOriginId origin;			/* InvalidRepOriginId: here, or not known */
+	int			node;
+} RowVersion;
+
+/* The transaction that is being applied. */
+typedef struct ConflictSession
+{
+	SubscriptionShared *shared;
+	RowVersion	version;
+	TransactionId remote_xid;
+	XLogRecPtr	lsn;
+	bool		final;			/* conflicts may be decided */
+	bool		applying;		/* a change, and not rolled back since */
+	uint32		met[NUM_CONFLICT_KINDS];	/* in this attempt */
+} ConflictSession;
+
+extern ConflictSession conflict_session;
+
+/* A table that a change is applied to, open. */
+typedef struct Target
+{
+	LogicalRepRelMapEntry *entry;
+	Relation	rel;
+	Oid			key_index;
+	EState	   *estate;
+	ResultRelInfo *info;
+	EPQState	epq;
+	Bitmapset  *deltas;			/* columns that are counters, from 0 */
+} Target;
+
+/* A change, as it came. */
+typedef struct Remote
+{
+	char		type;
+	bool		has_old;
+	bool		old_full;		/* all columns of the old row were sent */
+	LogicalRepTupleData old;
+	LogicalRepTupleData new;
+} Remote;
+
+/* A local row that is in the way of the remote one, locked. */
+typedef struct LocalRow
+{
+	TupleTableSlot *slot;
+	RowVersion	version;
+	Oid			index;			/* that is violated */
+} LocalRow;
+
+/* settings.c */
+typedef struct ConflictTables
+{
+	Oid			history;
+	Oid			history_key;	/* its primary key */
+	Oid			history_time_index;
+	Oid			history_sequence;
+	Oid			tombstone;
+	Oid			tombstone_key;
+	Oid			tombstone_time_index;
+	Oid			merged_row;
+	Oid			merged_row_key;
+	Oid			merged_row_time_index;
+} ConflictTables;
+
+extern ConflictResolver settings_resolver(ConflictKind kind);
+extern int	settings_own_node(void);
+extern int	settings_node_of_origin(RepOriginId origin);
+extern Bitmapset *settings_delta_columns(Relation rel);
+extern const ConflictTables *settings_tables(void);
+
+/* version.c */
+extern RowVersion version_of_xid(TransactionId xid);
+extern RowVersion version_of_row(Target *target, TupleTableSlot *row);
+extern bool version_wins(const RowVersion *remote, const RowVersion *local);
+extern bool version_differs(const RowVersion *local);
+extern RowVersion version_newest(List *rows);
+extern void version_wait_clock(TimestampTz time);
+
+/* tuple.c */
+extern void tuple_read(Target *target, TupleTableSlot *slot, LogicalRepTupleData *data);
+extern bool tuple_make(Target *target, TupleTableSlot *row, TupleTableSlot *base,
+					   const Remote *remote);
+extern bool tuple_lacks_values(const Remote *remote);
+extern bool tuple_same_key(Target *target, TupleTableSlot *a, TupleTableSlot *b);
+extern pg_uuid_t tuple_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot);
+extern Datum tuple_key_jsonb(Target *target, TupleTableSlot *slot);
+extern bool tuple_jsonb(TupleTableSlot *slot, Datum *result);
+
+/* delta.c */
+extern void delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local,
+						const Remote *remote);
+
+/* tombstone.c */
+extern bool tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version);
+extern void tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version);
+extern bool merged_row_find(Target *target, TupleTableSlot *row, TransactionId xid,
+							RowVersion *version);
+extern void merged_row_write(Target *target, TupleTableSlot *row, const RowVersion *version);
+
+/* unique.c */
+extern List *unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own);
+
+/* history.c */
+extern void history_record(Target *target, ConflictKind kind, ConflictResolver resolver,
+						   bool applied, TupleTableSlot *key, const LocalRow *local,
+						   TupleTableSlot *remote_row);
+
+/* store.c */
+extern void store_row(Oid relid, const Datum *values, const bool *nulls);
+extern int	store_remove_old(Oid relid, Oid index, TimestampTz before, int limit);
+extern int	store_remove_low(Oid relid, Oid index, int64 keep, int limit);
+
+#endif							/* WEFT_CONFLICT_INTERNAL_H */

@@ -1,0 +1,284 @@
+/*
+ * settings.c
+ *	  What tables of schema weft say about conflicts, as a writer knows it.
+ *
+ * Resolvers, node ids and delta columns are read when they are needed first, and
+ * again after one of their tables has changed: a trigger on each of them
+ * invalidates its relation cache entry (api/conflicts.c), which every process
+ * hears of at its next change.
+ *
+ * A resolver of the subscription goes before that of the node, which has the
+ * empty name.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "conflict/internal.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+typedef struct NodeOfOrigin
+{
+	RepOriginId origin;
+	int			node;
+} NodeOfOrigin;
+
+typedef struct DeltaColumn
+{
+	Oid			relid;
+	NameData	name;
+} DeltaColumn;
+
+static bool valid = false;
+static MemoryContext context;	/* of all that follows */
+static ConflictTables tables;
+static Oid	resolver_table;
+static Oid	node_table;
+static Oid	delta_table;
+static ConflictResolver resolvers[NUM_CONFLICT_KINDS];
+static int	own_node;
+static List *nodes;				/* of NodeOfOrigin */
+static List *deltas;			/* of DeltaColumn */
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == resolver_table || relid == node_table ||
+		relid == delta_table)
+		valid = false;
+}
+
+static void
+init(void)
+{
+	context = AllocSetContextCreate(TopMemoryContext, "weft conflict settings",
+									ALLOCSET_SMALL_SIZES);
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+}
+
+/*
+ * Finds a relation of the extension.  One with its name that is somebody else's
+ * could have any columns.
+ */
+static Oid
+find_relation(const char *name, bool is_table)
+{
+	Oid			relid = get_relname_relid(name, get_namespace_oid("weft", true));
+	Oid			extension = get_extension_oid("weft", true);
+
+	if (!OidIsValid(relid) || !OidIsValid(extension) ||
+		(is_table && getExtensionOfObject(RelationRelationId, relid) != extension))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("relation \"weft.%s\" of extension \"weft\" is missing", name),
+				 errhint("Run CREATE EXTENSION weft.")));
+	return relid;
+}
+
+static void
+find_relations(void)
+{
+	tables.history = find_relation("conflict_history", true);
+	tables.history_key = find_relation("conflict_history_pkey", false);
+	tables.history_time_index = find_relation("conflict_history_time_index", false);
+	tables.history_sequence = find_relation("conflict_history_id_seq", true);
+	tables.tombstone = find_relation("tombstone", true);
+	tables.tombstone_key = find_relation("tombstone_key_index", false);
+	tables.tombstone_time_index = find_relation("tombstone_time_index", false);
+	tables.merged_row = find_relation("merged_row", true);
+	tables.merged_row_key = find_relation("merged_row_key_index", false);
+	tables.merged_row_time_index = find_relation("merged_row_time_index", false);
+	resolver_table = find_relation("conflict_resolver", true);
+	node_table = find_relation("conflict_node", true);
+	delta_table = find_relation("delta_column", true);
+}
+
+/* Calls "read" with the values of each row of a table; none of them is null. */
+static void
+scan(Oid relid, void (*read) (Datum *values))
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	int			natts = RelationGetDescr(rel)->natts;
+	Datum	   *values = palloc(natts * sizeof(Datum));
+	bool	   *nulls = palloc(natts * sizeof(bool));
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		read(values);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+}
+
+/* Which kinds have a resolver of this subscription. */
+static bool resolver_is_ours[NUM_CONFLICT_KINDS];
+
+static void
+read_resolver(Datum *values)
+{
+	const char *subname = NameStr(*DatumGetName(values[0]));
+	bool		ours = subname[0] != '\0';
+	ConflictKind kind;
+	ConflictResolver resolver;
+
+	if (ours && (MySubscription == NULL || strcmp(subname, MySubscription->name) != 0))
+		return;
+	if (!conflict_kind_parse(TextDatumGetCString(values[1]), &kind) ||
+		!conflict_resolver_parse(TextDatumGetCString(values[2]), &resolver) ||
+		(resolver_is_ours[kind] && !ours))
+		return;
+	resolvers[kind] = resolver;
+	resolver_is_ours[kind] = ours;
+}
+
+static void
+read_node(Datum *values)
+{
+	const char *subname = NameStr(*DatumGetName(values[0]));
+	int			id = DatumGetInt32(values[1]);
+	Oid			subid;
+	char		origin_name[NAMEDATALEN];
+	NodeOfOrigin *node;
+
+	if (subname[0] == '\0')
+	{
+		own_node = id;
+		return;
+	}
+	subid = get_subscription_oid(subname, true);
+	if (!OidIsValid(subid))
+		return;
+	ReplicationOriginNameForLogicalRep(subid, InvalidOid, origin_name, sizeof(origin_name));
+	node = palloc(sizeof(NodeOfOrigin));
+	node->node = id;
+	node->origin = replorigin_by_name(origin_name, true);
+	nodes = lappend(nodes, node);
+}
+
+static void
+read_delta(Datum *values)
+{
+	DeltaColumn *delta = palloc(sizeof(DeltaColumn));
+
+	delta->relid = DatumGetObjectId(values[0]);
+	delta->name = *DatumGetName(values[1]);
+	deltas = lappend(deltas, delta);
+}
+
+/* Reads all of it, if that has changed.  Needs a transaction. */
+static void
+read_settings(void)
+{
+	MemoryContext old;
+
+	if (valid)
+		return;
+	if (context == NULL)
+		init();
+	MemoryContextReset(context);
+	old = MemoryContextSwitchTo(context);
+	nodes = deltas = NIL;
+	own_node = 0;
+	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
+		resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
+	memset(resolver_is_ours, false, sizeof(resolver_is_ours));
+
+	/* An invalidation that arrives meanwhile takes this back. */
+	valid = true;
+	find_relations();
+	scan(resolver_table, read_resolver);
+	scan(node_table, read_node);
+	scan(delta_table, read_delta);
+	MemoryContextSwitchTo(old);
+}
+
+ConflictResolver
+settings_resolver(ConflictKind kind)
+{
+	read_settings();
+	return resolvers[kind];
+}
+
+/* Returns the id of this node. */
+int
+settings_own_node(void)
+{
+	read_settings();
+	return own_node;
+}
+
+/* Returns the id of the node that a replication origin stands for, or 0. */
+int
+settings_node_of_origin(RepOriginId origin)
+{
+	ListCell   *cell;
+
+	read_settings();
+	if (origin == InvalidRepOriginId)
+		return own_node;
+	foreach(cell, nodes)
+	{
+		NodeOfOrigin *node = lfirst(cell);
+
+		if (node->origin == origin)
+			return node->node;
+	}
+	return 0;
+}
+
+const ConflictTables *
+settings_tables(void)
+{
+	read_settings();
+	return &tables;
+}
+
+/* Are some columns of the local table counters?  Needs a transaction. */
+bool
+conflict_has_delta_columns(Oid relid)
+{
+	ListCell   *cell;
+
+	read_settings();
+	foreach(cell, deltas)
+		if (((DeltaColumn *) lfirst(cell))->relid == relid)
+		return true;
+	return false;
+}
+
+/* Returns the columns of a table that are counters, from 0. */
+Bitmapset *
+settings_delta_columns(Relation rel)
+{
+	Bitmapset  *result = NULL;
+	ListCell   *cell;
+
+	read_settings();
+	foreach(cell, deltas)
+	{
+		DeltaColumn *delta = lfirst(cell);
+		AttrNumber	number;
+
+		if (delta->relid != RelationGetRelid(rel))
+			continue;
+		number = get_attnum(delta->relid, NameStr(delta->name));
+		if (number > 0)
+			result = bms_add_member(result, number - 1);
+	}
+	return result;
+}

@@ -1,0 +1,132 @@
+/*
+ * store.c
+ *	  Rows of our own tables, below the level of SQL.
+ *
+ * Whoever applies or deletes something has no right to these tables, and needs
+ * none.  Nothing of them is ever published, not even by FOR ALL TABLES: what is
+ * inserted is marked as nothing for logical decoding, and what is deleted leaves
+ * no old row, for want of a replica identity.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "conflict/internal.h"
+#include "storage/lmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Inserts a row. */
+void
+store_row(Oid relid, const Datum *values, const bool *nulls)
+{
+	Relation	rel = table_open(relid, RowExclusiveLock);
+	int			natts = RelationGetDescr(rel)->natts;
+	EState	   *estate = CreateExecutorState();
+	ResultRelInfo *info = makeNode(ResultRelInfo);
+	TupleTableSlot *slot = table_slot_create(rel, &estate->es_tupleTable);
+
+	InitResultRelInfo(info, rel, 1, NULL, 0);
+	ExecOpenIndices(info, false);
+	memcpy(slot->tts_values, values, natts * sizeof(Datum));
+	memcpy(slot->tts_isnull, nulls, natts * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	table_tuple_insert(rel, slot, GetCurrentCommandId(true), TABLE_INSERT_NO_LOGICAL, NULL);
+	if (info->ri_NumIndices > 0)
+		ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+
+	ExecResetTupleTable(estate->es_tupleTable, false);
+	ExecCloseIndices(info);
+	FreeExecutorState(estate);
+	table_close(rel, NoLock);
+}
+
+/* Deletes the rows of a scan, up to a limit; returns how many they were. */
+static int
+remove_rows(Relation rel, Oid index, ScanKey key, int limit)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(rel, index, true, snapshot, 1, key);
+	HeapTuple	tuple;
+	int			count = 0;
+
+	while (count < limit && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		TM_FailureData failure;
+
+		/* One that somebody else is deleting is not waited for. */
+		(void) table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
+								  snapshot, InvalidSnapshot, false, &failure, false);
+		count++;
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return count;
+}
+
+/*
+ * Removes up to "limit" rows that are older than a time, which is the first
+ * column of an index, unless somebody else does so.  Returns how many they were.
+ */
+int
+store_remove_old(Oid relid, Oid index, TimestampTz before, int limit)
+{
+	Relation	rel;
+	Relation	time_index;
+	ScanKeyData key;
+	int			result;
+
+	if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+		return 0;
+	rel = table_open(relid, NoLock);
+	time_index = index_open(index, AccessShareLock);
+	ScanKeyInit(&key, time_index->rd_index->indkey.values[0], BTLessStrategyNumber,
+				F_TIMESTAMPTZ_LT, TimestampTzGetDatum(before));
+	index_close(time_index, AccessShareLock);
+	result = remove_rows(rel, index, &key, limit);
+	table_close(rel, NoLock);
+	return result;
+}
+
+/* Returns the highest number in the first column, of type bigint, of an index. */
+static int64
+highest(Relation rel, Oid index)
+{
+	Relation	key = index_open(index, AccessShareLock);
+	SysScanDesc scan = systable_beginscan_ordered(rel, key, SnapshotSelf, 0, NULL);
+	HeapTuple	tuple = systable_getnext_ordered(scan, BackwardScanDirection);
+	bool		isnull;
+	int64		result = 0;
+
+	if (HeapTupleIsValid(tuple))
+		result = DatumGetInt64(heap_getattr(tuple, key->rd_index->indkey.values[0],
+											RelationGetDescr(rel), &isnull));
+	systable_endscan_ordered(scan);
+	index_close(key, AccessShareLock);
+	return result;
+}
+
+/*
+ * Removes up to "limit" rows so that at most "keep" are left.  They are counted by
+ * the first column of an index, a number that ascends.
+ */
+int
+store_remove_low(Oid relid, Oid index, int64 keep, int limit)
+{
+	Relation	rel;
+	ScanKeyData key;
+	int			result;
+
+	if (!ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+		return 0;
+	rel = table_open(relid, NoLock);
+	ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_INT8LE,
+				Int64GetDatum(highest(rel, index) - keep));
+	result = remove_rows(rel, index, &key, limit);
+	table_close(rel, NoLock);
+	return result;
+}

@@ -1,0 +1,265 @@
+/*
+ * data.c
+ *	  The rows and the sequences' values of the member that is copied.
+ *
+ * Rows are stored frozen: nothing tells when, or where, they were changed last.
+ * So whatever another member changes later takes effect, as it did on the member
+ * that was copied (but see recent.c).  Only tables that are new, or have just been
+ * truncated, can be filled that way; here they always are.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "commands/copy.h"
+#include "commands/defrem.h"
+#include "group/join.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_relation.h"
+#include "replication/walreceiver.h"
+#include "storage/latch.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/wait_event.h"
+
+/* The tables to copy, and those to be emptied for it: they have no rows yet. */
+#define TABLES_QUERY "SELECT relation::oid FROM weft.group_tables() relation"
+#define SEQUENCES_QUERY \
+	"SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)" \
+	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
+	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
+
+/* There and here, so that equal values are equal texts. */
+static const char *const settings[] = {
+	"SET datestyle = 'ISO'",
+	"SET intervalstyle = 'postgres'",
+	"SET extra_float_digits = 3",
+	"SET bytea_output = 'hex'",
+	"SET row_security = off"
+};
+
+/*
+ * What CopyFrom reads from; its callback has no argument.  "rest" is what is left
+ * of the last message.
+ */
+static Remote *source;
+static char *rest;
+static int	rest_len;
+
+static int
+read_copy_data(void *buffer, int min_read, int max_read)
+{
+	int			done = 0;
+
+	while (done < min_read)
+	{
+		pgsocket	fd = PGINVALID_SOCKET;
+
+		if (rest_len > 0)
+		{
+			int			n = Min(rest_len, max_read - done);
+
+			memcpy((char *) buffer + done, rest, n);
+			rest += n;
+			rest_len -= n;
+			done += n;
+			continue;
+		}
+
+		CHECK_FOR_INTERRUPTS();
+		rest_len = walrcv_receive(source->conn, &rest, &fd);
+		if (rest_len < 0)
+		{
+			rest_len = 0;
+			break;
+		}
+		if (rest_len == 0)
+		{
+			(void) WaitLatchOrSocket(MyLatch, WL_SOCKET_READABLE | WL_LATCH_SET |
+									 WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+									 fd, 1000L, WAIT_EVENT_LOGICAL_SYNC_DATA);
+			ResetLatch(MyLatch);
+		}
+	}
+	return done;
+}
+
+/* The columns that the copy is to have; quoted in "list". */
+static List *
+columns_of(Relation rel, StringInfo list)
+{
+	List	   *names = NIL;
+
+	for (int i = 0; i < RelationGetDescr(rel)->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(rel), i);
+
+		if (attribute->attisdropped || attribute->attgenerated)
+			continue;
+		appendStringInfo(list, "%s%s", names == NIL ? "" : ", ",
+						 quote_identifier(NameStr(attribute->attname)));
+		names = lappend(names, makeString(pstrdup(NameStr(attribute->attname))));
+	}
+	return names;
+}
+
+static void
+check_rights(Relation rel)
+{
+	AclResult	result = pg_class_aclcheck(RelationGetRelid(rel), GetUserId(), ACL_INSERT);
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(rel));
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("user \"%s\" cannot replicate into relation with row-level security enabled: \"%s\"",
+						GetUserNameFromId(GetUserId(), true), RelationGetRelationName(rel))));
+}
+
+/* Stores what a COPY TO STDOUT on the other member sends. */
+static void
+copy_into(Relation rel, List *names, const char *command, bool freeze)
+{
+	ParseState *pstate = make_parsestate(NULL);
+	List	   *options = NIL;
+	CopyFromState copy;
+
+	if (freeze)
+		options = list_make1(makeDefElem("freeze", (Node *) makeBoolean(true), -1));
+	remote_begin_copy_out(source, command);
+	rest_len = 0;
+	(void) addRangeTableEntryForRelation(pstate, rel, RowExclusiveLock, NULL, false, false);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	copy = BeginCopyFrom(pstate, rel, NULL, NULL, false, read_copy_data, names, options);
+	(void) CopyFrom(copy);
+	EndCopyFrom(copy);
+	PopActiveSnapshot();
+	free_parsestate(pstate);
+	CommandCounterIncrement();
+}
+
+static void
+copy_table(Oid relid)
+{
+	Relation	rel = table_open(relid, RowExclusiveLock);
+	StringInfoData list;
+	List	   *names;
+
+	initStringInfo(&list);
+	names = columns_of(rel, &list);
+	check_rights(rel);
+	if (names != NIL)
+		copy_into(rel, names,
+				  psprintf("COPY %s (%s) TO STDOUT",
+						   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+													  RelationGetRelationName(rel)),
+						   list.data), true);
+	table_close(rel, NoLock);
+}
+
+/* Stores what a command on the other member sends in a table of ours. */
+static void
+copy_into_ours(const char *table, const char *command)
+{
+	Relation	rel = table_open(get_relname_relid(table, get_namespace_oid("weft", false)),
+								 RowExclusiveLock);
+	StringInfoData list;
+
+	initStringInfo(&list);
+	copy_into(rel, columns_of(rel, &list), command, false);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Finds out which rows of a table have been changed lately on the other member, by
+ * whom and when, for recent.c.
+ */
+static void
+copy_recent(Oid relid)
+{
+	char	   *command = local_value(psprintf("SELECT weft.recent_query(%u)", relid));
+
+	if (command == NULL)
+		return;
+	copy_into_ours("join_recent_key", command);
+	local_run(psprintf("SELECT weft.keep_recent(%u)", relid));
+}
+
+/* The same for rows that were deleted, and those into which counters were merged. */
+static void
+copy_conflict_state(void)
+{
+	char	   *since = local_value("SELECT pg_catalog.quote_literal(recent_since) FROM weft.join_entry");
+
+	if (since == NULL)
+		return;
+	copy_into_ours("join_tombstone",
+				   psprintf("COPY (SELECT * FROM weft.member_tombstones(%s)) TO STDOUT", since));
+	copy_into_ours("join_merged_row",
+				   psprintf("COPY (SELECT * FROM weft.member_merged_rows(%s)) TO STDOUT", since));
+	local_run("SELECT weft.keep_tombstones()");
+}
+
+static void
+copy_sequence(const char *sequence)
+{
+	char	  **values = remote_row(source,
+									psprintf("SELECT last_value, is_called FROM %s", sequence), 2);
+
+	if (values == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("unexpected answer from node \"%s\"", source->node)));
+	local_run(psprintf("SELECT pg_catalog.setval(%s, %s, %s)",
+					   quote_literal_cstr(sequence), values[0], quote_literal_cstr(values[1])));
+}
+
+/*
+ * Copies all tables and sequences of the group from another member, as they are in
+ * a snapshot there, in the transaction that is in progress.
+ */
+void
+data_copy(const char *dsn, const char *node, const char *snapshot)
+{
+	MemoryContext per_table = AllocSetContextCreate(CurrentMemoryContext, "weft group copy",
+													ALLOCSET_DEFAULT_SIZES);
+	List	   *tables = local_rows(TABLES_QUERY, 1);
+	List	   *sequences = local_rows(SEQUENCES_QUERY, 1);
+
+	source = remote_connect(dsn, node, false);
+	remote_run(source, psprintf("SET client_encoding = %s",
+								quote_literal_cstr(GetDatabaseEncodingName())));
+	for (int i = 0; i < lengthof(settings); i++)
+	{
+		remote_run(source, settings[i]);
+		local_run(settings[i]);
+	}
+	remote_run(source, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+	remote_run(source, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
+
+	foreach_ptr(LocalValue, row, tables)
+	{
+		MemoryContext old = MemoryContextSwitchTo(per_table);
+
+		copy_table(atooid(row[0]));
+		copy_recent(atooid(row[0]));
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(per_table);
+	}
+	foreach_ptr(LocalValue, row, sequences)
+		copy_sequence(row[0]);
+	copy_conflict_state();
+
+	remote_run(source, "COMMIT");
+	remote_close(source);
+	MemoryContextDelete(per_table);
+}

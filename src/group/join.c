@@ -1,0 +1,296 @@
+/*
+ * join.c
+ *	  The background worker that makes this node a member of a group.
+ *
+ * J joins, M is the member that it copies, X any other one; every connection is
+ * made by J.  The steps:
+ *
+ * 1. weft.join_prepare: removes what an earlier attempt has left, on all members;
+ *	  checks once more; takes the list of members over.  weft.join_register: enters
+ *	  J into the list of every member.  A list takes only one node that is joining
+ *	  or parting, so there is never more than one in a group.
+ * 2. weft.join_publish, weft.join_make_own_slots: J's publication, and its slots for
+ *	  the others: whatever is written on J from now on gets to all of them.
+ *	  weft.join_make_slots: the slots for J on all X.  weft.join_catch_up: M applies
+ *	  what X had when its slot was made.
+ * 3. copy(): M's slot for J and a snapshot, and where M stood towards each X in it
+ *	  (snapshot.c); schema, rows and indexes.  One transaction, with a replication
+ *	  origin that nobody follows, so that it is not sent to the others.  It ends
+ *	  with the step "copied" in weft.join_entry.
+ * 4. weft.join_subscribe: J's subscriptions, disabled.  Rows that were changed
+ *	  lately get the times of that (recent.c).  weft.join_follow: the subscriptions'
+ *	  origins are set to where M stood, and they are enabled.
+ * 5. weft.join_announce: the others subscribe to J.
+ * 6. weft.join_finish: when J has what the others have now, it is a member.
+ *
+ * Up to and including 3, nothing of all this is of any use if something goes wrong,
+ * and is removed (weft.join_undo); what cannot be, because a member cannot be
+ * reached or because J was killed, the next attempt or weft.part_node removes.
+ * From 4 on, the worker goes on from "copied", and is started again by the
+ * postmaster, or by weft.join_node_group or weft.wait_for_join_completion after a
+ * restart of the server.  Every step from 4 on may be done twice.
+ *
+ * The worker runs as the role that has called weft.join_node_group.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "group/join.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "replication/origin.h"
+#include "shmem.h"
+#include "storage/ipc.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+
+/* After a failure in the steps from 4 on, the next attempt begins after this. */
+#define RESTART_SECONDS 3
+
+/* What is in bgw_extra. */
+typedef struct JoinArguments
+{
+	Oid			database;
+	Oid			role;
+	TransactionId xid;			/* which has asked for us; invalid if it has
+								 * not written anything */
+} JoinArguments;
+
+StaticAssertDecl(sizeof(JoinArguments) <= BGW_EXTRALEN, "join arguments must fit");
+
+static const char *const steps_before_copy[] = {
+	"join_prepare", "join_register", "join_publish", "join_make_own_slots",
+	"join_make_slots", "join_catch_up"
+};
+static const char *const steps_after_copy[] = {
+	"join_follow", "join_announce", "join_finish"
+};
+
+PG_FUNCTION_INFO_V1(weft_launch_join);
+
+extern PGDLLEXPORT void weft_join_main(Datum main_arg);
+
+static void
+begin(void)
+{
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+}
+
+static void
+commit(void)
+{
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+}
+
+/* Says in weft.join_entry what is being done. */
+static void
+enter_step(const char *step)
+{
+	begin();
+	local_run(psprintf("UPDATE weft.join_entry SET step = %s", quote_literal_cstr(step)));
+	pgstat_report_activity(STATE_RUNNING, step);
+	commit();
+}
+
+static void
+run_step(const char *step)
+{
+	enter_step(step);
+	begin();
+	local_run(psprintf("SELECT weft.%s()", step));
+	commit();
+}
+
+/* Step 3. */
+static void
+copy(void)
+{
+	JoinSnapshot snapshot = {0};
+	char	  **row;
+	char	   *dsn;
+	char	   *node;
+
+	enter_step("copy");
+	begin();
+	row = linitial(local_rows("SELECT n.dsn, n.node_name, j.copy_schema,"
+							  " weft.subscription_name(j.node_group_name, n.node_name, l.node_name)"
+							  " FROM weft.join_entry j JOIN weft.node_entry n ON n.node_name = j.target_node,"
+							  " weft.node_entry l WHERE l.is_local", 4));
+	dsn = row[0];
+	node = row[1];
+
+	snapshot_take(&snapshot, dsn, node, row[3]);
+
+	/* Of no origin that anybody follows; it has no position of its own. */
+	replorigin_session_origin = DoNotReplicateId;
+	if (row[2][0] == 't')
+		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"), node);
+	else
+		local_run("SELECT weft.join_truncate()");
+	data_copy(dsn, node, snapshot.name);
+	if (row[2][0] == 't')
+		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"), node);
+	local_run("RESET ALL");
+	local_run("UPDATE weft.join_entry SET step = 'copied', copied = true");
+	remote_close(snapshot.slot);
+	commit();
+	replorigin_session_origin = InvalidRepOriginId;
+}
+
+static bool
+is_copied(void)
+{
+	char	   *copied;
+
+	begin();
+	copied = local_value("SELECT copied FROM weft.join_entry WHERE error IS NULL OR copied");
+	if (copied != NULL)
+		copied = MemoryContextStrdup(TopMemoryContext, copied);
+	commit();
+
+	/* It was given up, or is complete. */
+	if (copied == NULL)
+		proc_exit(0);
+	return copied[0] == 't';
+}
+
+static void
+join(void)
+{
+	if (!is_copied())
+	{
+		for (int i = 0; i < lengthof(steps_before_copy); i++)
+			run_step(steps_before_copy[i]);
+		copy();
+	}
+	run_step("join_subscribe");
+	enter_step("stamp");
+	recent_stamp();
+	for (int i = 0; i < lengthof(steps_after_copy); i++)
+		run_step(steps_after_copy[i]);
+}
+
+/*
+ * After an error: undoes what has been done, if the copy is not complete, and
+ * writes down why.
+ */
+static void
+give_up(ErrorData *error)
+{
+	char	   *message = error->message;
+
+	if (error->detail)
+		message = psprintf("%s (%s)", message, error->detail);
+	begin();
+	local_run(psprintf("SELECT weft.join_undo(%s)", quote_literal_cstr(message)));
+	commit();
+}
+
+/* Only one worker at a time; the lock ends with the process. */
+static bool
+lock_join(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0x77656674, 0x6a6f696e, 3);
+	return LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+connect_database(void)
+{
+	JoinArguments arguments;
+
+	memcpy(&arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
+	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnectionByOid(arguments.database, arguments.role, 0);
+	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+	load_file("libpqwalreceiver", false);
+
+	/* What was written by whoever asked for us must be committed. */
+	StartTransactionCommand();
+	if (TransactionIdIsValid(arguments.xid))
+		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
+	CommitTransactionCommand();
+}
+
+/* Entry point of the background worker. */
+void
+weft_join_main(Datum main_arg)
+{
+	MemoryContext context;
+	ErrorData  *error = NULL;
+	bool		copied;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	connect_database();
+	if (!lock_join())
+		proc_exit(0);
+
+	context = AllocSetContextCreate(TopMemoryContext, "weft join", ALLOCSET_DEFAULT_SIZES);
+	PG_TRY();
+	{
+		join();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		EmitErrorReport();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		replorigin_session_origin = InvalidRepOriginId;
+	}
+	PG_END_TRY();
+
+	if (error != NULL)
+	{
+		copied = is_copied();
+		give_up(error);
+		if (copied)
+			proc_exit(1);		/* to be started again */
+	}
+	proc_exit(0);
+}
+
+/*
+ * weft.launch_join()
+ *
+ * Starts the worker once the transaction has committed; it does nothing if another
+ * one is at work.
+ */
+Datum
+weft_launch_join(PG_FUNCTION_ARGS)
+{
+	BackgroundWorker worker = {0};
+	JoinArguments arguments = {MyDatabaseId, GetUserId(), GetTopTransactionIdIfAny()};
+	BackgroundWorkerHandle *handle;
+
+	shmem_require();
+	snprintf(worker.bgw_name, BGW_MAXLEN, "weft join");
+	strlcpy(worker.bgw_type, "weft join", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = RESTART_SECONDS;
+	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "weft_join_main", BGW_MAXLEN);
+	memcpy(worker.bgw_extra, &arguments, sizeof(arguments));
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("no background worker is left to join the node group"),
+				 errhint("Increase \"max_worker_processes\".")));
+	PG_RETURN_VOID();
+}

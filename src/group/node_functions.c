@@ -1,0 +1,231 @@
+/*
+ * node_functions.c
+ *	  What the SQL functions of node groups need of C: to ask other members, and to
+ *	  make a subscription without writing its connection string into a command.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "group/remote.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/parsenodes.h"
+#include "shmem.h"
+#include "tcop/dest.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+
+PG_FUNCTION_INFO_V1(weft_node_query);
+PG_FUNCTION_INFO_V1(weft_node_send);
+PG_FUNCTION_INFO_V1(weft_node_query_all);
+PG_FUNCTION_INFO_V1(weft_create_node_subscription);
+PG_FUNCTION_INFO_V1(weft_node_entry_changed);
+
+/*
+ * weft.node_query(dsn text, node text, query text) returns text
+ *
+ * Runs a query on another member, in a transaction of its own, and returns its
+ * one value.  A command that returns nothing is given as "command".
+ */
+Datum
+weft_node_query(PG_FUNCTION_ARGS)
+{
+	char	   *dsn = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *node = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	bool		is_command = PG_GETARG_BOOL(3);
+	Remote	   *remote;
+	char	   *value = NULL;
+
+	shmem_require();
+	remote = remote_connect(dsn, node, false);
+	PG_TRY();
+	{
+		if (is_command)
+			remote_run(remote, query);
+		else
+			value = remote_value(remote, query);
+	}
+	PG_FINALLY();
+	{
+		remote_close(remote);
+	}
+	PG_END_TRY();
+	if (value == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(value));
+}
+
+/*
+ * weft.node_send(dsn text, node text, copy text, line text, query text)
+ *
+ * On another member, in one transaction: a COPY FROM STDIN of one line, and then
+ * a query.  The line may hold what must not be seen.
+ */
+Datum
+weft_node_send(PG_FUNCTION_ARGS)
+{
+	char	   *dsn = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *node = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char	   *copy = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	char	   *line = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(4));
+	Remote	   *remote;
+
+	shmem_require();
+	remote = remote_connect(dsn, node, false);
+	PG_TRY();
+	{
+		remote_run(remote, "BEGIN");
+		remote_copy_in(remote, copy, line);
+		(void) remote_value(remote, query);
+		remote_run(remote, "COMMIT");
+	}
+	PG_FINALLY();
+	{
+		remote_close(remote);
+	}
+	PG_END_TRY();
+	PG_RETURN_VOID();
+}
+
+static char **
+strings_of_array(ArrayType *array, int *count)
+{
+	Datum	   *values;
+	bool	   *nulls;
+	char	  **result;
+
+	deconstruct_array_builtin(array, TEXTOID, &values, &nulls, count);
+	result = palloc(*count * sizeof(char *));
+	for (int i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("array must not contain nulls")));
+		result[i] = TextDatumGetCString(values[i]);
+	}
+	return result;
+}
+
+/*
+ * weft.node_query_all(dsns text[], nodes text[], query text)
+ *
+ * Runs a query on all these members, on none if it fails on one of them: nobody
+ * commits before all have done it.
+ */
+Datum
+weft_node_query_all(PG_FUNCTION_ARGS)
+{
+	int			count;
+	int			name_count;
+	char	  **dsns = strings_of_array(PG_GETARG_ARRAYTYPE_P(0), &count);
+	char	  **nodes = strings_of_array(PG_GETARG_ARRAYTYPE_P(1), &name_count);
+	char	   *query = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	Remote	  **remotes = palloc0(count * sizeof(Remote *));
+
+	shmem_require();
+	if (count != name_count)
+		elog(ERROR, "arrays of different length");
+	PG_TRY();
+	{
+		for (int i = 0; i < count; i++)
+			remotes[i] = remote_connect(dsns[i], nodes[i], false);
+		for (int i = 0; i < count; i++)
+		{
+			remote_run(remotes[i], "BEGIN");
+			(void) remote_value(remotes[i], query);
+		}
+		for (int i = 0; i < count; i++)
+			remote_run(remotes[i], "COMMIT");
+	}
+	PG_FINALLY();
+	{
+		for (int i = 0; i < count; i++)
+			if (remotes[i] != NULL)
+				remote_close(remotes[i]);
+	}
+	PG_END_TRY();
+	PG_RETURN_VOID();
+}
+
+static DefElem *
+bool_option(char *name, bool value)
+{
+	return makeDefElem(name, (Node *) makeBoolean(value), -1);
+}
+
+static DefElem *
+string_option(char *name, char *value)
+{
+	return makeDefElem(name, (Node *) makeString(value), -1);
+}
+
+/*
+ * weft.create_node_subscription(subscription name, dsn text, publication name,
+ *								 num_writers integer, enabled boolean)
+ *
+ * CREATE SUBSCRIPTION for a slot of the same name that exists already.  The
+ * number of writers may be null.
+ *
+ * Large transactions are not streamed: they are applied by the writers, which
+ * detect conflicts.
+ */
+Datum
+weft_create_node_subscription(PG_FUNCTION_ARGS)
+{
+	CreateSubscriptionStmt *statement = makeNode(CreateSubscriptionStmt);
+	PlannedStmt *planned = makeNode(PlannedStmt);
+	char	   *name;
+
+	shmem_require();
+	for (int i = 0; i < 5; i++)
+		if (PG_ARGISNULL(i) && i != 3)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("argument must not be null")));
+	name = pstrdup(NameStr(*PG_GETARG_NAME(0)));
+	statement->subname = name;
+	statement->conninfo = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	statement->publication = list_make1(makeString(pstrdup(NameStr(*PG_GETARG_NAME(2)))));
+	statement->options = list_make5(string_option("slot_name", name),
+									bool_option("create_slot", false),
+									bool_option("copy_data", false),
+									bool_option("enabled", PG_GETARG_BOOL(4)),
+									string_option("origin", "none"));
+	statement->options = lappend(statement->options, string_option("streaming", "off"));
+	statement->options = lappend(statement->options, bool_option("detect_conflicts", true));
+	if (!PG_ARGISNULL(3))
+		statement->options = lappend(statement->options,
+									 makeDefElem("num_writers",
+												 (Node *) makeInteger(PG_GETARG_INT32(3)), -1));
+
+	planned->commandType = CMD_UTILITY;
+	planned->utilityStmt = (Node *) statement;
+	planned->stmt_location = -1;
+	ProcessUtility(planned, "CREATE SUBSCRIPTION", false, PROCESS_UTILITY_QUERY,
+				   NULL, NULL, None_Receiver, NULL);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Trigger of weft.node_entry: what sessions remember of it (snowflake.c) is out
+ * of date.
+ */
+Datum
+weft_node_entry_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"node_entry_changed")));
+	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	PG_RETURN_POINTER(NULL);
+}

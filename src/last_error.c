@@ -1,0 +1,169 @@
+/*
+ * last_error.c
+ *	  The last error of every subscription's apply worker.
+ *
+ * The server writes it to its log only.  It is kept here, its message without
+ * details, until the server restarts: in a table of fixed size, in which the
+ * oldest gives way.  An apply worker enters its own error while it reports it.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_subscription.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "last_error.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "replication/worker_internal.h"
+#include "shmem.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#define ENTRIES 128
+#define MESSAGE_LEN 256
+
+typedef struct LastError
+{
+	Oid			subid;			/* InvalidOid while the entry is free */
+	TimestampTz time;
+	char		message[MESSAGE_LEN];
+} LastError;
+
+typedef struct LastErrors
+{
+	LWLock	   *lock;			/* protects all entries */
+	LastError	entries[ENTRIES];
+} LastErrors;
+
+static LastErrors *shared = NULL;
+static emit_log_hook_type previous_emit_log_hook = NULL;
+
+PG_FUNCTION_INFO_V1(weft_stat_get_last_error);
+
+/* Asks for our share of the main shared memory. */
+void
+last_error_request(void)
+{
+	RequestAddinShmemSpace(MAXALIGN(sizeof(LastErrors)));
+	RequestNamedLWLockTranche("weft_last_error", 1);
+}
+
+/* Makes or finds it. */
+void
+last_error_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	shared = ShmemInitStruct("weft last errors", sizeof(LastErrors), &found);
+	if (!found)
+	{
+		memset(shared, 0, sizeof(LastErrors));
+		shared->lock = &GetNamedLWLockTranche("weft_last_error")->lock;
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/* The subscription's entry, or else the one to be used for it. */
+static LastError *
+find_entry(Oid subid)
+{
+	LastError  *oldest = &shared->entries[0];
+
+	for (int i = 0; i < ENTRIES; i++)
+	{
+		LastError  *entry = &shared->entries[i];
+
+		if (entry->subid == subid)
+			return entry;
+		if (entry->time < oldest->time)
+			oldest = entry;
+	}
+	return oldest;
+}
+
+static void
+keep_error(ErrorData *edata)
+{
+	if (previous_emit_log_hook)
+		previous_emit_log_hook(edata);
+
+	/* An error while locks of this kind are held would wait for itself. */
+	if (edata->elevel < ERROR || edata->message == NULL || shared == NULL ||
+		MyLogicalRepWorker == NULL || !am_leader_apply_worker() ||
+		LWLockHeldByMe(shared->lock))
+		return;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	{
+		LastError  *entry = find_entry(MyLogicalRepWorker->subid);
+		int			len = pg_mbcliplen(edata->message, strlen(edata->message), MESSAGE_LEN - 1);
+
+		entry->subid = MyLogicalRepWorker->subid;
+		entry->time = GetCurrentTimestamp();
+		memcpy(entry->message, edata->message, len);
+		entry->message[len] = '\0';
+	}
+	LWLockRelease(shared->lock);
+}
+
+/* Takes part in reporting errors; called once, while the postmaster loads us. */
+void
+last_error_install(void)
+{
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = keep_error;
+}
+
+/* A message may quote what was to be applied, so not everybody may see it. */
+static bool
+may_see(Oid subid)
+{
+	HeapTuple	tuple = SearchSysCache1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = has_privs_of_role(GetUserId(), ((Form_pg_subscription) GETSTRUCT(tuple))->subowner) ||
+		has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * One row for every subscription whose apply worker has failed since the server
+ * started, if the user owns it or has the rights of pg_read_all_stats.
+ */
+Datum
+weft_stat_get_last_error(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	LastError  *copy = palloc(sizeof(LastError) * ENTRIES);
+
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	LWLockAcquire(shared->lock, LW_SHARED);
+	memcpy(copy, shared->entries, sizeof(LastError) * ENTRIES);
+	LWLockRelease(shared->lock);
+
+	for (int i = 0; i < ENTRIES; i++)
+	{
+		Datum		values[3];
+		bool		nulls[3] = {0};
+
+		if (!OidIsValid(copy[i].subid) || !may_see(copy[i].subid))
+			continue;
+		values[0] = ObjectIdGetDatum(copy[i].subid);
+		values[1] = TimestampTzGetDatum(copy[i].time);
+		values[2] = CStringGetTextDatum(copy[i].message);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,12 @@
+/*
+ * last_error.h
+ *	  The last error of every subscription's apply worker.
+ */
+#ifndef WEFT_LAST_ERROR_H
+#define WEFT_LAST_ERROR_H
+
+extern void last_error_request(void);
+extern void last_error_startup(void);
+extern void last_error_install(void);
+
+#endif							/* WEFT_LAST_ERROR_H */

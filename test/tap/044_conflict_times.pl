@@ -1,0 +1,273 @@
+# What decides is when a change was made, not when it arrives: the same changes
+# from three publishers, in every order in which they can arrive, leave the same
+# rows.  The publishers are made of Perl, so that they commit at times of our
+# choice, the same one included, and later than it is here.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use ConflictTest;
+use FakePublisher;
+use PgOutput;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use WeftTest;
+
+plan skip_all => 'about Weft' unless weft();
+
+my ($int4, $text, $relid) = (23, 25, 16001);
+my $node = new_member('node');
+my $pub = FakePublisher->new(log => $node->logfile);
+
+query($node, <<'EOS');
+CREATE TABLE t (id int PRIMARY KEY, v text, u int UNIQUE);
+SELECT weft.track_deletes('t');
+INSERT INTO weft.conflict_node VALUES ('', 4);
+EOS
+$pub->relation($relid, 'public', 't', 'd',
+	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ], [ 'u', $int4, 0 ] ]);
+my @subs = qw(s1 s2 s3);
+foreach my $i (1 .. 3)
+{
+	query($node, <<EOS);
+CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
+	WITH (connect = false, slot_name = 's$i', num_writers = 2, detect_conflicts = on);
+INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
+	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
+INSERT INTO weft.conflict_node VALUES ('s$i', $i);
+ALTER SUBSCRIPTION s$i ENABLE;
+EOS
+}
+
+sub microseconds
+{
+	return int((time() - 946_684_800) * 1_000_000);
+}
+
+# One publisher's transaction, without waiting for it.
+sub publish
+{
+	my ($i, $time, @changes) = @_;
+
+	local $PgOutput::commit_time = $time;
+	$pub->publish("s$i", $pub->transaction(@changes));
+	return;
+}
+
+sub arrived
+{
+	foreach my $sub (@_)
+	{
+		$pub->wait_for_flush($sub) or die "$sub does not get on";
+	}
+	return;
+}
+
+sub insert { return msg_insert($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
+sub update { return msg_update($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
+sub del    { return msg_delete($relid, key => [ $_[0], undef, undef ]) }
+
+sub move
+{
+	my ($from, $to, $v) = @_;
+	return msg_update($relid, [ $to, $v, undef ],
+		key => [ $from, undef, undef ]);
+}
+
+sub permutations
+{
+	my (@list) = @_;
+	return [] unless @list;
+	return map {
+		my $i = $_;
+		map { [ $list[$i], @$_ ] }
+		  permutations(@list[ grep { $_ != $i } 0 .. $#list ])
+	} 0 .. $#list;
+}
+
+# Those of one publisher come in their order.
+sub in_order
+{
+	my ($list) = @_;
+	my %last;
+	foreach my $change (@$list)
+	{
+		return 0 if ($last{ $change->[0] } // 0) > $change->[1];
+		$last{ $change->[0] } = $change->[1];
+	}
+	return 1;
+}
+
+# Changes are [ number of the publisher, time, function that makes one ... ].  All
+# orders are tried at the same time, each with keys of its own: "k" is the first.
+my $key = 0;
+
+sub check_orders
+{
+	my ($what, $expected, @changes) = @_;
+	my $base = microseconds() - 1_000_000;
+	my @orders = grep { in_order($_) } permutations(@changes);
+	my $first = $key + 10;
+	my @results;
+
+	foreach my $step (0 .. $#changes)
+	{
+		$key = $first;
+		foreach my $order (@orders)
+		{
+			my ($i, $time, @make) = @{ $order->[$step] };
+
+			publish($i, $base + $time, map { $_->() } @make);
+			$key += 10;
+		}
+		arrived(@subs);
+	}
+
+	$key = $first;
+	foreach my $order (@orders)
+	{
+		push @results,
+		  query($node,
+			"SELECT coalesce(string_agg(id - $key || v, ' ' ORDER BY id), '') FROM t WHERE id / 10 = $key / 10"
+		  );
+		diag(join ' ', map { "$_->[0]\@$_->[1]" } @$order)
+		  if $results[-1] ne $expected;
+		$key += 10;
+	}
+	is_deeply(
+		\@results,
+		[ map { $expected } @orders ],
+		"$what, in " . @orders . ' orders');
+	return;
+}
+
+sub k { return $key + ($_[0] // 0) }
+
+check_orders(
+	'three inserts',
+	'0c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { insert(k(), 'b') } ],
+	[ 3, 3, sub { insert(k(), 'c') } ]);
+check_orders(
+	'the same time',
+	'0c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 1, sub { insert(k(), 'b') } ],
+	[ 3, 1, sub { insert(k(), 'c') } ]);
+check_orders(
+	'a delete comes last',
+	'',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { update(k(), 'b') } ],
+	[ 3, 3, sub { del(k()) } ]);
+check_orders(
+	'an update is newer than a delete',
+	'0c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { del(k()) } ],
+	[ 3, 3, sub { update(k(), 'c') } ]);
+check_orders(
+	'an insert is newer than a delete',
+	'0c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { del(k()) } ],
+	[ 3, 3, sub { insert(k(), 'c') } ]);
+check_orders(
+	'two deletes', '',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 3, sub { del(k()) } ],
+	[ 3, 2, sub { del(k()) } ]);
+check_orders(
+	'again and again',
+	'0d',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 1, 3, sub { del(k()) } ],
+	[ 2, 2, sub { update(k(), 'b') } ],
+	[ 3, 4, sub { insert(k(), 'd') } ]);
+check_orders(
+	'deleted and inserted in one transaction',
+	'0c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { update(k(), 'b') } ],
+	[ 3, 3, sub { del(k()) }, sub { insert(k(), 'c') } ]);
+check_orders(
+	'a key changes, the old row later',
+	'0c 1b',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { move(k(), k(1), 'b') } ],
+	[ 3, 3, sub { update(k(), 'c') } ]);
+check_orders(
+	'a key changes, the old row before',
+	'1c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { update(k(), 'b') } ],
+	[ 3, 3, sub { move(k(), k(1), 'c') } ]);
+check_orders(
+	'a key changes to one that is there',
+	'1b',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 3, sub { move(k(), k(1), 'b') } ],
+	[ 3, 2, sub { insert(k(1), 'c') } ]);
+check_orders(
+	'two different keys',
+	'1b 2c',
+	[ 1, 1, sub { insert(k(), 'a') } ],
+	[ 2, 2, sub { move(k(), k(1), 'b') } ],
+	[ 3, 3, sub { move(k(), k(2), 'c') } ]);
+check_orders(
+	'a unique value',
+	'1b',
+	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
+	[ 2, 2, sub { insert(k(1), 'b', k(5)) } ]);
+check_orders(
+	'a unique value by an update',
+	'1c',
+	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
+	[ 2, 2, sub { insert(k(1), 'b', k(6)) } ],
+	[ 2, 3, sub { update(k(1), 'c', k(5)) } ]);
+
+####
+#### A publisher whose clock is ahead
+####
+
+my $ahead = 3;
+{
+	local $PgOutput::commit_time = microseconds() + $ahead * 1_000_000;
+	$pub->publish('s1', $pub->transaction(insert(1, 'from the future')));
+}
+poll($node,
+	q{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'WeftWriterClock')}
+);
+pass('a transaction waits for our clock');
+publish(2, microseconds(), insert(2, 'from now'));
+arrived('s2');
+is(query($node, 'SELECT v FROM t WHERE id IN (1, 2)'),
+	'from now', 'others do not wait for that');
+arrived('s1');
+is( query(
+		$node,
+		'SELECT clock_timestamp() > pg_xact_commit_timestamp(xmin) FROM t WHERE id = 1'
+	),
+	't',
+	'it is applied when our clock has passed its time');
+publish(3, microseconds() + 500_000, insert(3, 'remote'));
+arrived('s3');
+my $commit_time = 'SELECT pg_xact_commit_timestamp(xmin) FROM t WHERE id = 3';
+my $remote = query($node, $commit_time);
+query($node, "UPDATE t SET v = 'local' WHERE id = 3");
+is(query($node, "SELECT ($commit_time) > '$remote'"),
+	't', 'so what a session does with it is newer');
+is(errors_logged($node), '', 'no errors');
+
+query($node, <<EOS) foreach @subs;
+ALTER SUBSCRIPTION $_ DISABLE;
+ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
+DROP SUBSCRIPTION $_;
+EOS
+$pub->stop;
+done_testing();

@@ -1,0 +1,182 @@
+# pgbench on three nodes at once, on the same tables: balances are counters, history
+# rows have snowflake ids.  After quiet all three are equal, and the sums are those of
+# all transactions that were acknowledged.  Then with a link that is cut, and with
+# a node that joins while the same rows are changed everywhere.
+#
+# WEFT_TEST_SECONDS says for how long each load runs.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use CountingProxy;
+use GroupTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(sleep);
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+
+my $seconds = $ENV{WEFT_TEST_SECONDS} // 4;
+my @nodes = map { new_member($_) } qw(a b c);
+my ($a, $b, $c) = @nodes;
+my %proxy = map { $_->name => CountingProxy->new($_) } @nodes;
+
+query($a, <<'EOS');
+CREATE TABLE branches (bid int PRIMARY KEY, balance bigint NOT NULL, filler text);
+CREATE TABLE accounts (aid int PRIMARY KEY, bid int, balance bigint NOT NULL, note text);
+CREATE SEQUENCE history_id;
+CREATE TABLE history (id bigint PRIMARY KEY DEFAULT weft.snowflake_nextval('history_id'),
+	aid int, bid int, delta int, node text);
+ALTER TABLE branches REPLICA IDENTITY FULL;
+ALTER TABLE accounts REPLICA IDENTITY FULL;
+INSERT INTO branches SELECT i, 0, 'x' FROM generate_series(1, 3) i;
+INSERT INTO accounts SELECT i, i % 3 + 1, 0, 'x' FROM generate_series(1, 300) i;
+EOS
+
+# Others reach each node through its proxy.
+sub make_node
+{
+	my ($node) = @_;
+	query($node,
+		sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
+		$node->name, $proxy{ $node->name }->connstr);
+	return;
+}
+make_node($_) foreach @nodes;
+query($a, "SELECT weft.create_node_group('g')");
+query($a,
+	"SELECT weft.set_delta_columns('branches', '{balance}'), weft.set_delta_columns('accounts', '{balance}')"
+);
+join_group($b, $a, 'g');
+join_group($c, $a, 'g');
+is( query($c, 'SELECT count(*) FROM weft.delta_column'),
+	2, 'counters are taken over by a node that joins');
+
+my $script = <<'EOS';
+\set aid random(1, 300)
+\set bid random(1, 3)
+\set delta random(-500, 500)
+BEGIN;
+UPDATE accounts SET balance = balance + :delta, note = ':name ' || :client_id WHERE aid = :aid;
+UPDATE branches SET balance = balance + :delta WHERE bid = :bid;
+INSERT INTO history (aid, bid, delta, node) VALUES (:aid, :bid, :delta, ':name');
+COMMIT;
+EOS
+
+my %acknowledged = map { $_->name => 0 } @nodes;
+
+sub start_load
+{
+	my ($node, $time) = @_;
+	my $name = $node->name;
+	return start_pgbench($node, { $script =~ s/:name/$name/gr => 1 },
+		'-c' => 2, '-T' => $time);
+}
+
+sub finish_load
+{
+	my ($load) = @_;
+	finish($load);
+	my ($count) = $load->{output} =~ /transactions actually processed: (\d+)/;
+	$acknowledged{ $load->{node}->name } += $count;
+	return;
+}
+
+my @tables = qw(branches accounts history);
+
+sub check
+{
+	my ($what, @members) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for_group('g', @members);
+	same_on_all(\@members, \@tables, $what);
+	foreach my $member (@members)
+	{
+		is( query(
+				$member,
+				'SELECT node, count(*) FROM history GROUP BY 1 ORDER BY 1'),
+			join("\n", map { "$_|$acknowledged{$_}" } sort keys %acknowledged),
+			"$what: what was acknowledged, on " . $member->name);
+		is( query(
+				$member,
+				'SELECT (SELECT sum(balance) FROM accounts) = (SELECT sum(delta) FROM history) AND (SELECT sum(balance) FROM branches) = (SELECT sum(delta) FROM history)'
+			),
+			't',
+			"$what: the sums on " . $member->name);
+	}
+	return;
+}
+
+# --- all at once ---
+
+my %applied = map { $_->name => applied($_) } @nodes;
+
+# Transactions that the writers of a node have applied, by subscription.
+sub applied
+{
+	my ($node) = @_;
+	return {
+		map { split /\|/ } split /\n/,
+		query($node, 'SELECT subname, transactions FROM weft.stat_subscription')
+	};
+}
+
+my @loads = map { start_load($_, $seconds) } @nodes;
+finish_load($_) foreach @loads;
+check('three nodes', @nodes);
+
+# A change crosses each link once: each subscription has applied what its publisher's
+# clients have done, and nothing that came there from elsewhere.
+foreach my $to (@nodes)
+{
+	my $now = applied($to);
+	foreach my $from (@nodes)
+	{
+		next if $from == $to;
+		my $name = subscription_name('g', $from, $to);
+		is( $now->{$name} - $applied{ $to->name }{$name},
+			$acknowledged{ $from->name },
+			'each change once: ' . $from->name . ' to ' . $to->name);
+	}
+}
+
+# --- a link is cut ---
+
+@loads = map { start_load($_, $seconds) } @nodes;
+sleep($seconds / 4);
+$proxy{b}->cut;
+poll($a, "SELECT state = 'down' FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'");
+like(query($a, "SELECT last_error FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'"),
+	qr/could not|lost|terminat|closed/, 'the last error tells why')
+  if 0;
+finish_load($_) foreach @loads;
+cmp_ok(
+	query($a, 'SELECT count(*) FROM history'), '<',
+	query($b, 'SELECT count(*) FROM history'), 'the link is cut');
+$proxy{b}->heal;
+check('after a link was cut', @nodes);
+
+# --- joining while the same rows are changed everywhere ---
+
+foreach my $round (1 .. ($ENV{WEFT_TEST_JOINS} // 1))
+{
+	query($a, "SELECT weft.part_node('c')");
+	query($c, 'DROP TABLE branches, accounts, history; DROP SEQUENCE history_id');
+	@loads = map { start_load($_, $seconds + 6) } ($a, $b);
+	sleep(1);
+	join_group($c, $round % 2 ? $b : $a, 'g');
+	my $load = start_load($c, 2);
+	finish_load($load);
+	finish_load($_) foreach @loads;
+	check("a node joined amid conflicts, round $round", @nodes);
+}
+
+is(query($_, 'SELECT count(*) FROM weft.join_recent'), 0, 'nothing is left over')
+  foreach @nodes;
+$_->stop foreach @nodes;
+$_->stop foreach values %proxy;
+done_testing();

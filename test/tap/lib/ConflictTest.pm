@@ -1,0 +1,166 @@
+# What the TAP tests about conflicts share: nodes that subscribe to each other,
+# as the members of a group do, without the group.
+package ConflictTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+our @EXPORT = qw(
+  new_member new_members create_tables connect_members quiet cut_off join_again
+  set_resolvers conflict_counts history
+);
+
+# A server that takes part.
+sub new_member
+{
+	my ($name, %params) = @_;
+	my $plugins =
+		`postgres --describe-config` =~ /^output_plugin_libraries\t/m
+	  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
+	  : '';
+
+	return new_subscriber($name, %params,
+		conf => <<EOC . ($params{conf} // ''));
+track_commit_timestamp = on
+autovacuum = off
+weft.writers_per_subscription = 4
+max_wal_senders = 20
+max_replication_slots = 20
+$plugins
+EOC
+}
+
+sub new_members
+{
+	my ($count, %params) = @_;
+	return map { new_member("n$_", %params) } 1 .. $count;
+}
+
+# Tables on all nodes, each with a key, and their publication.
+sub create_tables
+{
+	my ($nodes, $schema, @tables) = @_;
+	my $list = join ', ', @tables;
+
+	query_all($nodes, $schema);
+	query_all($nodes, "CREATE PUBLICATION pub FOR TABLE $list");
+	query_all($nodes, "SELECT weft.track_deletes('$_')") foreach @tables;
+	return;
+}
+
+# Every node subscribes to every other one; ni's subscription to nj is from_nj.
+sub connect_members
+{
+	my ($nodes, $options) = @_;
+
+	foreach my $to (0 .. $#$nodes)
+	{
+		query($nodes->[$to],
+			"INSERT INTO weft.conflict_node VALUES ('', @{[ $to + 1 ]})");
+		foreach my $from (0 .. $#$nodes)
+		{
+			next if $from == $to;
+			my $name = 'from_' . $nodes->[$from]->name;
+			my $connstr = $nodes->[$from]->connstr . ' dbname=postgres';
+
+			query($nodes->[$to],
+				"CREATE SUBSCRIPTION $name CONNECTION '$connstr' PUBLICATION pub"
+				  . " WITH (slot_name = 'to_@{[ $nodes->[$to]->name ]}',"
+				  . ' origin = none, copy_data = off, detect_conflicts = on'
+				  . ($options ? ", $options" : '')
+				  . ')');
+			query($nodes->[$to],
+				"INSERT INTO weft.conflict_node VALUES ('$name', @{[ $from + 1 ]})"
+			);
+		}
+	}
+	quiet($nodes);
+	return;
+}
+
+# Wait until everything is everywhere.
+sub quiet
+{
+	my ($nodes) = @_;
+
+	foreach my $to (@$nodes)
+	{
+		foreach my $from (@$nodes)
+		{
+			wait_for_apply($from, $to, 'from_' . $from->name)
+			  if $from != $to;
+		}
+	}
+	return;
+}
+
+# Nothing is applied between the nodes for a while.
+sub cut_off
+{
+	my ($nodes) = @_;
+
+	foreach my $node (@$nodes)
+	{
+		query($node, $_)
+		  foreach split /\n/,
+		  query($node,
+			"SELECT format('ALTER SUBSCRIPTION %I DISABLE', subname) FROM pg_subscription"
+		  );
+	}
+	poll($_,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('logical replication apply worker', 'weft writer')"
+	) foreach @$nodes;
+	return;
+}
+
+sub join_again
+{
+	my ($nodes) = @_;
+
+	foreach my $node (@$nodes)
+	{
+		query($node, $_)
+		  foreach split /\n/,
+		  query($node,
+			"SELECT format('ALTER SUBSCRIPTION %I ENABLE', subname) FROM pg_subscription"
+		  );
+	}
+	return;
+}
+
+# One resolver for all types of conflicts.
+sub set_resolvers
+{
+	my ($node, $resolver) = @_;
+
+	query($node, <<EOS);
+SELECT weft.alter_node_set_conflict_resolver('', t, '$resolver')
+FROM unnest('{insert_exists,update_origin_differs,update_exists,update_missing,delete_origin_differs,delete_missing,multiple_unique_conflicts}'::text[]) t
+EOS
+	return;
+}
+
+# How many conflicts of which types have been resolved.
+sub conflict_counts
+{
+	my ($node) = @_;
+	return query($node,
+		"SELECT string_agg(conflict_type || ' ' || sum, ', ' ORDER BY conflict_type) FROM (SELECT conflict_type, sum(conflicts) FROM weft.stat_conflict GROUP BY 1) s WHERE sum > 0"
+	);
+}
+
+sub history
+{
+	my ($node, $columns, $where) = @_;
+	return query($node,
+			"SELECT $columns FROM weft.conflict_history"
+		  . ($where ? " WHERE $where" : '')
+		  . ' ORDER BY id');
+}
+
+1;
