@@ -23,15 +23,6 @@
  *	   truncated, what was applied of it before its turn is thrown away, and it is
  *	   applied alone, from the spool.
  *
- * RELATION messages of a streamed transaction hold for it alone until it commits.
- * The spool has whatever is needed to read its changes: before the first change of
- * a relation, the message that the publisher takes for known here, and again when
- * that is another one, or was written within a part that is void now.
- *
- * An aborted subtransaction leaves a part behind that is void, from its first change
- * on.  A writer that is on its way is told to roll back (SPOOL_ABORT); one that reads
- * the spool later is told which parts to leave out.
- *
  * A transaction belongs to the server's own path if it began while there were no
  * writers; then all of it does.
  */
@@ -42,53 +33,12 @@
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/stream.h"
 #include "receive/streams.h"
 #include "replication/reorderbuffer.h"
 #include "replication/worker_internal.h"
-#include "ring/spool.h"
 #include "utils/memutils.h"
 #include "wire.h"
-
-/* A relation that a streamed transaction has changed, or has a message of. */
-typedef struct StreamedRelation
-{
-	LogicalRepRelId relid;		/* hash key */
-	StringInfo	own;			/* its own newest RELATION message, or NULL */
-	uint64		version;		/* of the relation that was written; without
-								 * "own" */
-	int			natts;			/* of the message that was written */
-	bool		written;		/* the spool has the message that is valid now */
-	uint64		position;		/* there */
-} StreamedRelation;
-
-typedef struct Subtransaction
-{
-	TransactionId xid;			/* hash key */
-	uint64		start;			/* of its first change in the spool */
-} Subtransaction;
-
-typedef struct Stream
-{
-	bool		native;			/* the server's own code applies it */
-	TransactionId xid;
-	MemoryContext context;		/* of all of this */
-	List	   *messages;		/* of StringInfo: its RELATION messages */
-
-	/* The rest is for one that is not native. */
-	uint32		number;			/* of its spool */
-	StreamShared *shared;
-	uint64		written;		/* bytes in the spool */
-	HTAB	   *relations;
-	List	   *relids;			/* of these */
-	StreamedRelation *latest;
-	HTAB	   *subtransactions;	/* NULL: there are none */
-	TransactionId latest_xid;	/* of the change before */
-	bool		truncates;
-	SpoolRange *void_ranges;	/* ascending */
-	int			num_void;
-	int			max_void;
-	uint64		seq;			/* once it has ended; zero if it was aborted */
-} Stream;
 
 typedef struct StreamEntry
 {
@@ -109,7 +59,6 @@ typedef struct StreamEnd
 static HTAB *open_streams;		/* of StreamEntry */
 static List *ended_streams = NIL;	/* whose spool is still there */
 static Stream *current;			/* whose block is open */
-static SpoolWriter spool;		/* of that block */
 static bool have_files = false; /* the ring's FileSet has been made */
 static uint32 num_spools = 0;	/* so far: the number of the next one */
 
@@ -175,8 +124,7 @@ begin_spool(Stream *stream)
 		have_files = true;
 	}
 	stream->number = num_spools++;
-	spool_create(&spool, files, stream->number);
-	spool_close(&spool);
+	stream_create_spool(stream);
 
 	stream->shared = shared;
 	shared->number = stream->number;
@@ -265,31 +213,6 @@ assign_writer(Stream *stream)
 	}
 }
 
-static void
-announce(Stream *stream)
-{
-	stream->written = spool.written;
-	if (pg_atomic_read_u64(&stream->shared->written) == stream->written)
-		return;
-	pg_write_barrier();
-	pg_atomic_write_u64(&stream->shared->written, stream->written);
-	ring_wake_stream_writer(leader.producer.ring, stream->shared);
-}
-
-static void
-open_spool(Stream *stream)
-{
-	spool_open(&spool, &leader.producer.ring->stream_files, stream->number, stream->written);
-}
-
-static void
-close_spool(Stream *stream)
-{
-	spool_flush(&spool);
-	spool_close(&spool);
-	announce(stream);
-}
-
 /* STREAM START: a transaction begins or goes on. */
 void
 streams_start(char *message, int length, const char *payload, int payload_length)
@@ -318,177 +241,10 @@ streams_start(char *message, int length, const char *payload, int payload_length
 		leader_hand_over(HANDOVER_MESSAGE, message, length);
 	else
 	{
-		uint64		seq = leader.producer.seq;
-
 		assign_writer(stream);
-		open_spool(stream);
-		spool_append(&spool, SPOOL_AFTER, InvalidTransactionId, (char *) &seq, sizeof(seq),
-					 NULL, 0);
+		stream_open_spool(stream);
+		stream_note_order(leader.producer.seq);
 	}
-}
-
-/* Keeps a RELATION message; behind its type comes a transaction ID. */
-static StringInfo
-keep_message(Stream *stream, const char *payload, int length)
-{
-	MemoryContext old = MemoryContextSwitchTo(stream->context);
-	StringInfo	copy = makeStringInfo();
-
-	appendStringInfoChar(copy, payload[0]);
-	appendBinaryStringInfo(copy, payload + 1 + sizeof(TransactionId),
-						   length - 1 - sizeof(TransactionId));
-	stream->messages = lappend(stream->messages, copy);
-	MemoryContextSwitchTo(old);
-	return copy;
-}
-
-static StreamedRelation *
-find_relation(Stream *stream, LogicalRepRelId relid)
-{
-	StreamedRelation *relation = stream->latest;
-	bool		found;
-
-	if (relation != NULL && relation->relid == relid)
-		return relation;
-	relation = hash_search(stream->relations, &relid, HASH_ENTER, &found);
-	if (!found)
-	{
-		MemoryContext old = MemoryContextSwitchTo(stream->context);
-
-		relation->own = NULL;
-		relation->written = false;
-		stream->relids = lappend_oid(stream->relids, relid);
-		MemoryContextSwitchTo(old);
-	}
-	stream->latest = relation;
-	return relation;
-}
-
-/* A RELATION message of the transaction. */
-static void
-streamed_relation(Stream *stream, const char *payload, int length)
-{
-	WireRelation wire;
-	const char *problem = wire_read_relation(payload, length, true, &wire);
-	StringInfo	message;
-
-	if (problem)
-		leader_damage(payload, problem);
-	message = keep_message(stream, payload, length);
-	if (!stream->native)
-	{
-		StreamedRelation *relation = find_relation(stream, wire.relid);
-
-		relation->own = message;
-		relation->natts = wire.natts;
-		relation->written = false;
-	}
-}
-
-/*
- * Makes sure that the spool has what is needed to read changes of a relation.
- */
-static StreamedRelation *
-use_relation(Stream *stream, LogicalRepRelId relid, const char *payload)
-{
-	StreamedRelation *relation = find_relation(stream, relid);
-	LeaderRelation *known;
-
-	if (relation->own != NULL)
-	{
-		if (!relation->written)
-		{
-			relation->position = spool_position(&spool);
-			spool_append(&spool, SPOOL_RELATION, InvalidTransactionId,
-						 relation->own->data, relation->own->len, NULL, 0);
-			relation->written = true;
-		}
-		return relation;
-	}
-
-	known = relations_find(relid);
-	if (known == NULL)
-		leader_damage(payload, "the relation is unknown");
-	if (!relation->written || relation->version != known->version)
-	{
-		relation->position = spool_position(&spool);
-		spool_append(&spool, SPOOL_RELATION, InvalidTransactionId,
-					 known->message, known->message_length, NULL, 0);
-		relation->version = known->version;
-		relation->natts = known->natts;
-		relation->written = true;
-	}
-	return relation;
-}
-
-/* Notes where a subtransaction begins. */
-static void
-note_subtransaction(Stream *stream, TransactionId xid)
-{
-	Subtransaction *entry;
-	bool		found;
-
-	if (xid == stream->latest_xid)
-		return;
-	stream->latest_xid = xid;
-	if (xid == stream->xid)
-		return;
-	if (stream->subtransactions == NULL)
-	{
-		HASHCTL		info;
-
-		info.keysize = sizeof(TransactionId);
-		info.entrysize = sizeof(Subtransaction);
-		info.hcxt = stream->context;
-		stream->subtransactions = hash_create("weft subtransactions", 64, &info,
-											  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
-	entry = hash_search(stream->subtransactions, &xid, HASH_ENTER, &found);
-	if (!found)
-		entry->start = spool_position(&spool);
-}
-
-/* A change goes into the spool. */
-static void
-spool_change(Stream *stream, const char *payload, int length)
-{
-	WireCursor	cursor;
-	TransactionId xid;
-	const char *problem;
-
-	wire_start(&cursor, payload + 1, length - 1);
-	xid = wire_uint32(&cursor);
-	if (cursor.failed)
-		leader_damage(payload, "the message ends too early");
-	note_subtransaction(stream, xid);
-	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
-	{
-		WireCursor	relids;
-		int			count;
-
-		problem = wire_read_truncate(payload, length, true, &count, &relids);
-		for (int i = 0; problem == NULL && i < count; i++)
-			use_relation(stream, wire_uint32(&relids), payload);
-		stream->truncates = true;
-	}
-	else
-	{
-		WireChange	change;
-
-		problem = wire_read_change(payload, length, true, &change);
-		if (problem == NULL)
-			problem = wire_check_tuples(&change,
-										use_relation(stream, change.relid, payload)->natts);
-	}
-	if (problem)
-		leader_damage(payload, problem);
-
-	spool_append(&spool, SPOOL_CHANGE, xid, payload, 1,
-				 payload + 1 + sizeof(TransactionId), length - 1 - sizeof(TransactionId));
-	pg_atomic_write_u64(&stream->shared->received_changes,
-						pg_atomic_read_u64(&stream->shared->received_changes) + 1);
-	announce(stream);
-	leader.begun_since_pause++;
 }
 
 /* STREAM STOP: the block ends. */
@@ -496,7 +252,7 @@ static void
 end_block(void)
 {
 	if (!current->native)
-		close_spool(current);
+		stream_close_spool(current);
 	current = NULL;
 	leader.position = BETWEEN_TRANSACTIONS;
 }
@@ -517,10 +273,10 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 			if (native)
 				message_check_change(payload, payload_length, true);
 			else
-				spool_change(current, payload, payload_length);
+				stream_change(current, payload, payload_length);
 			break;
 		case LOGICAL_REP_MSG_RELATION:
-			streamed_relation(current, payload, payload_length);
+			stream_relation(current, payload, payload_length);
 			break;
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
@@ -617,51 +373,6 @@ discard(Stream *stream)
 	streams_collect();
 }
 
-/* Notes that a part of the spool is void. */
-static void
-add_void(Stream *stream, uint64 start, uint64 end)
-{
-	while (stream->num_void > 0 && stream->void_ranges[stream->num_void - 1].start >= start)
-		stream->num_void--;
-	if (stream->num_void == stream->max_void)
-	{
-		stream->max_void = Max(2 * stream->max_void, 16);
-		stream->void_ranges = stream->void_ranges == NULL ?
-			MemoryContextAlloc(stream->context, stream->max_void * sizeof(SpoolRange)) :
-			repalloc_huge(stream->void_ranges, stream->max_void * sizeof(SpoolRange));
-	}
-	stream->void_ranges[stream->num_void].start = start;
-	stream->void_ranges[stream->num_void].end = end;
-	stream->num_void++;
-}
-
-/* A subtransaction was aborted, of which something may have been sent. */
-static void
-abort_subtransaction(Stream *stream, TransactionId xid)
-{
-	Subtransaction *entry = stream->subtransactions == NULL ? NULL :
-		hash_search(stream->subtransactions, &xid, HASH_FIND, NULL);
-	HASH_SEQ_STATUS scan;
-	StreamedRelation *relation;
-	uint64		start;
-
-	if (entry == NULL)
-		return;
-	start = entry->start;
-	hash_search(stream->subtransactions, &xid, HASH_REMOVE, NULL);
-	stream->latest_xid = InvalidTransactionId;
-	add_void(stream, start, stream->written);
-
-	hash_seq_init(&scan, stream->relations);
-	while ((relation = hash_seq_search(&scan)) != NULL)
-		if (relation->written && relation->position >= start)
-			relation->written = false;
-
-	open_spool(stream);
-	spool_append(&spool, SPOOL_ABORT, xid, NULL, 0, NULL, 0);
-	close_spool(stream);
-}
-
 /* Must the transaction run alone? */
 static bool
 is_exclusive(Stream *stream)
@@ -686,12 +397,7 @@ dispatch(Stream *stream, const StreamEnd *end, bool prepare)
 	StreamShared *shared = stream->shared;
 	ListCell   *cell;
 
-	if (stream->num_void > 0)
-	{
-		open_spool(stream);
-		spool_append_ranges(&spool, stream->void_ranges, stream->num_void);
-		spool_close(&spool);
-	}
+	stream_write_void(stream);
 	shared->num_void = stream->num_void;
 	shared->prepare = prepare;
 	shared->alone = is_exclusive(stream);
@@ -803,8 +509,7 @@ streams_flush(void)
 {
 	if (streams_in_block())
 	{
-		spool_flush(&spool);
-		announce(current);
+		stream_flush_spool(current);
 	}
 }
 
@@ -838,7 +543,7 @@ streams_end(char *message, int length, const char *payload, int payload_length)
 		if (end.subxid == end.xid)
 			discard(stream);
 		else
-			abort_subtransaction(stream, end.subxid);
+			stream_abort_part(stream, end.subxid);
 		elog(DEBUG1, "finished processing the STREAM ABORT command");
 	}
 }
