@@ -369,7 +369,8 @@ stream_report(const ErrorData *error)
 	MemoryContext old = CurrentMemoryContext;
 
 	if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-		error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
 		return;
 	PG_TRY();
 	{

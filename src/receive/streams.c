@@ -102,16 +102,45 @@ find_stream(TransactionId xid)
 	return entry ? entry->stream : NULL;
 }
 
-/* Gives a new transaction its shared entry, if one is free, and its spool. */
+static StreamShared *
+free_entry(void)
+{
+	for (int i = 0; i < NUM_STREAMS; i++)
+		if (pg_atomic_read_u32(&leader.shared->streams[i].state) == STREAM_FREE)
+			return &leader.shared->streams[i];
+	return NULL;
+}
+
+/*
+ * Returns a shared entry that is free, or NULL if all belong to transactions that are
+ * in progress.  Waits for one that has ended.
+ */
+static StreamShared *
+wait_for_entry(void)
+{
+	StreamShared *result;
+
+	while ((result = free_entry()) == NULL && ended_streams != NIL)
+	{
+		Stream	   *oldest = linitial(ended_streams);
+
+		if (oldest->seq > ring_committed(leader.producer.ring))
+			leader_drain(oldest->seq);
+		else if (oldest->seq == 0)
+			leader_sleep(PGINVALID_SOCKET, leader.producer.seq + 1, RING_WAIT_LEADER_SPACE);
+		leader_collect();
+		streams_collect();
+	}
+	return result;
+}
+
+/* Gives a new transaction its shared entry, if one is to be had, and its spool. */
 static bool
 begin_spool(Stream *stream)
 {
 	FileSet    *files = &leader.producer.ring->stream_files;
-	StreamShared *shared = NULL;
+	StreamShared *shared = wait_for_entry();
 
-	for (int i = 0; i < NUM_STREAMS && shared == NULL; i++)
-		if (pg_atomic_read_u32(&leader.shared->streams[i].state) == STREAM_FREE)
-			shared = &leader.shared->streams[i];
 	if (shared == NULL)
 		return false;
 

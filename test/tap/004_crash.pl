@@ -2,7 +2,8 @@
 # may be lost or doubled: what the subscriber committed, as its own WAL tells,
 # must be the publisher's transactions, each once and in order.
 #
-# WEFT_CRASHES sets how often each kind happens (default 10), WEFT_SEED when.
+# WEFT_CRASHES sets how often each kind happens (default 10), WEFT_SEED when.  With
+# WEFT_STREAMED=1 every transaction is streamed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -57,7 +58,7 @@ COMMIT;
 my $conf = 'restart_after_crash = on';
 my $pub = new_publisher(
 	'publisher',
-	conf => "$conf\nsynchronous_commit = off",
+	conf => "$conf\nsynchronous_commit = off" . streaming_conf(),
 	stock => major() != 17);
 my $sub = new_subscriber('subscriber', conf => $conf);
 
@@ -67,7 +68,7 @@ INSERT INTO accounts SELECT i, 0, 0 FROM generate_series(1, 100) i;
 INSERT INTO codes SELECT i, i FROM generate_series(1, 100) i;
 CREATE PUBLICATION pub FOR ALL TABLES;
 EOS
-subscribe($pub, $sub, 'sub', 'pub');
+subscribe($pub, $sub, 'sub', 'pub', streaming_option());
 wait_for_apply($pub, $sub, 'sub');
 
 sub load

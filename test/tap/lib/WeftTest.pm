@@ -17,7 +17,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
-  weft major new_publisher new_subscriber
+  weft major new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll
   subscribe wait_for_apply wait_until_up
   leader_pid writer_pids describe
@@ -30,6 +30,19 @@ our @EXPORT = qw(
 sub weft
 {
 	return !$ENV{WEFT_TEST_NATIVE};
+}
+
+# With WEFT_STREAMED=1, tests that look at this have the publisher stream every
+# transaction while it is in progress.
+sub streaming_conf
+{
+	return '' unless $ENV{WEFT_STREAMED};
+	return "\ndebug_logical_replication_streaming = immediate\nlogical_decoding_work_mem = 64kB";
+}
+
+sub streaming_option
+{
+	return $ENV{WEFT_STREAMED} ? 'streaming = parallel' : '';
 }
 
 # The major version of the server under test.
