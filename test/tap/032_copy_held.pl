@@ -184,7 +184,7 @@ foreach my $cut (sort keys %cuts)
 			wait_until_up($sub) if $cut =~ /subscriber/;
 			$sub->wait_for_log(qr/database system is ready/, $offset);
 			wait_until_up($sub);
-			$holder->{run}->finish;
+			$holder->{run}->kill_kill;
 			$holder = open_session($sub);
 		}
 		else
