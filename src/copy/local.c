@@ -76,7 +76,7 @@ is_copied(const CopyCommand *command, const char *column)
 
 	foreach(cell, command->columns)
 		if (strcmp(strVal(lfirst(cell)), column) == 0)
-			return true;
+		return true;
 	return false;
 }
 

@@ -43,7 +43,8 @@ typedef struct CopyProgress
 	pg_atomic_uint64 rows;
 	pg_atomic_uint64 bytes;		/* as they came from the publisher */
 	pg_atomic_uint64 table_bytes;	/* size of the table there */
-	pg_atomic_uint64 blocks;	/* of the publisher's table or largest partition */
+	pg_atomic_uint64 blocks;	/* of the publisher's table or largest
+								 * partition */
 	pg_atomic_uint64 blocks_done;
 	pg_atomic_uint64 copied_at; /* TimestampTz; zero while rows are copied */
 } CopyProgress;

@@ -49,7 +49,8 @@ EOS
 sub pids
 {
 	my ($node, $type) = @_;
-	my $sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = '$type' ORDER BY random()";
+	my $sql =
+	  "SELECT pid FROM pg_stat_activity WHERE backend_type = '$type' ORDER BY random()";
 	my ($ret, $stdout) = $node->psql('postgres', $sql);
 	return $ret == 0 ? split /\n/, $stdout // '' : ();
 }
@@ -58,8 +59,10 @@ sub pids
 sub random_moment
 {
 	wait_until_up($sub);
-	poll($sub, "SELECT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate IN ('d', 'f'))"
-		  . " OR (SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel)");
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_subscription_rel WHERE srsubstate IN ('d', 'f'))"
+		  . " OR (SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel)"
+	);
 	usleep(rand 800_000);
 	return;
 }
@@ -136,7 +139,9 @@ foreach my $i (0 .. $crashes - 1)
 	my $which = 2 * ($i % (@mishaps / 2));
 
 	random_moment();
-	if (query($sub, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel") eq 't')
+	if (query($sub,
+			"SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel") eq
+		't')
 	{
 		# this time it was faster
 		query($sub, 'DROP SUBSCRIPTION sub');
