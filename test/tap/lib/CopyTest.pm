@@ -38,7 +38,7 @@ sub copied_by
 {
 	my ($node, $table, $offset) = @_;
 	my @by = slurp_file($node->logfile, $offset // 0) =~
-	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) processes/g;
+	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) process/g;
 	return @by ? $by[-1] : 0;
 }
 
