@@ -77,6 +77,8 @@ suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySo
 		return false;
 	}
 	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
+		copy_progress_unsafe(MySubscription->oid, RelationGetRelid(rel)) ?
+		"functions that it uses are not safe in parallel workers" :
 		!copy_local_empty(rel) ? "it is not empty" :
 		copy_local_obstacle(rel, command);
 	if (reason != NULL)
@@ -160,11 +162,8 @@ copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 static void
 remember_error(CopyProgress *progress, MemoryContext context)
 {
-	ErrorData  *error;
-
 	MemoryContextSwitchTo(context);
-	error = CopyErrorData();
-	copy_progress_failed(progress, error->message ? error->message : "unknown error");
+	copy_progress_failed(progress, CopyErrorData());
 }
 
 /*

@@ -17,7 +17,7 @@ my $sub = copy_subscriber('subscriber');
 my $connstr = $pub->connstr . ' dbname=postgres';
 
 my @tables =
-  qw(filled fires quiet unsafe sequential identity checked domained named owned);
+  qw(filled fires quiet unsafe sequential identity checked domained lying locked named owned);
 foreach my $table (@tables)
 {
 	query_all([ $pub, $sub ],
@@ -53,13 +53,29 @@ ALTER TABLE sequential ADD w int DEFAULT nextval('s');
 ALTER TABLE identity ADD w int GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE checked ADD CHECK (unsafe(v) > 0);
 ALTER TABLE domained ALTER v TYPE low;
+CREATE FUNCTION lies(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.lies VALUES ($1);
+	RETURN $1;
+END
+$$;
+CREATE TABLE lies (id int);
+ALTER TABLE lying ADD CHECK (lies(v) > 0);
 ALTER TABLE named ADD who text DEFAULT current_user;
 ALTER TABLE named OWNER TO owner;
 ALTER TABLE owned OWNER TO owner;
 EOS
 
 my $offset = -s $sub->logfile;
+my $session = open_session($sub);
+$session->query_safe(
+	'BEGIN; LOCK TABLE locked IN SHARE UPDATE EXCLUSIVE MODE');
 subscribe($pub, $sub, 'sub', 'pub');
+poll($sub,
+	"SELECT srsubstate = 'r' FROM pg_subscription_rel WHERE srrelid = 'locked'::regclass"
+);
+$session->query_safe('COMMIT');
+$session->quit;
 wait_for_apply($pub, $sub, 'sub');
 
 foreach my $table (@tables)
@@ -89,6 +105,8 @@ SKIP:
 	my %reasons = (
 		filled => 'it is not empty',
 		fires => 'it has triggers that fire on a replica',
+		locked => 'somebody else has locked it',
+		lying => 'functions that it uses are not safe in parallel workers',
 		map {
 			$_ => 'it has expressions that are not safe in parallel workers'
 		} qw(unsafe sequential identity checked domained));
