@@ -16,6 +16,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -35,7 +36,8 @@ static bool
 may_see_errors(Oid subid)
 {
 	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		object_ownercheck(SubscriptionRelationId, subid, GetUserId());
+		(SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid)) &&
+		 object_ownercheck(SubscriptionRelationId, subid, GetUserId()));
 }
 
 /* Seconds that rows have been copied for, or were. */

@@ -417,7 +417,7 @@ split(char *text)
 				 strncmp(line, "\\unrestrict ", strlen("\\unrestrict ")) != 0)
 			appendStringInfo(&statements, "%s\n", line);
 		after_dashes = strcmp(line, "--") == 0;
-		text += length + (text[length] ? 1 : 0);
+		text	  +=length + (text[length] ? 1 : 0);
 	}
 	section->statements = pstrdup(statements.data);
 	return lappend(sections, section);

@@ -111,10 +111,11 @@ copy_command_parse(const char *text, const char *nspname, const char *relname,
 	const char *position;
 
 	command->relation = quote_qualified_identifier(nspname, relname);
-	command->binary = length > binary && strcmp(text + length - binary, WITH_BINARY) == 0;
+	command->binary = length > binary && strcmp(text +length - binary, WITH_BINARY) == 0;
 	if (command->binary)
 		text = pnstrdup(text, length - binary);
 	position = text;
+
 	if (!skip(&position, "COPY "))
 		return false;
 

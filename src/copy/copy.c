@@ -4,17 +4,21 @@
  *
  * The server's table synchronisation worker does what it always does: it creates
  * the slot, sets the replication origin, checks privileges, copies, and catches up.
- * Only when it sends the publisher the COPY command for the table, and the local
- * table is empty, the table is copied here, before the command is sent:
+ * But before it sends the publisher the COPY command for the table, and if the local
+ * table is empty, the table is copied here:
  *
  *	 1. The publisher exports the snapshot of that transaction (source.c).
  *	 2. The indexes are set aside (indexes.c).
  *	 3. Helpers copy ranges of blocks, each on a connection of its own, within the
  *		server's transaction on this side (helper.c, rows.c).
- *	 4. The indexes are built.
  *
- * What is then sent is the same command without any row.  The server's own code takes
- * that in, and commits.  Whatever the copy meets is an error of the server's
+ * What is then sent is the same command without any row, and the server's own code
+ * takes that in.  It ends its transaction on the publisher next, and when that is
+ * done, so that nothing is held there any longer,
+ *
+ *	 4. the indexes are built here,
+ *
+ * before the server commits on this side.  Whatever the copy meets is an error of the server's
  * transaction, and everything is rolled back; so a copy that has been cut off starts
  * from the beginning, with the next table synchronisation worker.
  *
@@ -34,6 +38,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 /* What one helper takes at once, in bytes on the publisher's disk. */
@@ -42,6 +47,10 @@
 
 static WalReceiverFunctionsType *native;
 static WalReceiverFunctionsType functions;
+
+/* The table whose rows are there, and whose indexes are to be built. */
+static CopyProgress *unfinished = NULL;
+static List *suspended_indexes;
 
 /* The server copies the table itself. */
 static void
@@ -68,6 +77,8 @@ suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySo
 		return false;
 	}
 	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
+		copy_progress_unsafe(MySubscription->oid, RelationGetRelid(rel)) ?
+		"functions that it uses are not safe in parallel workers" :
 		!copy_local_empty(rel) ? "it is not empty" :
 		copy_local_obstacle(rel, command);
 	if (reason != NULL)
@@ -99,13 +110,41 @@ make_task(const char *text, Relation rel, const CopyCommand *command,
 	return task;
 }
 
+/* No transaction may commit that has set indexes aside, and has not built them. */
+static void
+check_finished(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT && unfinished != NULL)
+		elog(ERROR, "indexes have not been built after an initial copy");
+}
+
+static void
+report_rows(Relation rel, const CopyTask *task, CopyProgress *progress)
+{
+	uint32		processes = pg_atomic_read_u32(&progress->helpers_used);
+
+	ereport(LOG,
+			(errmsg_plural("table \"%s.%s\" of subscription \"%s\" was copied by %u process",
+						   "table \"%s.%s\" of subscription \"%s\" was copied by %u processes",
+						   processes,
+						   get_namespace_name(RelationGetNamespace(rel)),
+						   RelationGetRelationName(rel), MySubscription->name, processes),
+			 errdetail("%llu rows, %llu bytes in %s format, %d ranges.",
+					   (unsigned long long) pg_atomic_read_u64(&progress->rows),
+					   (unsigned long long) pg_atomic_read_u64(&progress->bytes),
+					   task->binary ? "binary" : "text", task->ranges_taken)));
+}
+
 static void
 copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 		   WalReceiverConn *conn, CopyProgress *progress)
 {
-	List	   *indexes;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	indexes = copy_indexes_suspend(rel);
+	RegisterXactCallback(check_finished, NULL);
+	unfinished = progress;
+	suspended_indexes = copy_indexes_suspend(rel);
+	MemoryContextSwitchTo(old);
 	copy_source_keep_alive(conn);
 	task->num_helpers = copy_progress_reserve(progress, task->num_helpers);
 	if (task->num_helpers > 0)
@@ -116,27 +155,15 @@ copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 	CommandCounterIncrement();
 
 	pg_atomic_write_u64(&progress->copied_at, GetCurrentTimestamp());
-	ereport(LOG,
-			(errmsg("table \"%s.%s\" of subscription \"%s\" was copied by %u processes: %llu rows, %llu bytes%s, %d ranges",
-					get_namespace_name(RelationGetNamespace(rel)),
-					RelationGetRelationName(rel), MySubscription->name,
-					pg_atomic_read_u32(&progress->helpers_used),
-					(unsigned long long) pg_atomic_read_u64(&progress->rows),
-					(unsigned long long) pg_atomic_read_u64(&progress->bytes),
-					task->binary ? " in binary" : "", task->ranges_taken)));
-	copy_indexes_build(rel, indexes, progress);
-	pg_atomic_write_u32(&progress->phase, COPY_DONE);
+	report_rows(rel, task, progress);
 }
 
 /* Remembers an error for the view, and goes on with it. */
 static void
 remember_error(CopyProgress *progress, MemoryContext context)
 {
-	ErrorData  *error;
-
 	MemoryContextSwitchTo(context);
-	error = CopyErrorData();
-	copy_progress_failed(progress, error->message ? error->message : "unknown error");
+	copy_progress_failed(progress, CopyErrorData());
 }
 
 /*
@@ -186,6 +213,31 @@ before_copy(WalReceiverConn *conn, const char *text)
 	return result;
 }
 
+/* The server has ended its transaction on the publisher. */
+static void
+after_copy(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	CopyProgress *progress = unfinished;
+	Relation	rel = table_open(MyLogicalRepWorker->relid, NoLock);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	PG_TRY();
+	{
+		copy_indexes_build(rel, suspended_indexes, progress);
+	}
+	PG_CATCH();
+	{
+		remember_error(progress, context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
+	pg_atomic_write_u32(&progress->phase, COPY_DONE);
+	unfinished = NULL;
+}
+
 static bool
 begins_with(const char *query, const char *word)
 {
@@ -201,21 +253,26 @@ static WalRcvExecResult *
 copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
 {
 	static bool copying = false;
+	WalRcvExecResult *result;
 
-	if (MyLogicalRepWorker != NULL && am_tablesync_worker() &&
-		conn == LogRepWorkerWalRcvConn && !copying)
+	if (MyLogicalRepWorker == NULL || !am_tablesync_worker() ||
+		conn != LogRepWorkerWalRcvConn || copying)
+		return (native->walrcv_exec) (conn, query, num_types, types);
+
+	if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
 	{
-		if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
-		{
-			/* An error ends the process. */
-			copying = true;
-			query = before_copy(conn, query);
-			copying = false;
-		}
-		else if (begins_with(query, "DROP_REPLICATION_SLOT "))
-			ForceSyncCommit();
+		/* An error ends the process. */
+		copying = true;
+		query = before_copy(conn, query);
+		copying = false;
 	}
-	return (native->walrcv_exec) (conn, query, num_types, types);
+	else if (begins_with(query, "DROP_REPLICATION_SLOT "))
+		ForceSyncCommit();
+	result = (native->walrcv_exec) (conn, query, num_types, types);
+
+	if (unfinished && strcmp(query, "COMMIT") == 0 && result->status == WALRCV_OK_COMMAND)
+		after_copy();
+	return result;
 }
 
 /*

@@ -76,7 +76,7 @@ copy_indexes_suspend(Relation rel)
 		if (part->rd_rel->relkind == RELKIND_RELATION)
 			foreach(index, RelationGetIndexList(part))
 				if (suspend(catalog, lfirst_oid(index)))
-					result = lappend_oid(result, lfirst_oid(index));
+				result = lappend_oid(result, lfirst_oid(index));
 		table_close(part, NoLock);
 	}
 	table_close(catalog, RowExclusiveLock);

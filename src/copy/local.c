@@ -20,16 +20,23 @@
 #include "copy/copy.h"
 #include "executor/tuptable.h"
 #include "local_table.h"
+#include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/value.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
+#include "utils/wait_event.h"
+
+/* How often a lock is tried to get, and how long between, in milliseconds. */
+#define LOCK_ATTEMPTS 10
+#define LOCK_INTERVAL 100
 
 static bool
 function_is_unsafe(Oid function, void *context)
@@ -76,7 +83,7 @@ is_copied(const CopyCommand *command, const char *column)
 
 	foreach(cell, command->columns)
 		if (strcmp(strVal(lfirst(cell)), column) == 0)
-			return true;
+		return true;
 	return false;
 }
 
@@ -133,10 +140,30 @@ obstacle_in(Relation rel, const CopyCommand *command)
 }
 
 /*
- * Returns why helpers cannot fill the table, or one of its partitions, or NULL
- * if they can.  All of them are locked against other schema changes, VACUUM and
- * ANALYZE from then on: what waits for the copy must not be waited for by it when
- * it builds the indexes.
+ * Locks a table against schema changes, VACUUM and ANALYZE; returns false if somebody
+ * does one of these, or copies it, too, for longer than a moment.
+ */
+static bool
+lock_table(Oid relid)
+{
+	for (int i = 0; i < LOCK_ATTEMPTS; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (ConditionalLockRelationOid(relid, ShareUpdateExclusiveLock))
+			return true;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOCK_INTERVAL, WAIT_EVENT_LOGICAL_SYNC_DATA);
+		ResetLatch(MyLatch);
+	}
+	return false;
+}
+
+/*
+ * Returns why helpers cannot fill the table, or one of its partitions, or NULL if they
+ * can.  All of them are locked from then on.  Who waits for that lock waits for the copy
+ * and must not be waited for when the indexes are built, or this would be a deadlock;
+ * for the same reason it is not waited for here: who has it may wait for us to end, or
+ * want to build indexes, too.
  */
 const char *
 copy_local_obstacle(Relation rel, const CopyCommand *command)
@@ -145,17 +172,20 @@ copy_local_obstacle(Relation rel, const CopyCommand *command)
 	const char *result = NULL;
 	ListCell   *cell;
 
-	LockRelationOid(RelationGetRelid(rel), ShareUpdateExclusiveLock);
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		relids = find_all_inheritors(RelationGetRelid(rel), ShareUpdateExclusiveLock, NULL);
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
 
 	foreach(cell, relids)
 	{
-		Relation	part = table_open(lfirst_oid(cell), NoLock);
+		Relation	part;
 
-		if (result == NULL)
-			result = obstacle_in(part, command);
+		if (!lock_table(lfirst_oid(cell)))
+			return "somebody else has locked it";
+		part = table_open(lfirst_oid(cell), NoLock);
+		result = obstacle_in(part, command);
 		table_close(part, NoLock);
+		if (result)
+			break;
 	}
 	return result;
 }

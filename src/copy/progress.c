@@ -54,6 +54,7 @@ static void
 reset(CopyProgress *entry)
 {
 	entry->reserved = 0;
+	entry->unsafe = false;
 	entry->last_error[0] = '\0';
 	pg_atomic_init_u32(&entry->phase, COPY_COPYING);
 	pg_atomic_init_u32(&entry->helpers, 0);
@@ -180,12 +181,32 @@ copy_progress_release_helpers(CopyProgress *entry)
 
 /* Remembers why a copy has failed. */
 void
-copy_progress_failed(CopyProgress *entry, const char *message)
+copy_progress_failed(CopyProgress *entry, const ErrorData *error)
 {
 	LWLockAcquire(root->lock, LW_EXCLUSIVE);
-	strlcpy(entry->last_error, message, COPY_ERROR_LEN);
+	strlcpy(entry->last_error, error->message ? error->message : "unknown error",
+			COPY_ERROR_LEN);
+	entry->unsafe = error->sqlerrcode == ERRCODE_INVALID_TRANSACTION_STATE;
 	LWLockRelease(root->lock);
 	pg_atomic_write_u32(&entry->phase, COPY_FAILED);
+}
+
+/* Has the last copy of a table failed because of a function that is not safe? */
+bool
+copy_progress_unsafe(Oid subid, Oid relid)
+{
+	bool		result = false;
+
+	LWLockAcquire(root->lock, LW_SHARED);
+	for (int i = 0; i < root->num_entries && !result; i++)
+	{
+		CopyProgress *entry = &root->entries[i];
+
+		result = entry->dbid == MyDatabaseId && entry->subid == subid &&
+			entry->relid == relid && entry->unsafe;
+	}
+	LWLockRelease(root->lock);
+	return result;
 }
 
 int

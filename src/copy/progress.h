@@ -32,6 +32,7 @@ typedef struct CopyProgress
 	int			pid;			/* zero once the owner has ended */
 	int			reserved;		/* helpers that weft.max_copy_workers counts */
 	TimestampTz started_at;
+	bool		unsafe;			/* it has failed for what helpers may not do */
 	char		last_error[COPY_ERROR_LEN];
 
 	/* The rest is read and written without a lock. */
@@ -43,7 +44,8 @@ typedef struct CopyProgress
 	pg_atomic_uint64 rows;
 	pg_atomic_uint64 bytes;		/* as they came from the publisher */
 	pg_atomic_uint64 table_bytes;	/* size of the table there */
-	pg_atomic_uint64 blocks;	/* of the publisher's table or largest partition */
+	pg_atomic_uint64 blocks;	/* of the publisher's table or largest
+								 * partition */
 	pg_atomic_uint64 blocks_done;
 	pg_atomic_uint64 copied_at; /* TimestampTz; zero while rows are copied */
 } CopyProgress;
@@ -54,7 +56,8 @@ extern void copy_shmem_startup(void);
 extern CopyProgress *copy_progress_claim(Oid subid, Oid relid);
 extern int	copy_progress_reserve(CopyProgress *entry, int helpers);
 extern void copy_progress_release_helpers(CopyProgress *entry);
-extern void copy_progress_failed(CopyProgress *entry, const char *message);
+extern void copy_progress_failed(CopyProgress *entry, const ErrorData *error);
+extern bool copy_progress_unsafe(Oid subid, Oid relid);
 extern int	copy_progress_index(const CopyProgress *entry);
 extern CopyProgress *copy_progress_get(int index);
 extern int	copy_progress_read(CopyProgress **entries);

@@ -144,12 +144,14 @@ foreach my $binary ('false', 'true')
 	check_tables($what);
 	indexes_sound($sub, $what);
 	nothing_left($pub, $what);
-	is( query($sub,
+	is( query(
+			$sub,
 			"SELECT count(*), count(*) FILTER (WHERE twice = id * 2 AND here = 'here') FROM plain"
 		),
 		join('|', (query($pub, 'SELECT count(*) FROM plain')) x 2),
 		"$what: columns that only the subscriber has");
 	is(errors_logged($sub, $offset), '', "$what: no errors");
+
 	if (weft())
 	{
 		foreach my $table (

@@ -103,7 +103,8 @@ hold(1);
 hold(2);
 subscribe($pub, $sub, 'sub', 'pub');
 waiting_helpers(3);
-is( query($sub, <<'EOS'), 'held|copying|3|t|t|0|0|', 'weft.copy_progress: rows');
+is( query($sub,
+		<<'EOS'), 'held|copying|3|t|t|0|0|', 'weft.copy_progress: rows');
 SELECT relation, phase, helpers, rows_done >= 0, bytes_estimated > 0, indexes, indexes_done, last_error
 FROM weft.copy_progress WHERE relation = 'held'::regclass
 EOS
@@ -119,8 +120,12 @@ is(query($sub, 'SELECT count(*) FROM held'), 0, 'nobody sees the rows');
 
 # what goes on beside it
 query($pub, 'INSERT INTO other SELECT generate_series(1, 100)');
-query($pub, 'INSERT INTO held VALUES (-1, -1); UPDATE held SET v = v + 1 WHERE id <= 10');
-query($pub, 'UPDATE held SET id = id + 100000 WHERE id > 19990; DELETE FROM held WHERE id = 11');
+query($pub,
+	'INSERT INTO held VALUES (-1, -1); UPDATE held SET v = v + 1 WHERE id <= 10'
+);
+query($pub,
+	'UPDATE held SET id = id + 100000 WHERE id > 19990; DELETE FROM held WHERE id = 11'
+);
 query($pub, 'INSERT INTO other VALUES (1000)');
 poll($sub, 'SELECT count(*) = 101 FROM other');
 pass('other tables are not held up');
@@ -133,14 +138,19 @@ let_go(1);
 
 phase_is('indexing');
 poll($sub, 'SELECT indexes_done = 1 FROM weft.copy_progress');
-is( query($sub,
-		'SELECT indexes, indexes_done, helpers, rows_done FROM weft.copy_progress'),
+is( query(
+		$sub,
+		'SELECT indexes, indexes_done, helpers, rows_done FROM weft.copy_progress'
+	),
 	'2|1|0|20000',
 	'weft.copy_progress: indexes');
-query($pub, 'UPDATE held SET v = v + 1 WHERE id = 12; INSERT INTO other VALUES (1001)');
+query($pub,
+	'UPDATE held SET v = v + 1 WHERE id = 12; INSERT INTO other VALUES (1001)'
+);
 poll($sub, 'SELECT count(*) = 102 FROM other');
 pass('other tables are not held up, though the table is locked');
-is( query($sub,
+is( query(
+		$sub,
 		"SELECT count(*) FROM pg_index WHERE indrelid = 'held'::regclass AND indisvalid AND indisready"
 	),
 	2,
@@ -155,24 +165,42 @@ is(query($sub, 'SELECT count(*) FROM weft.copy_progress'),
 ####
 
 my %cuts = (
-	'a helper is killed' =>
-	  sub { kill 9, query($sub, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1") },
-	'a helper is ended' =>
-	  sub { query($sub, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1") },
-	'a helper is cancelled' =>
-	  sub { query($sub, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1") },
-	'the worker is ended' =>
-	  sub { query($sub, "SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE relid = 'held'::regclass") },
-	'the worker is cancelled' =>
-	  sub { query($sub, "SELECT pg_cancel_backend(pid) FROM pg_stat_subscription WHERE relid = 'held'::regclass") },
-	'the subscriber is killed' => sub { $sub->stop('immediate'); $sub->start; });
+	'a helper is killed' => sub {
+		kill 9,
+		  query($sub,
+			"SELECT pid FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1"
+		  );
+	},
+	'a helper is ended' => sub {
+		query($sub,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1"
+		);
+	},
+	'a helper is cancelled' => sub {
+		query($sub,
+			"SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE backend_type = 'parallel worker' LIMIT 1"
+		);
+	},
+	'the worker is ended' => sub {
+		query($sub,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_subscription WHERE relid = 'held'::regclass"
+		);
+	},
+	'the worker is cancelled' => sub {
+		query($sub,
+			"SELECT pg_cancel_backend(pid) FROM pg_stat_subscription WHERE relid = 'held'::regclass"
+		);
+	},
+	'the subscriber is killed' =>
+	  sub { $sub->stop('immediate'); $sub->start; });
 
 foreach my $cut (sort keys %cuts)
 {
 	foreach my $key (1, 2)
 	{
 		next if $key == 2 && $cut =~ /helper/;
-		my $what = "$cut while " . ($key == 1 ? 'rows are copied' : 'indexes are built');
+		my $what = "$cut while "
+		  . ($key == 1 ? 'rows are copied' : 'indexes are built');
 
 		hold($key);
 		start_again();
@@ -184,7 +212,7 @@ foreach my $cut (sort keys %cuts)
 			wait_until_up($sub) if $cut =~ /subscriber/;
 			$sub->wait_for_log(qr/database system is ready/, $offset);
 			wait_until_up($sub);
-			$holder->{run}->finish;
+			$holder->{run}->kill_kill;
 			$holder = open_session($sub);
 		}
 		else
@@ -239,7 +267,8 @@ pass('a unique violation is reported as natively');
 poll($sub,
 	"SELECT last_error = 'duplicate key value violates unique constraint \"held_v_key\"' FROM weft.copy_progress WHERE relation = 'held'::regclass"
 );
-is( query($sub,
+is( query(
+		$sub,
 		"SET ROLE other; SELECT last_error IS NULL FROM weft.copy_progress WHERE relation = 'held'::regclass"
 	),
 	't',
@@ -249,7 +278,8 @@ same('the unique index is dropped');
 
 is( join("\n",
 		grep { /PANIC|TRAP:|parallel operation|in a parallel worker/ }
-		  split /\n/, slurp_file($sub->logfile)),
+		  split /\n/,
+		slurp_file($sub->logfile)),
 	'',
 	'nothing else went wrong');
 

@@ -17,11 +17,13 @@ my $sub = copy_subscriber('subscriber');
 my $connstr = $pub->connstr . ' dbname=postgres';
 
 my @tables =
-  qw(filled fires quiet unsafe sequential identity checked domained named owned);
+  qw(filled fires quiet unsafe sequential identity checked domained lying locked named owned);
 foreach my $table (@tables)
 {
-	query_all([ $pub, $sub ], "CREATE TABLE $table (id int PRIMARY KEY, v int)");
-	query($pub, "INSERT INTO $table SELECT i, i FROM generate_series(1, 5000) i");
+	query_all([ $pub, $sub ],
+		"CREATE TABLE $table (id int PRIMARY KEY, v int)");
+	query($pub,
+		"INSERT INTO $table SELECT i, i FROM generate_series(1, 5000) i");
 }
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
 
@@ -51,19 +53,38 @@ ALTER TABLE sequential ADD w int DEFAULT nextval('s');
 ALTER TABLE identity ADD w int GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE checked ADD CHECK (unsafe(v) > 0);
 ALTER TABLE domained ALTER v TYPE low;
+CREATE FUNCTION lies(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO public.lies VALUES ($1);
+	RETURN $1;
+END
+$$;
+CREATE TABLE lies (id int);
+ALTER TABLE lying ADD CHECK (lies(v) > 0);
 ALTER TABLE named ADD who text DEFAULT current_user;
 ALTER TABLE named OWNER TO owner;
 ALTER TABLE owned OWNER TO owner;
 EOS
 
 my $offset = -s $sub->logfile;
+my $session = open_session($sub);
+$session->query_safe(
+	'BEGIN; LOCK TABLE locked IN SHARE UPDATE EXCLUSIVE MODE');
 subscribe($pub, $sub, 'sub', 'pub');
+poll($sub,
+	"SELECT srsubstate = 'r' FROM pg_subscription_rel WHERE srrelid = 'locked'::regclass"
+);
+$session->query_safe('COMMIT');
+$session->quit;
 wait_for_apply($pub, $sub, 'sub');
 
 foreach my $table (@tables)
 {
 	my $from = $table eq 'filled' ? "$table WHERE id > 0" : $table;
-	same_rows(rows($sub, $from, 'id, v::int'), rows($pub, $table), "$table is equal");
+	same_rows(
+		rows($sub, $from, 'id, v::int'),
+		rows($pub, $table),
+		"$table is equal");
 }
 indexes_sound($sub, 'all kinds');
 nothing_left($pub, 'all kinds');
@@ -84,12 +105,16 @@ SKIP:
 	my %reasons = (
 		filled => 'it is not empty',
 		fires => 'it has triggers that fire on a replica',
-		map { $_ => 'it has expressions that are not safe in parallel workers' }
-		  qw(unsafe sequential identity checked domained));
+		locked => 'somebody else has locked it',
+		lying => 'functions that it uses are not safe in parallel workers',
+		map {
+			$_ => 'it has expressions that are not safe in parallel workers'
+		} qw(unsafe sequential identity checked domained));
 	foreach my $table (@tables)
 	{
-		is(left_to_server($sub, "public.$table", $offset),
-			$reasons{$table} // '', "$table: why the server copies it");
+		is( left_to_server($sub, "public.$table", $offset),
+			$reasons{$table} // '',
+			"$table: why the server copies it");
 		cmp_ok(copied_by($sub, "public.$table", $offset),
 			'>', 0, "$table: copied by Weft")
 		  unless $reasons{$table};
@@ -115,8 +140,10 @@ sub copy_again
 		"SET ROLE boss; CREATE SUBSCRIPTION sub CONNECTION '$connstr $p{connection}'"
 		  . " PUBLICATION pub WITH ($p{options})");
 	wait_for_apply($pub, $sub, 'sub');
-	same_rows(rows($sub, 'named', 'id, v'),
-		rows($pub, 'named', 'id, v'), "$p{what}: equal");
+	same_rows(
+		rows($sub, 'named', 'id, v'),
+		rows($pub, 'named', 'id, v'),
+		"$p{what}: equal");
 	indexes_sound($sub, $p{what});
 	return $start;
 }
@@ -127,7 +154,8 @@ copy_again(
 	connection => '',
 	options => 'run_as_owner = true');
 is(query($sub, 'SELECT DISTINCT who FROM named'),
-	'boss', 'helpers have the rights of the subscription owner, if asked for');
+	'boss',
+	'helpers have the rights of the subscription owner, if asked for');
 
 # On the publisher, only the columns that are published may be read.
 $offset = copy_again(
@@ -141,7 +169,9 @@ CREATE PUBLICATION pub FOR TABLE named (id, v);
 EOS
 	connection => 'user=reader',
 	options => 'run_as_owner = false');
-is(copied_by($sub, 'public.named', $offset), weft() ? 1 : 0, 'some columns: one process');
+is( copied_by($sub, 'public.named', $offset),
+	weft() ? 1 : 0,
+	'some columns: one process');
 query($pub, 'GRANT SELECT ON named TO reader');
 
 # Helpers cannot be had, or are not wanted.

@@ -55,7 +55,7 @@ query($sub, 'CREATE TABLE there (id int PRIMARY KEY, w text)');
 query($sub, 'CREATE ROLE ordinary');
 
 # A transaction takes it back.
-is( query($sub, <<EOS), "t\nf", 'a transaction takes it back');
+is(query($sub, <<EOS), "t\nf", 'a transaction takes it back');
 SET client_min_messages = warning;
 BEGIN;
 SELECT count(*) > 0 FROM weft.copy_schema('$connstr', '{one,two}');
@@ -91,39 +91,51 @@ foreach my $object (sort keys %expected)
 	like($done, qr/^\Q$object: $expected{$object}\E$/m, $object);
 }
 unlike($done, qr/unpublished/, 'nothing that is not published');
-is( query($sub, <<'EOS'), '0|0|0|f|2', 'what is left out is not there');
+is(query($sub, <<'EOS'), '0|0|0|f|2', 'what is left out is not there');
 SELECT (SELECT count(*) FROM pg_trigger),
 	(SELECT count(*) FROM pg_policy),
 	(SELECT count(*) FROM pg_constraint WHERE contype = 'f'),
 	(SELECT relrowsecurity FROM pg_class WHERE oid = 'plain'::regclass),
 	(SELECT count(*) FROM pg_inherits WHERE inhparent = 'parted'::regclass)
 EOS
-is(query($sub, 'SHOW search_path'), '"$user", public', 'settings are as before');
-is( query_default($sub), query_default($pub), 'a default of several lines');
+is( query($sub, 'SHOW search_path'),
+	'"$user", public',
+	'settings are as before');
+is(query_default($sub), query_default($pub), 'a default of several lines');
 
 sub query_default
 {
 	my ($node) = @_;
 	return query($node,
-		"SELECT md5(pg_get_expr(adbin, adrelid)) FROM pg_attrdef WHERE adnum = 2");
+		"SELECT md5(pg_get_expr(adbin, adrelid)) FROM pg_attrdef WHERE adnum = 2"
+	);
 }
 
 # With that, everything is copied.
-query_all([$sub], "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TABLE moody (id int PRIMARY KEY, m mood)");
+query_all([$sub],
+	"CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TABLE moody (id int PRIMARY KEY, m mood)"
+);
 subscribe($pub, $sub, 'sub', 'one, two');
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub,
+same_tables(
+	$pub,
+	$sub,
 	[ qw(plain refers there parted), '"odd. Schema"."a ""table""; Type: X"' ],
 	'all tables are equal');
-is(query($sub, "SELECT count(*), bool_and(NOT created) FROM weft.copy_schema('$connstr', '{one}')"),
-	'5|t', 'nothing is left to create');
+is( query(
+		$sub,
+		"SELECT count(*), bool_and(NOT created) FROM weft.copy_schema('$connstr', '{one}')"
+	),
+	'5|t',
+	'nothing is left to create');
 
 # Errors
 my ($ret, $stdout, $stderr) = $sub->psql('postgres',
 	"SET ROLE ordinary; SELECT * FROM weft.copy_schema('$connstr', '{one}')");
 like($stderr, qr/permission denied/, 'not for everybody');
 ($ret, $stdout, $stderr) = $sub->psql('postgres',
-	"SELECT * FROM weft.copy_schema('host=/nowhere password=very_secret', '{one}')");
+	"SELECT * FROM weft.copy_schema('host=/nowhere password=very_secret', '{one}')"
+);
 like($stderr, qr/could not connect to the publisher/, 'no publisher');
 unlike($stderr, qr/very_secret/, 'no password in the error');
 ($ret, $stdout, $stderr) =

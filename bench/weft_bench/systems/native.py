@@ -129,7 +129,6 @@ class WeftStock(Subscription):
             raise BenchError(f"Weft has not applied all: {problem}")
         return problem if native > 0 else None
 
-
     def verify_copy(self, pair: Pair) -> None:
         """The default is two helpers."""
         copies = pair.subscriber.execute(

@@ -38,7 +38,7 @@ sub copied_by
 {
 	my ($node, $table, $offset) = @_;
 	my @by = slurp_file($node->logfile, $offset // 0) =~
-	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) processes/g;
+	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) process/g;
 	return @by ? $by[-1] : 0;
 }
 
@@ -76,11 +76,14 @@ sub nothing_left
 {
 	my ($pub, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $left = "SELECT count(*) FROM pg_stat_activity"
+	my $left =
+		"SELECT count(*) FROM pg_stat_activity"
 	  . " WHERE backend_type = 'client backend' AND query ~ '^COPY|SNAPSHOT|tid'"
 	  . " AND pid <> pg_backend_pid()";
 
-	poll($pub, "SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')");
+	poll($pub,
+		"SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')"
+	);
 	poll($pub, $left, '0');
 	my @snapshots = glob $pub->data_dir . '/pg_snapshots/*';
 	return is("@snapshots", '', "$what: nothing is left on the publisher");
