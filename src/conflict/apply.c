@@ -583,8 +583,8 @@ conflict_apply(const char *message, int length, bool final)
 		MemoryContextSwitchTo(old);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	conflict_session.version.node =
-		settings_node_of_origin(conflict_session.version.origin);
+	(void) settings_find_node(conflict_session.version.origin,
+							  &conflict_session.version.node);
 
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
 	covered = is_covered(entry, remote.type, &key_index);

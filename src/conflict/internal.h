@@ -85,7 +85,7 @@ typedef struct ConflictTables
 
 extern ConflictResolver settings_resolver(ConflictKind kind);
 extern int	settings_own_node(void);
-extern int	settings_node_of_origin(RepOriginId origin);
+extern bool settings_find_node(RepOriginId origin, int *node);
 extern Bitmapset *settings_delta_columns(Relation rel);
 extern const ConflictTables *settings_tables(void);
 
