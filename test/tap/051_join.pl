@@ -16,7 +16,7 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my $joins = $ENV{WEFT_TEST_JOINS} // 2;
+my $joins = $ENV{WEFT_TEST_JOINS} // 1;
 my ($a, $b) = map { new_member($_) } qw(a b);
 
 query($a, <<'EOS');
