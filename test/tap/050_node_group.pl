@@ -146,6 +146,10 @@ query($a, "INSERT INTO t VALUES (9004, 'from a')");
 query($b, "INSERT INTO t VALUES (9005, 'from b')");
 wait_for_group('g', $a, $b);
 same_on_all([ $a, $b ], [ @tables, 'later' ], 'after parting by force');
+$c->start;
+query($c, 'SELECT weft.leave_node_group()');
+is(leftovers($c), '', 'nothing is left on a node that was parted by force, and left');
+$c->stop;
 
 # The last ones leave, asked for by themselves.
 query($b, "SELECT weft.part_node('b')");
