@@ -13,6 +13,7 @@ int			weft_compression = COMPRESSION_OFF;
 int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
+int			weft_max_stream_writers = 2;
 int			weft_max_writers_per_subscription = 8;
 int			weft_ring_size = 16 * 1024;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
@@ -81,6 +82,14 @@ guc_define(void)
 							   "all",
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_history_types, NULL, NULL);
+
+	DefineCustomIntVariable("weft.max_stream_writers",
+							"Sets how many transactions of a subscription are applied while they are still in progress.",
+							"Further ones, and all if it is 0, are kept in a file and applied when they end.",
+							&weft_max_stream_writers,
+							2, 0, WEFT_MAX_STREAM_WRITERS,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("weft.max_writers_per_subscription",
 							"Sets the maximum number of writers that one subscription may use.",

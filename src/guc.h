@@ -8,6 +8,13 @@
 /* How many writers a subscription can have, whatever is configured. */
 #define WEFT_MAX_WRITERS 64
 
+/*
+ * And how many stream writers.  A writer's number is less than WEFT_MAX_WRITERS, a
+ * stream writer's is not.
+ */
+#define WEFT_MAX_STREAM_WRITERS 16
+#define WEFT_MAX_PROCESSES (WEFT_MAX_WRITERS + WEFT_MAX_STREAM_WRITERS)
+
 /* How a subscriber asks for what it is sent. */
 typedef enum Compression
 {
@@ -20,6 +27,7 @@ extern int	weft_compression;	/* a Compression */
 extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */
 extern char *weft_conflict_history_types;
+extern int	weft_max_stream_writers;
 extern int	weft_max_writers_per_subscription;
 extern int	weft_ring_size;		/* in kilobytes */
 extern int	weft_tombstone_retention;	/* in seconds */

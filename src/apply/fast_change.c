@@ -114,6 +114,16 @@ fast_before_commit(void)
 	snapshot_taken = false;
 }
 
+/* After a local subtransaction was rolled back, and all closed that it had open. */
+void
+fast_after_subabort(void)
+{
+	fast_forget_open();
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	snapshot_taken = false;
+}
+
 /*
  * After the local transaction was rolled back.  Returns the relation at which an
  * error was thrown here, which the server's relation map may take for open, or
@@ -286,7 +296,7 @@ find_row(FastRelation *relation)
 	bool		found = fast_find(relation);
 
 	/* If we are too early, it may be that the row is not there yet. */
-	if (!found && !writer.final)
+	if (!found && !writer.final && !writer.detect_conflicts)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg_internal("a row is missing in a speculative transaction")));

@@ -28,6 +28,7 @@ typedef struct RowVersion
 typedef struct ConflictSession
 {
 	SubscriptionShared *shared;
+	bool		(*wait_oldest) (void);	/* false: somebody needs our locks */
 	RowVersion	version;
 	TransactionId remote_xid;
 	XLogRecPtr	lsn;

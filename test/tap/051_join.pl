@@ -38,7 +38,7 @@ sub start_load
 	return start_pgbench(
 		$node,
 		{
-			"BEGIN;\n"
+				"BEGIN;\n"
 			  . "UPDATE counts SET n = n + 1 WHERE node = '$name' AND client = :client_id;\n"
 			  . "INSERT INTO events SELECT node, client, n FROM counts WHERE node = '$name' AND client = :client_id;\n"
 			  . "UPDATE ballast SET v = v || 'z' WHERE id = (SELECT n % 6000 * 3 + ascii('$name') % 3 + 1 FROM counts WHERE node = '$name' AND client = :client_id);\n"
@@ -110,7 +110,8 @@ my @stops = (
 	[ 'join_announce', $b, 'LOCK TABLE weft.node_entry', 'kill' ],
 	[
 		'join_finish', $b,
-		"SELECT FROM weft.node_entry WHERE node_name = 'c' FOR UPDATE", 'stop'
+		"SELECT FROM weft.node_entry WHERE node_name = 'c' FOR UPDATE",
+		'stop'
 	]);
 
 foreach my $stop (@stops)
@@ -140,7 +141,10 @@ foreach my $stop (@stops)
 	my $was = query($c, 'SELECT step FROM weft.join_entry');
 	if ($how eq 'kill')
 	{
-		kill 9, query($c, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft join'");
+		kill 9,
+		  query($c,
+			"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft join'"
+		  );
 	}
 	else
 	{

@@ -19,6 +19,7 @@ SELECT weft.wait_for_subscription('s', '1 s');
 SELECT subname, leader_pid, num_writers FROM weft.stat_subscription;
 SELECT count(*) FROM weft.stat_writer;
 SELECT count(*) FROM weft.stat_relation;
+SELECT count(*) FROM weft.stat_stream;
 SELECT string_agg(v::text, '') ~ 'secret' AS secret_shown FROM weft.stat_subscription v;
 RESET ROLE;
 
