@@ -20,6 +20,7 @@
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -89,16 +90,26 @@ find_entry(Oid subid)
 	return oldest;
 }
 
+/*
+ * Is this an apply worker, or one of its writers, in a state in which a lock can be
+ * had?  Nobody who holds ours waits for anything.
+ */
+static bool
+may_keep(void)
+{
+	return shared != NULL && MyProc != NULL && CritSectionCount == 0 &&
+		MyLogicalRepWorker != NULL && MyLogicalRepWorker->in_use &&
+		am_leader_apply_worker() && !LWLockHeldByMe(shared->lock);
+}
+
 static void
 keep_error(ErrorData *edata)
 {
 	if (previous_emit_log_hook)
 		previous_emit_log_hook(edata);
 
-	/* An error while locks of this kind are held would wait for itself. */
-	if (edata->elevel < ERROR || edata->message == NULL || shared == NULL ||
-		MyLogicalRepWorker == NULL || !am_leader_apply_worker() ||
-		LWLockHeldByMe(shared->lock))
+	if (edata->elevel < ERROR || edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN ||
+		edata->message == NULL || !may_keep())
 		return;
 
 	LWLockAcquire(shared->lock, LW_EXCLUSIVE);

@@ -54,8 +54,8 @@ typedef struct WriterShared
 
 	/*
 	 * For a stream writer: the index of the transaction that it is to apply,
-	 * from 1.  The leader sets it where it is zero, the writer sets it back, or
-	 * to STREAM_WRITER_LEAVES before it ends.
+	 * from 1.  The leader sets it where it is zero, the writer sets it back,
+	 * or to STREAM_WRITER_LEAVES before it ends.
 	 */
 	pg_atomic_uint32 stream;
 } WriterShared;
@@ -91,8 +91,8 @@ typedef struct StreamShared
 	pg_atomic_uint64 applied_changes;
 
 	/*
-	 * Set by the leader when the transaction has ended; before that, seq is zero.
-	 * The other fields are valid once it is not.
+	 * Set by the leader when the transaction has ended; before that, seq is
+	 * zero. The other fields are valid once it is not.
 	 */
 	pg_atomic_uint64 seq;
 	uint32		number;			/* of the spool; valid at any time */

@@ -158,11 +158,11 @@ def make_tables(member: Member) -> None:
         "CREATE TABLE notes (id int PRIMARY KEY, note text)",
         "INSERT INTO notes VALUES (1, 'nobody has changed this')",
     )
-
-
-def make_counters(member: Member) -> None:
     for table, column in COUNTERS.items():
-        member.run(f"SELECT weft.set_delta_columns('{table}', ARRAY['{column}'])")
+        member.run(
+            f"ALTER TABLE {table} ALTER {column} SET NOT NULL, REPLICA IDENTITY FULL",
+            f"SELECT weft.set_delta_columns('{table}', ARRAY['{column}']::name[])",
+        )
 
 
 def join(member: Member, target: Member) -> float:
@@ -188,14 +188,14 @@ def make_conflict(members: list[Member]) -> None:
 
 def show_history(members: list[Member]) -> None:
     table = Table(title="conflicts on notes", title_justify="left")
-    for column in ("member", "type", "resolver", "local", "remote"):
+    for column in ("member", "type", "resolution", "local", "remote"):
         table.add_column(column)
     for member in members:
         with member.connect() as connection:
             for row in connection.execute(
-                "SELECT conflict_type, conflict_resolver, local_row ->> 'note' AS local,"
+                "SELECT conflict_type, resolution, local_row ->> 'note' AS local,"
                 " remote_row ->> 'note' AS remote"
-                " FROM weft.conflict_history WHERE relation = 'notes'::regclass"
+                " FROM weft.conflict_history WHERE relation = 'public.notes'"
             ):
                 table.add_row(member.name, *(str(value) for value in row))
     console.print(table)
@@ -216,14 +216,11 @@ def demo(members: list[Member]) -> None:
         make_tables(a)
     with step(f"{b.name} joins"):
         join(b, a)
-        for member in (a, b):
-            make_counters(member)
 
     with step(f"pgbench on {a.name} and {b.name}, {SECONDS} s; {c.name} joins amid it"):
         with load([a, b], SECONDS) as counts:
             time.sleep(2)
             console.print(f"  {c.name} has joined after {join(c, a):.1f} s")
-            make_counters(c)
         transactions = sum(counts)
     with step(f"pgbench on all three, {SECONDS} s"):
         with load(members, SECONDS) as counts:

@@ -8,8 +8,13 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "api/subscription_options.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_subscription_rel.h"
 #include "commands/defrem.h"
+#include "commands/extension.h"
 #include "commands/subscriptioncmds.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"
@@ -140,6 +145,42 @@ find_options(Node *statement, char **subscription)
 	return NULL;
 }
 
+/*
+ * Tables of ours are about this server, and nothing to be copied from another one,
+ * but FOR ALL TABLES publishes them there as it does with those of all extensions.
+ */
+static void
+leave_out_own_tables(const char *subscription)
+{
+	Oid			subid = get_subscription_oid(subscription, true);
+	Oid			extension = get_extension_oid("weft", true);
+	List	   *relations;
+	ListCell   *cell;
+
+	if (!OidIsValid(subid) || !OidIsValid(extension))
+		return;
+	CommandCounterIncrement();
+	relations = GetSubscriptionRelations(subid, false);
+	foreach(cell, relations)
+	{
+		Oid			relid = ((SubscriptionRelState *) lfirst(cell))->relid;
+
+		if (getExtensionOfObject(RelationRelationId, relid) == extension)
+			RemoveSubscriptionRel(subid, relid);
+	}
+}
+
+/* Returns the subscription whose list of tables a statement may have changed, or NULL. */
+static const char *
+changed_tables(Node *statement)
+{
+	if (IsA(statement, CreateSubscriptionStmt))
+		return ((CreateSubscriptionStmt *) statement)->subname;
+	if (IsA(statement, AlterSubscriptionStmt))
+		return ((AlterSubscriptionStmt *) statement)->subname;
+	return NULL;
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -164,6 +205,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	if (given.num_writers_given || given.detect_conflicts_given)
 		store(subscription, &given);
+	if (changed_tables(pstmt->utilityStmt))
+		leave_out_own_tables(changed_tables(pstmt->utilityStmt));
 }
 
 /* Takes part in utility statements; called once, while the postmaster loads us. */

@@ -331,12 +331,12 @@ change_apply(char *message, int length)
 				return;
 			fast_store_all();
 			check_text(message, length);
-			check_ready(message, length);
 			if (writer.detect_conflicts && detect(message, length))
 			{
 				count_row(message, length);
 				return;
 			}
+			check_ready(message, length);
 			is_row = true;
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:

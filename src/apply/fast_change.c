@@ -296,7 +296,7 @@ find_row(FastRelation *relation)
 	bool		found = fast_find(relation);
 
 	/* If we are too early, it may be that the row is not there yet. */
-	if (!found && !writer.final)
+	if (!found && !writer.final && !writer.detect_conflicts)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg_internal("a row is missing in a speculative transaction")));

@@ -233,7 +233,7 @@ writer_main(Datum main_arg)
 	change_init();
 	transaction_init();
 	if (writer.detect_conflicts)
-		conflict_init(writer.subscription);
+		conflict_init(writer.subscription, transaction_wait_oldest);
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 

@@ -45,8 +45,8 @@ typedef struct Writer
 	XLogRecPtr	final_lsn;		/* on the publisher */
 
 	/*
-	 * In a stream writer: what it applies before its turn, or NULL.  "first" is
-	 * higher than any seq then.
+	 * In a stream writer: what it applies before its turn, or NULL.  "first"
+	 * is higher than any seq then.
 	 */
 	StreamShared *stream;
 

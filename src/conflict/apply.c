@@ -34,10 +34,11 @@
  * adds after we have looked for it gives a unique violation at our store; the same.
  *
  * Speculation.  Only the oldest transaction, with all earlier ones committed,
- * decides anything.  To any other one a conflict is a sign that it came too early:
- * it fails, is rolled back and applied again when it is the oldest.  What is no
- * conflict then, none of the earlier ones could make one: they have other keys, or it
- * has waited for them, or for their values in unique indexes.
+ * decides anything.  Any other one that meets a conflict waits until it is, and then
+ * looks again at what it has not locked.  If somebody needs its locks meanwhile, it
+ * fails, is rolled back and applied again in its turn.  What was no conflict before,
+ * none of the earlier ones could make one: they have other keys, or it has waited for
+ * them, or for their values in unique indexes.
  *
  * What this cannot decide about is left to the server's own code: tables without a
  * key, partitioned tables that are published as a whole, tables that are being
@@ -84,18 +85,32 @@ report(Target *target, ConflictKind kind, TupleTableSlot *key)
 }
 
 /*
+ * There is a conflict: waits until all earlier transactions are committed.  Returns
+ * whether that took a while, so that what is not locked must be looked at again.
+ * Fails if somebody needs our locks meanwhile.
+ */
+static bool
+wait_turn(void)
+{
+	if (conflict_session.final)
+		return false;
+	if (!conflict_session.wait_oldest())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("conflict in a speculative transaction")));
+	conflict_session.final = true;
+	return true;
+}
+
+/*
  * Decides a conflict with something local that has a version: is the remote change
- * to be applied?  Fails if it is too early to say.
+ * to be applied?
  */
 static bool
 decide(Target *target, ConflictKind kind, TupleTableSlot *key, const RowVersion *local,
 	   ConflictResolver *resolver)
 {
-	if (!conflict_session.final)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("conflict in a speculative transaction")));
-
+	Assert(conflict_session.final);
 	conflict_session.met[kind]++;
 	*resolver = settings_resolver(kind);
 	switch (*resolver)
@@ -205,10 +220,13 @@ newer_than_delete(Target *target, TupleTableSlot *row)
 	ConflictResolver resolver;
 	bool		applied;
 
-	if (!tombstone_find(target, row, &deleted.version) ||
-		!version_differs(&deleted.version) ||
-		version_wins(&conflict_session.version, &deleted.version))
-		return true;
+	do
+	{
+		if (!tombstone_find(target, row, &deleted.version) ||
+			!version_differs(&deleted.version) ||
+			version_wins(&conflict_session.version, &deleted.version))
+			return true;
+	} while (wait_turn());
 	applied = decide(target, KIND_UPDATE_MISSING, row, &deleted.version, &resolver);
 	history_record(target, KIND_UPDATE_MISSING, resolver, applied, row, &deleted, row);
 	return applied;
@@ -237,7 +255,7 @@ static void
 put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missing,
 		ConflictKind kind)
 {
-	TupleTableSlot *local = own ? own : find_row(target, row);
+	TupleTableSlot *local;
 	LocalRow	same_key = {0};
 	List	   *conflicts;
 	ListCell   *cell;
@@ -245,16 +263,20 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missi
 	ConflictResolver resolver;
 	bool		applied = true;
 
-	if (local == NULL && !was_missing && !newer_than_delete(target, row))
-		return;
-	conflicts = unique_conflicts(target, row, local);
-	if (own == NULL && local != NULL)
+	do
 	{
-		same_key.slot = local;
-		same_key.index = target->key_index;
-		same_key.version = version_of_row(target, local);
-		conflicts = lcons(&same_key, conflicts);
-	}
+		local = own ? own : find_row(target, row);
+		if (local == NULL && !was_missing && !newer_than_delete(target, row))
+			return;
+		conflicts = unique_conflicts(target, row, local);
+		same_key.slot = own ? NULL : local;
+		if (same_key.slot)
+		{
+			same_key.index = target->key_index;
+			same_key.version = version_of_row(target, local);
+			conflicts = lcons(&same_key, conflicts);
+		}
+	} while (conflicts != NIL && wait_turn());
 
 	if (conflicts != NIL)
 	{
@@ -343,6 +365,7 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 	(void) tuple_make(target, row, local, remote);
 	if (version_differs(&found.version))
 	{
+		(void) wait_turn();
 		applied = decide(target, KIND_UPDATE_ORIGIN_DIFFERS, local, &found.version, &resolver);
 		history_record(target, KIND_UPDATE_ORIGIN_DIFFERS, resolver, applied, local, &found, row);
 		if (applied && tuple_lacks_values(remote))
@@ -373,7 +396,10 @@ apply_update(Target *target, const Remote *remote)
 
 	tuple_read(target, search,
 			   unconstify(LogicalRepTupleData *, remote->has_old ? &remote->old : &remote->new));
-	local = find_row(target, search);
+	do
+	{
+		local = find_row(target, search);
+	} while (local == NULL && wait_turn());
 	if (local)
 		update_found(target, local, remote);
 	else
@@ -389,7 +415,10 @@ apply_delete(Target *target, const Remote *remote)
 	bool		applied = true;
 
 	tuple_read(target, search, unconstify(LogicalRepTupleData *, &remote->old));
-	found.slot = find_row(target, search);
+	do
+	{
+		found.slot = find_row(target, search);
+	} while (found.slot == NULL && wait_turn());
 	if (found.slot == NULL)
 	{
 		bool		known = tombstone_find(target, search, &found.version);
@@ -405,6 +434,7 @@ apply_delete(Target *target, const Remote *remote)
 	found.version = version_of_row(target, found.slot);
 	if (version_differs(&found.version))
 	{
+		(void) wait_turn();
 		applied = decide(target, KIND_DELETE_ORIGIN_DIFFERS, search, &found.version, &resolver);
 		history_record(target, KIND_DELETE_ORIGIN_DIFFERS, resolver, applied, search, &found,
 					   NULL);
@@ -583,8 +613,8 @@ conflict_apply(const char *message, int length, bool final)
 		MemoryContextSwitchTo(old);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	conflict_session.version.node =
-		settings_node_of_origin(conflict_session.version.origin);
+	(void) settings_find_node(conflict_session.version.origin,
+							  &conflict_session.version.node);
 
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
 	covered = is_covered(entry, remote.type, &key_index);

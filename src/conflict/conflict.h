@@ -46,7 +46,7 @@ extern const char *conflict_resolver_name(ConflictResolver resolver);
 extern bool conflict_resolver_parse(const char *name, ConflictResolver *resolver);
 
 /* session.c: what a writer calls */
-extern void conflict_init(SubscriptionShared *shared);
+extern void conflict_init(SubscriptionShared *shared, bool (*wait_oldest) (void));
 extern void conflict_attempt(void);
 extern void conflict_begin(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn);
 extern void conflict_committed(void);

@@ -28,6 +28,7 @@ typedef struct RowVersion
 typedef struct ConflictSession
 {
 	SubscriptionShared *shared;
+	bool		(*wait_oldest) (void);	/* false: somebody needs our locks */
 	RowVersion	version;
 	TransactionId remote_xid;
 	XLogRecPtr	lsn;
@@ -85,7 +86,7 @@ typedef struct ConflictTables
 
 extern ConflictResolver settings_resolver(ConflictKind kind);
 extern int	settings_own_node(void);
-extern int	settings_node_of_origin(RepOriginId origin);
+extern bool settings_find_node(RepOriginId origin, int *node);
 extern Bitmapset *settings_delta_columns(Relation rel);
 extern const ConflictTables *settings_tables(void);
 

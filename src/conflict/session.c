@@ -23,11 +23,15 @@
 
 ConflictSession conflict_session;
 
-/* Called once in a writer. */
+/*
+ * Called once in a writer; "wait_oldest" waits until all earlier transactions are
+ * committed, or returns false if somebody needs our locks.
+ */
 void
-conflict_init(SubscriptionShared *shared)
+conflict_init(SubscriptionShared *shared, bool (*wait_oldest) (void))
 {
 	conflict_session.shared = shared;
+	conflict_session.wait_oldest = wait_oldest;
 }
 
 /* An attempt to apply a transaction begins. */

@@ -3,8 +3,8 @@
  *	  What tables of schema weft say about conflicts, as a writer knows it.
  *
  * Resolvers, node ids and delta columns are read when they are needed first, and
- * again after one of their tables has changed: a trigger on each of them
- * invalidates its relation cache entry (api/conflicts.c), which every process
+ * again after one of their tables, or a subscription, has changed: a trigger on each
+ * of them invalidates its relation cache entry (api/conflicts.c), which every process
  * hears of at its next change.
  *
  * A resolver of the subscription goes before that of the node, which has the
@@ -18,9 +18,11 @@
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "conflict/internal.h"
+#include "miscadmin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
@@ -28,12 +30,15 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
-typedef struct NodeOfOrigin
+/* A subscription of this database. */
+typedef struct Source
 {
 	RepOriginId origin;
+	NameData	subname;
 	int			node;
-} NodeOfOrigin;
+} Source;
 
 typedef struct DeltaColumn
 {
@@ -49,7 +54,7 @@ static Oid	node_table;
 static Oid	delta_table;
 static ConflictResolver resolvers[NUM_CONFLICT_KINDS];
 static int	own_node;
-static List *nodes;				/* of NodeOfOrigin */
+static List *sources;			/* of Source */
 static List *deltas;			/* of DeltaColumn */
 
 static void
@@ -61,11 +66,18 @@ relation_changed(Datum arg, Oid relid)
 }
 
 static void
+subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	valid = false;
+}
+
+static void
 init(void)
 {
 	context = AllocSetContextCreate(TopMemoryContext, "weft conflict settings",
 									ALLOCSET_SMALL_SIZES);
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
 }
 
 /*
@@ -151,23 +163,44 @@ read_node(Datum *values)
 {
 	const char *subname = NameStr(*DatumGetName(values[0]));
 	int			id = DatumGetInt32(values[1]);
-	Oid			subid;
-	char		origin_name[NAMEDATALEN];
-	NodeOfOrigin *node;
+	ListCell   *cell;
 
 	if (subname[0] == '\0')
-	{
 		own_node = id;
-		return;
+	foreach(cell, sources)
+	{
+		Source	   *source = lfirst(cell);
+
+		if (strcmp(NameStr(source->subname), subname) == 0)
+			source->node = id;
 	}
-	subid = get_subscription_oid(subname, true);
-	if (!OidIsValid(subid))
-		return;
-	ReplicationOriginNameForLogicalRep(subid, InvalidOid, origin_name, sizeof(origin_name));
-	node = palloc(sizeof(NodeOfOrigin));
-	node->node = id;
-	node->origin = replorigin_by_name(origin_name, true);
-	nodes = lappend(nodes, node);
+}
+
+/* Finds all subscriptions of this database. */
+static void
+find_sources(void)
+{
+	Relation	rel = table_open(SubscriptionRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_subscription form = (Form_pg_subscription) GETSTRUCT(tuple);
+		char		origin_name[NAMEDATALEN];
+		Source	   *source;
+
+		if (form->subdbid != MyDatabaseId)
+			continue;
+		ReplicationOriginNameForLogicalRep(form->oid, InvalidOid, origin_name,
+										   sizeof(origin_name));
+		source = palloc0(sizeof(Source));
+		source->subname = form->subname;
+		source->origin = replorigin_by_name(origin_name, true);
+		sources = lappend(sources, source);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
 }
 
 static void
@@ -192,7 +225,7 @@ read_settings(void)
 		init();
 	MemoryContextReset(context);
 	old = MemoryContextSwitchTo(context);
-	nodes = deltas = NIL;
+	sources = deltas = NIL;
 	own_node = 0;
 	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
 		resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
@@ -202,6 +235,7 @@ read_settings(void)
 	valid = true;
 	find_relations();
 	scan(resolver_table, read_resolver);
+	find_sources();
 	scan(node_table, read_node);
 	scan(delta_table, read_delta);
 	MemoryContextSwitchTo(old);
@@ -222,23 +256,32 @@ settings_own_node(void)
 	return own_node;
 }
 
-/* Returns the id of the node that a replication origin stands for, or 0. */
-int
-settings_node_of_origin(RepOriginId origin)
+/*
+ * Finds the id of the node that a replication origin stands for, 0 if it has none.
+ * Returns false if it stands for no node at all.
+ */
+bool
+settings_find_node(RepOriginId origin, int *node)
 {
 	ListCell   *cell;
 
 	read_settings();
 	if (origin == InvalidRepOriginId)
-		return own_node;
-	foreach(cell, nodes)
 	{
-		NodeOfOrigin *node = lfirst(cell);
-
-		if (node->origin == origin)
-			return node->node;
+		*node = own_node;
+		return true;
 	}
-	return 0;
+	foreach(cell, sources)
+	{
+		Source	   *source = lfirst(cell);
+
+		if (source->origin == origin)
+		{
+			*node = source->node;
+			return true;
+		}
+	}
+	return false;
 }
 
 const ConflictTables *

@@ -72,12 +72,7 @@ read_version(Relation rel, HeapTuple tuple)
 	Datum		time = heap_getattr(tuple, TIME_COLUMN, RelationGetDescr(rel), &isnull);
 
 	if (isnull)
-	{
-		result = version_of_xid(HeapTupleHeaderGetRawXmin(tuple->t_data));
-		if (result.known && !result.own)
-			result.node = settings_node_of_origin(result.origin);
-		return result;
-	}
+		return version_of_xid(HeapTupleHeaderGetRawXmin(tuple->t_data));
 	result.known = true;
 	result.time = DatumGetTimestampTz(time);
 	result.node = DatumGetInt32(heap_getattr(tuple, NODE_COLUMN, RelationGetDescr(rel),

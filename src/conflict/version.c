@@ -17,8 +17,9 @@
  * remains is that a node's own clock must not be set back.
  *
  * A row whose commit time is not known any more, because the server has forgotten
- * it or did not track it, is older than everything.  So is one that was copied when
- * the node joined its group (group/recent.c).
+ * it or did not track it, is older than everything.  So is a row that was written
+ * under an origin that is no subscription's: it was copied, at a time that has nothing
+ * to do with when it was made.
  */
 #include "postgres.h"
 
@@ -48,12 +49,9 @@ version_of_xid(TransactionId xid)
 		result = conflict_session.version;
 		result.own = true;
 	}
-	else if (TransactionIdIsNormal(xid))
-		result.known = TransactionIdGetCommitTsData(xid, &result.time, &result.origin);
-
-	/* Copied when this node joined its group, which is no time of a change. */
-	if (result.known && !result.own && result.origin == DoNotReplicateId)
-		result.known = false;
+	else if (TransactionIdIsNormal(xid) &&
+			 TransactionIdGetCommitTsData(xid, &result.time, &result.origin))
+		result.known = settings_find_node(result.origin, &result.node);
 	return result;
 }
 
@@ -76,10 +74,6 @@ version_of_row(Target *target, TupleTableSlot *row)
 	/* A counter was merged into it, which does not make it newer. */
 	if (!bms_is_empty(target->deltas))
 		(void) merged_row_find(target, row, xmin, &result);
-	if (result.known && !result.own && result.origin != InvalidRepOriginId)
-		result.node = settings_node_of_origin(result.origin);
-	else if (result.known && !result.own && result.node == 0)
-		result.node = settings_own_node();
 	return result;
 }
 

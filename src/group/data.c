@@ -223,43 +223,68 @@ copy_sequence(const char *sequence)
 					   quote_literal_cstr(sequence), values[0], quote_literal_cstr(values[1])));
 }
 
-/*
- * Copies all tables and sequences of the group from another member, as they are in
- * a snapshot there, in the transaction that is in progress.
- */
+/* Connects to the other member, to see it as it is in a snapshot there. */
 void
-data_copy(const char *dsn, const char *node, const char *snapshot)
+data_open(const char *dsn, const char *node, const char *snapshot)
 {
-	MemoryContext per_table = AllocSetContextCreate(CurrentMemoryContext, "weft group copy",
-													ALLOCSET_DEFAULT_SIZES);
-	List	   *tables = local_rows(TABLES_QUERY, 1);
-	List	   *sequences = local_rows(SEQUENCES_QUERY, 1);
-
 	source = remote_connect(dsn, node, false);
 	remote_run(source, psprintf("SET client_encoding = %s",
 								quote_literal_cstr(GetDatabaseEncodingName())));
 	for (int i = 0; i < lengthof(settings); i++)
-	{
 		remote_run(source, settings[i]);
-		local_run(settings[i]);
-	}
 	remote_run(source, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
 	remote_run(source, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
+}
+
+static void
+for_all_tables(void (*function) (Oid relid))
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "weft group copy",
+												  ALLOCSET_DEFAULT_SIZES);
+	List	   *tables = local_rows(TABLES_QUERY, 1);
 
 	foreach_ptr(LocalValue, row, tables)
 	{
-		MemoryContext old = MemoryContextSwitchTo(per_table);
+		MemoryContext old = MemoryContextSwitchTo(context);
 
-		copy_table(atooid(row[0]));
-		copy_recent(atooid(row[0]));
+		(*function) (atooid(row[0]));
 		MemoryContextSwitchTo(old);
-		MemoryContextReset(per_table);
+		MemoryContextReset(context);
 	}
+	MemoryContextDelete(context);
+}
+
+/*
+ * Copies all tables and sequences of the group from there, in the transaction that
+ * is in progress.
+ */
+void
+data_copy(void)
+{
+	List	   *sequences = local_rows(SEQUENCES_QUERY, 1);
+
+	for_all_tables(copy_table);
 	foreach_ptr(LocalValue, row, sequences)
 		copy_sequence(row[0]);
-	copy_conflict_state();
+}
 
+/*
+ * Copies what recent.c needs; called when tables have their keys.  What is equal
+ * there and here must be equal as text, too.
+ */
+void
+data_copy_recent(void)
+{
+	for (int i = 0; i < lengthof(settings); i++)
+		local_run(settings[i]);
+	for_all_tables(copy_recent);
+	copy_conflict_state();
+}
+
+void
+data_close(void)
+{
 	remote_run(source, "COMMIT");
 	remote_close(source);
-	MemoryContextDelete(per_table);
+	source = NULL;
 }

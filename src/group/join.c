@@ -137,9 +137,12 @@ copy(void)
 		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"), node);
 	else
 		local_run("SELECT weft.join_truncate()");
-	data_copy(dsn, node, snapshot.name);
+	data_open(dsn, node, snapshot.name);
+	data_copy();
 	if (row[2][0] == 't')
 		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"), node);
+	data_copy_recent();
+	data_close();
 	local_run("RESET ALL");
 	local_run("UPDATE weft.join_entry SET step = 'copied', copied = true");
 	remote_close(snapshot.slot);

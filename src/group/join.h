@@ -25,7 +25,10 @@ extern char *schema_dump(const char *dsn, const char *node, const char *snapshot
 extern void schema_run(const char *script, const char *node);
 
 /* data.c */
-extern void data_copy(const char *dsn, const char *node, const char *snapshot);
+extern void data_open(const char *dsn, const char *node, const char *snapshot);
+extern void data_copy(void);
+extern void data_copy_recent(void);
+extern void data_close(void);
 
 /* recent.c */
 extern void recent_stamp(void);

@@ -233,12 +233,12 @@ schema_run(const char *script, const char *node)
 	foreach_node(RawStmt, statement, statements)
 	{
 		int			len = statement->stmt_len ? statement->stmt_len :
-			(int) strlen(text + statement->stmt_location);
+			(int) strlen(text +statement->stmt_location);
 
 		CHECK_FOR_INTERRUPTS();
 		if (is_comment_on_public(statement->stmt))
 			continue;
-		local_run(pnstrdup(text + statement->stmt_location, len));
+		local_run(pnstrdup(text +statement->stmt_location, len));
 	}
 	pfree(text);
 }

@@ -210,6 +210,7 @@ reserve(Relation sequence, int64 ms)
 	int			context;
 	int64		reserved;
 	Datum		value;
+
 	LOCAL_FCINFO(call, 1);
 	FmgrInfo	flinfo;
 
@@ -251,7 +252,7 @@ known_sequence(Oid relid)
 
 	if (known_sequences == NULL)
 	{
-		HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(KnownSequence)};
+		HASHCTL		control = {.keysize = sizeof(Oid),.entrysize = sizeof(KnownSequence)};
 
 		known_sequences = hash_create("weft snowflake sequences", 16, &control,
 									  HASH_ELEM | HASH_BLOBS);

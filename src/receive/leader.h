@@ -56,7 +56,8 @@ typedef struct Leader
 	BroadcastLog broadcast;
 	uint64		collected;		/* all up to this seq is in our accounts */
 
-	int			begun_since_pause;	/* transactions, and changes of streamed ones */
+	int			begun_since_pause;	/* transactions, and changes of streamed
+									 * ones */
 	RingProgress progress;		/* as seen at pauses */
 
 	/* No transaction may be begun before this seq is committed. */

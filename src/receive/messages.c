@@ -22,6 +22,19 @@
 #define TURN_INTERVAL 10000		/* ms */
 
 /*
+ * Is the transaction that ends there for the server's apply loop, which skips it
+ * if it is the one that ALTER SUBSCRIPTION ... SKIP names?  One that is not would be
+ * applied by it, without conflicts being detected.
+ */
+static bool
+to_be_skipped(XLogRecPtr final_lsn)
+{
+	if (XLogRecPtrIsInvalid(MySubscription->skiplsn))
+		return false;
+	return !leader.detect_conflicts || MySubscription->skiplsn == final_lsn;
+}
+
+/*
  * Gives the server's apply loop its turn if it is time for that; returns true if
  * so, and the message is looked at again afterwards.
  */
@@ -46,19 +59,6 @@ message_settled(XLogRecPtr end_lsn)
 	MyLogicalRepWorker->last_lsn = leader.received_lsn;
 	MyLogicalRepWorker->last_send_time = leader.sent_time;
 	MyLogicalRepWorker->last_recv_time = leader.received_time;
-}
-
-/*
- * Is the transaction that ends there for the server's apply loop, which skips it
- * if it is the one that ALTER SUBSCRIPTION ... SKIP names?  One that is not would be
- * applied by it, without conflicts being detected.
- */
-static bool
-to_be_skipped(XLogRecPtr final_lsn)
-{
-	if (XLogRecPtrIsInvalid(MySubscription->skiplsn))
-		return false;
-	return !leader.detect_conflicts || MySubscription->skiplsn == final_lsn;
 }
 
 /*

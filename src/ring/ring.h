@@ -70,8 +70,8 @@ typedef struct RingTransaction
 	bool		alone;			/* shares no commit with others; valid once
 								 * complete */
 	pg_atomic_uint32 data_awaited;	/* writer sleeps until "end" moves */
-	int			stream;			/* index of a streamed transaction, from 1; its
-								 * changes are in the spool.  Else zero. */
+	int			stream;			/* index of a streamed transaction, from 1;
+								 * its changes are in the spool.  Else zero. */
 	int			writer;			/* who applies it, valid once taken */
 
 	XLogRecPtr	end_lsn;		/* on the publisher */

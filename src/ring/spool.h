@@ -16,8 +16,8 @@ typedef enum SpoolRecordKind
 {
 	SPOOL_CHANGE,				/* a message, without its transaction ID */
 	SPOOL_RELATION,				/* a RELATION message, the same */
-	SPOOL_AFTER,				/* a uint64: what follows needs this seq, and so
-								 * all before it, committed */
+	SPOOL_AFTER,				/* a uint64: what follows needs this seq, and
+								 * so all before it, committed */
 	SPOOL_ABORT,				/* what subtransaction "xid" did is void */
 } SpoolRecordKind;
 

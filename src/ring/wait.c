@@ -60,8 +60,8 @@ static const char *const wait_event_names[] = {
 	[RING_WAIT_WRITER_DEPENDENCY] = "WeftWriterDependency",
 	[RING_WAIT_WRITER_COMMIT_ORDER] = "WeftWriterCommitOrder",
 	[RING_WAIT_WRITER_RETRY] = "WeftWriterRetry",
-	[RING_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[RING_WAIT_WRITER_CLOCK] = "WeftWriterClock",
+	[RING_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[RING_WAIT_SUBSCRIPTION] = "WeftSubscription",
 };
 

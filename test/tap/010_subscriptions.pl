@@ -337,8 +337,17 @@ EOS
 		query_all([ $pub, $sub ], 'TRUNCATE t, own');
 		subscribe($pub, $sub, 'sub', 'pub',
 			'copy_data = false, origin = none');
+
+		# FOR ALL TABLES has those of the extension, too, which must be there then
+		query($pub, 'CREATE EXTENSION weft') if weft();
 		subscribe($sub, $pub, 'back', 'pub',
 			'copy_data = false, origin = none');
+		is( query(
+				$pub,
+				"SELECT count(*) FROM pg_subscription_rel JOIN pg_class c ON c.oid = srrelid WHERE relnamespace::regnamespace::text = 'weft'"
+			),
+			'0',
+			'tables of Weft are not for subscriptions');
 		my $there = start_pgbench(
 			$pub,
 			{
@@ -361,6 +370,7 @@ EOS
 		$sub->wait_for_catchup('back');
 		same_tables($pub, $sub, ['t'], 'both ways with origin = none');
 		query($pub, 'DROP SUBSCRIPTION back');
+		query($pub, 'DROP EXTENSION weft') if weft();
 		query($sub, 'DROP SUBSCRIPTION sub; DROP PUBLICATION pub, own');
 		query($pub, 'DROP PUBLICATION pub');
 		query_all(

@@ -11,8 +11,8 @@ use Test::More;
 use WeftTest;
 
 my @tables = qw(large other fired);
-my $pub = new_publisher('publisher',
-	conf => 'logical_decoding_work_mem = 64kB');
+my $pub =
+  new_publisher('publisher', conf => 'logical_decoding_work_mem = 64kB');
 my $sub = new_subscriber('subscriber', conf => "restart_after_crash = on\n");
 
 query_all([ $pub, $sub ], <<EOS);
@@ -65,7 +65,8 @@ sub nothing_left
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	poll($sub, streams('true'), 0);
-	poll($sub,
+	poll(
+		$sub,
 		"SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.backend_type = 'weft stream writer' AND l.locktype = 'relation'",
 		0);
 	my @files = glob($sub->data_dir . '/base/pgsql_tmp/*.fileset/*');
@@ -212,7 +213,8 @@ EOS
 	query($pub, 'DELETE FROM large WHERE id = 1');
 	commit_and_compare('a trigger', $session);
 	is( query($sub, 'SELECT id, large_rows FROM seen ORDER BY id'),
-		query($pub,
+		query(
+			$pub,
 			"SELECT 1, count(*) - 5000 FROM large WHERE id > 0 UNION ALL SELECT 2, count(*) FROM large WHERE id > 0 ORDER BY 1"
 		),
 		'it fires once, in its turn');
@@ -247,7 +249,8 @@ EOS
 	poll($sub,
 		"SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock')"
 	);
-	query($pub, 'UPDATE large SET v = 5 WHERE id = (SELECT max(id) FROM large)');
+	query($pub,
+		'UPDATE large SET v = 5 WHERE id = (SELECT max(id) FROM large)');
 	wait_for_apply($pub, $sub, 'sub');
 	$local->quit;
 	is( query(
@@ -274,8 +277,7 @@ EOS
 		'SELECT pid FROM weft.stat_writer JOIN weft.stat_stream USING (subid, writer)'
 	);
 	query($sub, "SELECT pg_terminate_backend($pid)");
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	poll($sub, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	poll($sub, streams($all_applied), 1);
 	insert_rows($session, 1000);
 	commit_and_compare('its writer is terminated', $session);
@@ -301,7 +303,8 @@ EOS
 	insert_rows($session, 5000);
 	poll($sub, streams($all_applied), 1);
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
+	poll(
+		$sub,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')",
 		0);
 	nothing_left('disabled');

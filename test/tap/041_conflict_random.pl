@@ -4,7 +4,8 @@
 # one who wrote it here would expect is explained by the history.
 #
 # WEFT_SEEDS sets the number of seeds (default 4), WEFT_FIRST_SEED the first
-# (default 1), WEFT_SECONDS the length of each load (default 2).
+# (default 1), WEFT_SECONDS the length of each load (default 2).  With the path of
+# libfaketime in WEFT_FAKETIME the nodes' clocks are seconds apart.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +25,7 @@ my $seeds = $ENV{WEFT_SEEDS} // 4;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $seconds = $ENV{WEFT_SECONDS} // 2;
 
-my @nodes = new_members(3);
+my @nodes = new_members(3, ahead => [ 0, 3, -2 ]);
 my @tables = qw(plain wide moving);
 
 # "journal" is for what was written where, and not published.

@@ -31,8 +31,11 @@ INSERT INTO parts SELECT i, i FROM generate_series(50, 150) i;
 SELECT nextval('other.s');
 EOS
 create_group($a, 'g');
-is(query($a, 'SELECT node_name, node_id, state, node_group_name FROM weft.node'),
-	'a|1|active|g', 'a group of one');
+is( query(
+		$a,
+		'SELECT node_name, node_id, state, node_group_name FROM weft.node'),
+	'a|1|active|g',
+	'a group of one');
 
 join_group($b, $a, 'g');
 my @tables = qw(t other.u child parts);
@@ -85,13 +88,12 @@ foreach my $node ($a, $b, $c)
 	is(query($node, 'SELECT num_writers FROM weft.node_group'),
 		3, 'writers on ' . $node->name);
 }
-foreach (
-	[ "'g', -1", qr/invalid number of writers: -1/ ],
+foreach ([ "'g', -1", qr/invalid number of writers: -1/ ],
 	[ "'h', 2", qr/this database is not a member of node group "h"/ ])
 {
 	my ($arguments, $message) = @$_;
-	my ($ret, $out, $err) = $a->psql('postgres',
-		"SELECT weft.alter_node_group_config($arguments)");
+	my ($ret, $out, $err) =
+	  $a->psql('postgres', "SELECT weft.alter_node_group_config($arguments)");
 	like($err, $message, "alter_node_group_config($arguments)");
 }
 
@@ -105,8 +107,12 @@ same_on_all([ $a, $b, $c ], ['later'], 'a table that was made later');
 is(query($a, 'SELECT count(*) FROM later'), 3, 'all of its rows');
 
 # The tables of the extension are nobody else's business.
-is(query($a, "SELECT count(*) FROM pg_publication_tables WHERE schemaname = 'weft'"),
-	0, 'tables of the extension are not replicated');
+is( query(
+		$a,
+		"SELECT count(*) FROM pg_publication_tables WHERE schemaname = 'weft'"
+	),
+	0,
+	'tables of the extension are not replicated');
 
 # A node parts, asked on another one; then the others go on.
 query($b, "INSERT INTO t VALUES (9001, 'from b')");
@@ -123,14 +129,18 @@ wait_for_group('g', $a, $c);
 same_on_all([ $a, $c ], [ @tables, 'later' ], 'after parting');
 
 # It comes again, with what it has: not before it is empty.
-my ($ret, $out, $err) = $b->psql('postgres',
-	sprintf "SELECT weft.join_node_group(\$\$%s\$\$)",
+my ($ret, $out, $err) =
+  $b->psql('postgres', sprintf "SELECT weft.join_node_group(\$\$%s\$\$)",
 	dsn($a));
-like($err, qr/table \S+ on node "b" is not empty/, 'a node with rows cannot join')
-  or diag $err;
+like(
+	$err,
+	qr/table \S+ on node "b" is not empty/,
+	'a node with rows cannot join') or diag $err;
 query($b, 'TRUNCATE t, child, other.u, parts, later');
 join_group($b, $c, 'g');
-same_on_all([ $a, $b, $c ], [ @tables, 'later' ],
+same_on_all(
+	[ $a, $b, $c ],
+	[ @tables, 'later' ],
 	'joined again, with tables that existed');
 is(query($b, 'SELECT node_id FROM weft.node WHERE is_local'),
 	4, 'with a number that was never used');
@@ -138,7 +148,8 @@ is(query($b, 'SELECT node_id FROM weft.node WHERE is_local'),
 # A node that is gone for good.
 $c->stop('immediate');
 ($ret, $out, $err) = $a->psql('postgres', "SELECT weft.part_node('c')");
-like($err, qr/could not connect to node "c"/, 'a node that cannot be reached');
+like($err, qr/could not connect to node "c"/,
+	'a node that cannot be reached');
 query($a, "SELECT weft.part_node('c', force := true)");
 unlike(leftovers($_), qr/_c\b|_c_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $b);
@@ -146,6 +157,11 @@ query($a, "INSERT INTO t VALUES (9004, 'from a')");
 query($b, "INSERT INTO t VALUES (9005, 'from b')");
 wait_for_group('g', $a, $b);
 same_on_all([ $a, $b ], [ @tables, 'later' ], 'after parting by force');
+$c->start;
+query($c, 'SELECT weft.leave_node_group()');
+is(leftovers($c), '',
+	'nothing is left on a node that was parted by force, and left');
+$c->stop;
 
 # The last ones leave, asked for by themselves.
 query($b, "SELECT weft.part_node('b')");

@@ -23,6 +23,7 @@ CREATE ROLE taker LOGIN;
 CREATE ROLE nobody LOGIN;
 GRANT USAGE ON SEQUENCE s TO taker;
 EOS
+
 sub fails
 {
 	my ($sql, $message, $what) = @_;
@@ -37,8 +38,7 @@ fails(
 create_group($node, 'g');
 
 # The parts.
-my ($sign, $ms, $id, $count) = split /\|/,
-  query($node, <<'EOS');
+my ($sign, $ms, $id, $count) = split /\|/, query($node, <<'EOS');
 SELECT v >> 63, (v >> 22) - (extract(epoch FROM clock_timestamp() - timestamptz '2024-01-01 00:00:00+00') * 1000)::bigint,
 	(v >> 12) & 1023, v & 4095
 FROM weft.snowflake_nextval('s') v
@@ -50,13 +50,16 @@ is($id, 1, 'so is the node');
 # Errors.
 fails(
 	"SELECT weft.snowflake_nextval('t')",
-	qr/"t" is not a sequence/, 'not a sequence');
+	qr/"t" is not a sequence/,
+	'not a sequence');
 fails(
 	"SELECT weft.snowflake_nextval('small')",
-	qr/out of bounds for sequence "small"/, 'too small a sequence');
+	qr/out of bounds for sequence "small"/,
+	'too small a sequence');
 fails(
 	"SET ROLE nobody; SELECT weft.snowflake_nextval('s')",
-	qr/permission denied for sequence s/, 'no privileges');
+	qr/permission denied for sequence s/,
+	'no privileges');
 like(query($node, "SET ROLE taker; SELECT weft.snowflake_nextval('s')"),
 	qr/^\d+$/m, 'USAGE is enough');
 
@@ -95,7 +98,9 @@ $node->stop('immediate');
 $node->start;
 my $again = query($node, "SELECT weft.snowflake_nextval('s')");
 cmp_ok($again, '>', $after, 'after a crash, too');
-is(errors_logged($node) =~ s/^.*(not a member|not a sequence|out of bounds|permission denied).*\n?//mgr,
-	'', 'no other errors');
+is( errors_logged($node) =~
+	  s/^.*(not a member|not a sequence|out of bounds|permission denied).*\n?//mgr,
+	'',
+	'no other errors');
 $node->stop;
 done_testing();

@@ -31,7 +31,8 @@ sub fails
 sub join_sql
 {
 	my ($dsn, @group) = @_;
-	return "SELECT weft.join_node_group(\$\$$dsn\$\$"
+	return
+	  "SELECT weft.join_node_group(\$\$$dsn\$\$"
 	  . (@group ? ", '$group[0]'" : '') . ')';
 }
 
@@ -48,34 +49,66 @@ my $dsn_b = dsn($b);
 
 # --- nodes ---
 
-fails($a, "SELECT weft.create_node('A-1', '$dsn_a')", qr/invalid name for a node: "A-1"/);
-fails($a, "SELECT weft.create_node('" . 'n' x 41 . "', '$dsn_a')", qr/invalid name for a node/);
-fails($a, "SELECT weft.create_node('a', 'host=/nowhere port=1 password=$secret')",
+fails(
+	$a,
+	"SELECT weft.create_node('A-1', '$dsn_a')",
+	qr/invalid name for a node: "A-1"/);
+fails(
+	$a,
+	"SELECT weft.create_node('" . 'n' x 41 . "', '$dsn_a')",
+	qr/invalid name for a node/);
+fails(
+	$a,
+	"SELECT weft.create_node('a', 'host=/nowhere port=1 password=$secret')",
 	qr/could not connect to node "a"/);
-fails($a, "SELECT weft.create_node('a', 'password = $secret and more')",
+fails(
+	$a,
+	"SELECT weft.create_node('a', 'password = $secret and more')",
 	qr/invalid connection string for node "a"/);
-fails($a, "SELECT weft.create_node('a', '$dsn_b')",
+fails(
+	$a,
+	"SELECT weft.create_node('a', '$dsn_b')",
 	qr/the connection string of node "a" leads to another database/);
-fails($a, "SELECT weft.create_node_group('g')", qr/this database is not a node/);
+fails(
+	$a,
+	"SELECT weft.create_node_group('g')",
+	qr/this database is not a node/);
 fails($a, join_sql($dsn_b), qr/this database is not a node/);
-fails($a, "SELECT weft.wait_for_join_completion('1 s')", qr/this database is not joining a node group/);
+fails(
+	$a,
+	"SELECT weft.wait_for_join_completion('1 s')",
+	qr/this database is not joining a node group/);
 fails($a, "SELECT weft.part_node('a')", qr/node "a" is not a member/);
-fails($a, "SELECT weft.leave_node_group()", qr/this database is not a member/);
+fails($a, "SELECT weft.leave_node_group()",
+	qr/this database is not a member/);
 is(query($_, 'SELECT count(*) FROM weft.node'), 0, 'no node on ' . $_->name)
   foreach ($a, $b);
 
 query($a, "SELECT weft.create_node('a', '$dsn_a')");
-fails($a, "SELECT weft.create_node('a2', '$dsn_a')", qr/this database is node "a" already/);
+fails(
+	$a,
+	"SELECT weft.create_node('a2', '$dsn_a')",
+	qr/this database is node "a" already/);
 query($b, "SELECT weft.create_node('b', '$dsn_b')");
-fails($b, join_sql($dsn_a), qr/the join target, node "a", is not a member of a node group/);
+fails($b, join_sql($dsn_a),
+	qr/the join target, node "a", is not a member of a node group/);
 fails($b, join_sql($dsn_b), qr/node "b" cannot join through itself/);
 
 # --- groups ---
 
-fails($a, "SELECT weft.create_node_group('no such name')", qr/invalid name for a node group/);
+fails(
+	$a,
+	"SELECT weft.create_node_group('no such name')",
+	qr/invalid name for a node group/);
 foreach (
-	[ 'wal_level', 'replica', qr/node "a" has "wal_level" set to "replica"/, 'logical' ],
-	[ 'track_commit_timestamp', 'off', qr/node "a" does not record commit times/, 'on' ])
+	[
+		'wal_level', 'replica',
+		qr/node "a" has "wal_level" set to "replica"/, 'logical'
+	],
+	[
+		'track_commit_timestamp', 'off',
+		qr/node "a" does not record commit times/, 'on'
+	])
 {
 	my ($name, $bad, $message, $good) = @$_;
 	set_and_restart($a, $name, $bad);
@@ -84,20 +117,48 @@ foreach (
 }
 is(query($a, 'SELECT count(*) FROM weft.node_group'), 0, 'no group');
 query($a, "SELECT weft.create_node_group('g')");
-fails($a, "SELECT weft.create_node_group('g')", qr/node "a" is a member of node group "g" already/);
-fails($a, "SELECT weft.create_node_group('h')", qr/node "a" is a member of node group "g" already/);
+fails(
+	$a,
+	"SELECT weft.create_node_group('g')",
+	qr/node "a" is a member of node group "g" already/);
+fails(
+	$a,
+	"SELECT weft.create_node_group('h')",
+	qr/node "a" is a member of node group "g" already/);
 fails($a, "SELECT weft.drop_node('a')", qr/node "a" is in node group "g"/);
 
 # --- joining ---
 
-query($a, 'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)');
-fails($b, join_sql($dsn_a, 'h'), qr/node "a" is a member of node group "g", not "h"/);
-fails($b, join_sql("host=/nowhere port=1 password=$secret"), qr/could not connect to node "join target"/);
+query($a,
+	'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)'
+);
+fails(
+	$b,
+	join_sql($dsn_a, 'h'),
+	qr/node "a" is a member of node group "g", not "h"/);
+fails(
+	$b,
+	join_sql("host=/nowhere port=1 password=$secret"),
+	qr/could not connect to node "join target"/);
 foreach (
-	[ $b, 'wal_level', 'replica', qr/node "b" has "wal_level" set to "replica"/, 'logical' ],
-	[ $b, 'track_commit_timestamp', 'off', qr/node "b" does not record commit times/, 'on' ],
-	[ $a, 'track_commit_timestamp', 'off', qr/node "a" does not record commit times/, 'on' ],
-	[ $a, 'max_replication_slots', 0, qr/node "a" has too little left of "max_replication_slots"/, 20 ])
+	[
+		$b, 'wal_level', 'replica',
+		qr/node "b" has "wal_level" set to "replica"/, 'logical'
+	],
+	[
+		$b, 'track_commit_timestamp',
+		'off', qr/node "b" does not record commit times/,
+		'on'
+	],
+	[
+		$a, 'track_commit_timestamp',
+		'off', qr/node "a" does not record commit times/,
+		'on'
+	],
+	[
+		$a, 'max_replication_slots', 0,
+		qr/node "a" has too little left of "max_replication_slots"/, 20
+	])
 {
 	my ($node, $name, $bad, $message, $good) = @$_;
 	set_and_restart($node, $name, $bad);
@@ -105,8 +166,14 @@ foreach (
 	set_and_restart($node, $name, $good);
 }
 foreach (
-	[ 'CREATE TABLE t (id int PRIMARY KEY)', qr/table (public\.)?t differs between node "b" and node "a"/ ],
-	[ 'CREATE TABLE u (id int)', qr/table (public\.)?[tu] is on node "[ab]", but not on node "[ab]"/ ],
+	[
+		'CREATE TABLE t (id int PRIMARY KEY)',
+		qr/table (public\.)?t differs between node "b" and node "a"/
+	],
+	[
+		'CREATE TABLE u (id int)',
+		qr/table (public\.)?[tu] is on node "[ab]", but not on node "[ab]"/
+	],
 	[
 		'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (2, 2)',
 		qr/table (public\.)?t on node "b" is not empty/
@@ -117,29 +184,47 @@ foreach (
 	fails($b, join_sql($dsn_a), $message);
 	query($b, 'DROP TABLE IF EXISTS t, u');
 }
-is(leftovers($b), '', 'nothing has been made on the node that could not join');
+is(leftovers($b), '',
+	'nothing has been made on the node that could not join');
 is(leftovers($a), 'publication weft_g', 'nor on the other one');
 
 # What is found in the background only: undone.
-query($a, 'CREATE ROLE only_here; CREATE TABLE owned (id int PRIMARY KEY); ALTER TABLE owned OWNER TO only_here');
+query($a,
+	'CREATE ROLE only_here; CREATE TABLE owned (id int PRIMARY KEY); ALTER TABLE owned OWNER TO only_here'
+);
 query($b, join_sql($dsn_a));
-fails($b, "SELECT weft.wait_for_join_completion('60 s')", qr/node "b" could not join node group "g": .*role "only_here" does not exist/);
+fails(
+	$b,
+	"SELECT weft.wait_for_join_completion('60 s')",
+	qr/node "b" could not join node group "g": .*role "only_here" does not exist/
+);
 is(leftovers($b), '', 'undone on the node that could not join');
 is(leftovers($a), 'publication weft_g', 'undone on the other one');
-is(query($b, 'SELECT count(*) FROM pg_class WHERE relname = $$t$$'), 0, 'no table either');
+is(query($b, 'SELECT count(*) FROM pg_class WHERE relname = $$t$$'),
+	0, 'no table either');
 query($a, 'ALTER TABLE owned OWNER TO CURRENT_USER');
 
-query($b, "UPDATE weft.node_entry SET dsn = 'host=/nowhere port=1 password=$secret'");
+query($b,
+	"UPDATE weft.node_entry SET dsn = 'host=/nowhere port=1 password=$secret'"
+);
 query($b, join_sql($dsn_a));
-fails($b, "SELECT weft.wait_for_join_completion('60 s')", qr/node "b" could not join node group "g": node "a": could not connect to node "b"/);
+fails(
+	$b,
+	"SELECT weft.wait_for_join_completion('60 s')",
+	qr/node "b" could not join node group "g": node "a": could not connect to node "b"/
+);
 is(leftovers($b), '', 'an unreachable node: undone');
 is(leftovers($a), 'publication weft_g', 'on the other one, too');
 query($b, "UPDATE weft.node_entry SET dsn = '$dsn_b'");
 
 join_group($b, $a, 'g');
-fails($b, join_sql($dsn_a), qr/node "b" is a member of node group "g" already/);
+fails($b, join_sql($dsn_a),
+	qr/node "b" is a member of node group "g" already/);
 fails($b, "SELECT weft.part_node('c')", qr/node "c" is not a member/);
-fails($b, "SELECT weft.part_node('b', force := true)", qr/node "b" cannot be parted by force from itself/);
+fails(
+	$b,
+	"SELECT weft.part_node('b', force := true)",
+	qr/node "b" cannot be parted by force from itself/);
 
 # --- a third one ---
 
@@ -155,13 +240,17 @@ query($b, "SELECT weft.drop_node('b')");
 query($b, "SELECT weft.create_node('" . 'b' x 40 . "', '$dsn_b')");
 query($b, join_sql($dsn_a));
 query($b, "SELECT weft.wait_for_join_completion('60 s')");
-fails($c, join_sql($dsn_a), qr/subscriptions of node group "g" cannot be named: "weft_g_[bc_]+" is longer than 63 bytes/);
+fails($c, join_sql($dsn_a),
+	qr/subscriptions of node group "g" cannot be named: "weft_g_[bc_]+" is longer than 63 bytes/
+);
 is(leftovers($c), '', 'names that are too long: nothing is made');
 
 # A log shows no password, except in the statement that the user has sent himself.
 foreach my $node ($a, $b, $c)
 {
-	my @lines = grep { /$secret/ && !/STATEMENT:/ && !/ UPDATE weft/ } split /\n/, slurp_file($node->logfile);
+	my @lines =
+	  grep { /$secret/ && !/STATEMENT:/ && !/ UPDATE weft/ } split /\n/,
+	  slurp_file($node->logfile);
 	is("@lines", '', 'no password in the log of ' . $node->name);
 }
 $_->stop foreach ($a, $b, $c);

@@ -40,8 +40,7 @@ EOS
 sub make_node
 {
 	my ($node) = @_;
-	query($node,
-		sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
+	query($node, sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
 		$node->name, $proxy{ $node->name }->connstr);
 	return;
 }
@@ -52,7 +51,7 @@ query($a,
 );
 join_group($b, $a, 'g');
 join_group($c, $a, 'g');
-is( query($c, 'SELECT count(*) FROM weft.delta_column'),
+is(query($c, 'SELECT count(*) FROM weft.delta_column'),
 	2, 'counters are taken over by a node that joins');
 
 my $script = <<'EOS';
@@ -72,8 +71,10 @@ sub start_load
 {
 	my ($node, $time) = @_;
 	my $name = $node->name;
-	return start_pgbench($node, { $script =~ s/:name/$name/gr => 1 },
-		'-c' => 2, '-T' => $time);
+	return start_pgbench(
+		$node, { $script =~ s/:name/$name/gr => 1 },
+		'-c' => 2,
+		'-T' => $time);
 }
 
 sub finish_load
@@ -99,7 +100,8 @@ sub check
 		is( query(
 				$member,
 				'SELECT node, count(*) FROM history GROUP BY 1 ORDER BY 1'),
-			join("\n", map { "$_|$acknowledged{$_}" } sort keys %acknowledged),
+			join(
+				"\n", map { "$_|$acknowledged{$_}" } sort keys %acknowledged),
 			"$what: what was acknowledged, on " . $member->name);
 		is( query(
 				$member,
@@ -121,7 +123,8 @@ sub applied
 	my ($node) = @_;
 	return {
 		map { split /\|/ } split /\n/,
-		query($node, 'SELECT subname, transactions FROM weft.stat_subscription')
+		query(
+			$node, 'SELECT subname, transactions FROM weft.stat_subscription')
 	};
 }
 
@@ -149,14 +152,22 @@ foreach my $to (@nodes)
 @loads = map { start_load($_, $seconds) } @nodes;
 sleep($seconds / 4);
 $proxy{b}->cut;
-poll($a, "SELECT state = 'down' FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'");
-like(query($a, "SELECT last_error FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'"),
-	qr/could not|lost|terminat|closed/, 'the last error tells why')
-  if 0;
+poll($a,
+	"SELECT state = 'down' FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'"
+);
+like(
+	query(
+		$a,
+		"SELECT last_error FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'"
+	),
+	qr/could not|lost|terminat|closed/,
+	'the last error tells why') if 0;
 finish_load($_) foreach @loads;
 cmp_ok(
-	query($a, 'SELECT count(*) FROM history'), '<',
-	query($b, 'SELECT count(*) FROM history'), 'the link is cut');
+	query($a, 'SELECT count(*) FROM history'),
+	'<',
+	query($b, 'SELECT count(*) FROM history'),
+	'the link is cut');
 $proxy{b}->heal;
 check('after a link was cut', @nodes);
 
@@ -165,7 +176,8 @@ check('after a link was cut', @nodes);
 foreach my $round (1 .. ($ENV{WEFT_TEST_JOINS} // 1))
 {
 	query($a, "SELECT weft.part_node('c')");
-	query($c, 'DROP TABLE branches, accounts, history; DROP SEQUENCE history_id');
+	query($c,
+		'DROP TABLE branches, accounts, history; DROP SEQUENCE history_id');
 	@loads = map { start_load($_, $seconds + 6) } ($a, $b);
 	sleep(1);
 	join_group($c, $round % 2 ? $b : $a, 'g');
@@ -175,7 +187,8 @@ foreach my $round (1 .. ($ENV{WEFT_TEST_JOINS} // 1))
 	check("a node joined amid conflicts, round $round", @nodes);
 }
 
-is(query($_, 'SELECT count(*) FROM weft.join_recent'), 0, 'nothing is left over')
+is(query($_, 'SELECT count(*) FROM weft.join_recent'),
+	0, 'nothing is left over')
   foreach @nodes;
 $_->stop foreach @nodes;
 $_->stop foreach values %proxy;

@@ -15,10 +15,17 @@ our @EXPORT = qw(
   set_resolvers conflict_counts history
 );
 
-# A server that takes part.
+# A server that takes part.  Its clock is ahead by the seconds in "ahead", if
+# WEFT_FAKETIME is the path of libfaketime.
 sub new_member
 {
 	my ($name, %params) = @_;
+	my $library = $ENV{WEFT_FAKETIME};
+	local %ENV = (
+		%ENV,
+		LD_PRELOAD => $library,
+		FAKETIME => sprintf('%+ds', $params{ahead}),
+		FAKETIME_DONT_FAKE_MONOTONIC => 1) if $library && $params{ahead};
 	my $plugins =
 		`postgres --describe-config` =~ /^output_plugin_libraries\t/m
 	  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
@@ -38,7 +45,10 @@ EOC
 sub new_members
 {
 	my ($count, %params) = @_;
-	return map { new_member("n$_", %params) } 1 .. $count;
+	my @ahead = @{ delete $params{ahead} // [] };
+	return
+	  map { new_member("n$_", %params, ahead => shift @ahead // 0) }
+	  1 .. $count;
 }
 
 # Tables on all nodes, each with a key, and their publication.

@@ -157,7 +157,8 @@ sub _serve
 				if ($self->{is_cut})
 				{
 					$self->_drop($_)
-					  foreach grep { $_->{is_publisher} } values %{ $self->{ends} };
+					  foreach grep { $_->{is_publisher} }
+					  values %{ $self->{ends} };
 				}
 				print $control "$sent\n";
 			}

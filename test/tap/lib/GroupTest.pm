@@ -25,8 +25,7 @@ my $offer_plugin =
 sub new_member
 {
 	my ($name, %params) = @_;
-	return new_subscriber(
-		$name, conf => <<EOC . ($params{conf} // ''));
+	return new_subscriber($name, conf => <<EOC . ($params{conf} // ''));
 autovacuum = off
 track_commit_timestamp = on
 max_wal_senders = 20
@@ -48,8 +47,7 @@ sub create_group
 {
 	my ($node, $group) = @_;
 
-	query($node,
-		sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
+	query($node, sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
 		$node->name, dsn($node));
 	query($node, "SELECT weft.create_node_group('$group')");
 	return;
@@ -59,8 +57,7 @@ sub start_join
 {
 	my ($node, $target, $group) = @_;
 
-	query($node,
-		sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
+	query($node, sprintf "SELECT weft.create_node('%s', \$\$%s\$\$)",
 		$node->name, dsn($node))
 	  unless query($node, 'SELECT count(*) FROM weft.node');
 	query($node, sprintf "SELECT weft.join_node_group(\$\$%s\$\$, '%s')",
