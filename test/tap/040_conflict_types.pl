@@ -202,17 +202,20 @@ $offset = -s $a->logfile;
 join_again([$a]);
 $a->wait_for_log(qr/ERROR:  conflict update_origin_differs/, $offset);
 my ($lsn) =
-  slurp_file($a->logfile, $offset) =~ m{which finished at ([0-9A-F]+/[0-9A-F]+)};
+  slurp_file($a->logfile, $offset) =~
+  m{which finished at ([0-9A-F]+/[0-9A-F]+)};
 query($a, "ALTER SUBSCRIPTION from_n2 SKIP (lsn = '$lsn')");
 $a->wait_for_log(qr/ERROR:  conflict update_origin_differs.*"id": 3/s,
 	-s $a->logfile);
 is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
 	'2here 3here 4base 5base 6base',
-	'the transaction is skipped, and the next one is not applied without a look');
+	'the transaction is skipped, and the next one is not applied without a look'
+);
 set_resolvers($a, 'last_update_wins');
 wait_for_apply($b, $a, 'from_n2');
 is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
-	'2here 3there 4base 5there 6base', 'which goes on then');
+	'2here 3there 4base 5there 6base',
+	'which goes on then');
 query($b, 'TRUNCATE t');
 wait_for_apply($b, $a, 'from_n2');
 
