@@ -21,8 +21,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/value.h"
-#include "parser/parse_func.h"
 #include "replication/logicalrelation.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -79,18 +77,15 @@ change_table(const char *table, const char *statement, int count, Oid *types, Da
 static bool
 is_local_node(const char *name)
 {
-	List	   *function = list_make2(makeString("weft"), makeString("local_node"));
-	char	   *local;
-	bool		result;
+	bool		result = false;
 
-	if (!OidIsValid(LookupFuncName(function, 0, NULL, true)))
-		return false;
 	SPI_connect();
-	if (SPI_execute("SELECT weft.local_node()::pg_catalog.text", true, 1) != SPI_OK_SELECT ||
-		SPI_processed != 1)
+	if (SPI_execute("SELECT node_name::pg_catalog.text FROM weft.node WHERE is_local",
+					true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not find out the name of this node");
-	local = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
-	result = local != NULL && strcmp(local, name) == 0;
+	if (SPI_processed == 1)
+		result = strcmp(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1),
+						name) == 0;
 	SPI_finish();
 	return result;
 }
