@@ -102,12 +102,43 @@ make_task(const char *text, Relation rel, const CopyCommand *command,
 	task->num_blocks = source->ranges ? source->num_blocks : 0;
 	task->min_range = Max(MIN_RANGE_BYTES / block_bytes, 1);
 	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
-	task->num_helpers = task->num_blocks > 0 ? weft_copy_workers_per_table : 0;
 	strlcpy(task->snapshot, source->snapshot, COPY_SNAPSHOT_LEN);
 	strlcpy(task->identity, source->identity, COPY_IDENTITY_LEN);
 	strcpy(task->command, text);
 	SpinLockInit(&task->mutex);
 	return task;
+}
+
+/*
+ * How many helpers would be good?  If the WAL may be decoded, and values are stored out
+ * of line, none: decoding forgets the parts of all such values of a transaction at each
+ * of its rows, since it expects them right in front of the row that they belong to.
+ */
+static int
+helpers_wanted(Relation rel, const CopySource *source, const CopyProgress *progress)
+{
+	if (!source->ranges || source->num_blocks == 0)
+		return 0;
+	if (copy_local_decoded(rel) &&
+		(progress->alone || source->toast_bytes > 0 || copy_local_out_of_line(rel)))
+		return 0;
+	return weft_copy_workers_per_table;
+}
+
+/* What was not to be expected: values that are stored out of line only here. */
+static void
+check_decoding(Relation rel, CopyProgress *progress)
+{
+	if (pg_atomic_read_u32(&progress->helpers_used) < 2 ||
+		!copy_local_decoded(rel) || !copy_local_out_of_line(rel))
+		return;
+	copy_progress_set_alone(progress);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("values of table \"%s\" had to be stored out of line while several processes copied it",
+					RelationGetRelationName(rel)),
+			 errdetail("Logical decoding could not read this."),
+			 errhint("It will be copied by one process the next time.")));
 }
 
 /* No transaction may commit that has set indexes aside, and has not built them. */
@@ -153,6 +184,7 @@ copy_table(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
 	if (!task->all_taken)
 		copy_rows(task, command, conn);
 	CommandCounterIncrement();
+	check_decoding(rel, progress);
 
 	pg_atomic_write_u64(&progress->copied_at, GetCurrentTimestamp());
 	report_rows(rel, task, progress);
@@ -193,6 +225,7 @@ before_copy(WalReceiverConn *conn, const char *text)
 		CopyTask   *task = make_task(text, rel, &command, &source, &size);
 
 		task->progress = copy_progress_index(progress);
+		task->num_helpers = helpers_wanted(rel, &source, progress);
 		pg_atomic_write_u64(&progress->table_bytes, source.bytes);
 		pg_atomic_write_u64(&progress->blocks, source.num_blocks);
 		PG_TRY();

@@ -51,6 +51,7 @@ typedef struct CopySource
 	char	   *identity;
 	BlockNumber num_blocks;		/* of the table or its largest partition */
 	uint64		bytes;			/* with what is stored out of line */
+	uint64		toast_bytes;	/* of this, stored out of line */
 	bool		ranges;			/* may a range of blocks be asked for? */
 	List	   *types;			/* OIDs of the command's columns */
 } CopySource;
@@ -63,6 +64,8 @@ extern WalReceiverConn *copy_source_join(const CopyTask *task, const CopyCommand
 /* local.c: what the subscriber has */
 extern const char *copy_local_obstacle(Relation rel, const CopyCommand *command);
 extern bool copy_local_empty(Relation rel);
+extern bool copy_local_decoded(Relation rel);
+extern bool copy_local_out_of_line(Relation rel);
 extern bool copy_local_binary(Relation rel, const CopyCommand *command, List *types);
 
 /* indexes.c */

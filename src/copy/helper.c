@@ -27,7 +27,9 @@
  *
  * Inserts of several processes into one table are what the server is made for; that
  * they have one transaction ID makes no difference to it.  No index is maintained
- * (indexes.c), but for those of TOAST tables, in which values have their own IDs.
+ * (indexes.c), but for those of TOAST tables, in which values have their own IDs.  Only
+ * logical decoding takes a transaction for the work of one process; copy.c says when that
+ * matters.
  *
  * A helper that cannot connect, or gets no lock on the publisher, says so in the log
  * and is done; it has taken no range yet.  If all are, the leader copies what is left

@@ -25,6 +25,7 @@
 #include "nodes/nodeFuncs.h"
 #include "nodes/value.h"
 #include "rewrite/rewriteHandler.h"
+#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
@@ -190,12 +191,33 @@ copy_local_obstacle(Relation rel, const CopyCommand *command)
 	return result;
 }
 
+/* Does "test" hold for the table, or a partition of it that has storage? */
 static bool
-heap_empty(Relation rel)
+any_heap(Relation rel, bool (*test) (Relation part))
+{
+	List	   *relids = list_make1_oid(RelationGetRelid(rel));
+	bool		result = false;
+	ListCell   *cell;
+
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
+	foreach(cell, relids)
+	{
+		Relation	part = table_open(lfirst_oid(cell), NoLock);
+
+		if (!result && part->rd_rel->relkind == RELKIND_RELATION)
+			result = test(part);
+		table_close(part, NoLock);
+	}
+	return result;
+}
+
+static bool
+heap_has_rows(Relation rel)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
-	bool		result = !table_scan_getnextslot(scan, ForwardScanDirection, slot);
+	bool		result = table_scan_getnextslot(scan, ForwardScanDirection, slot);
 
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
@@ -206,21 +228,41 @@ heap_empty(Relation rel)
 bool
 copy_local_empty(Relation rel)
 {
-	List	   *relids = list_make1_oid(RelationGetRelid(rel));
-	bool		result = true;
-	ListCell   *cell;
+	return !any_heap(rel, heap_has_rows);
+}
 
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
-	foreach(cell, relids)
-	{
-		Relation	part = table_open(lfirst_oid(cell), NoLock);
+static bool
+heap_decoded(Relation rel)
+{
+	return RelationIsLogicallyLogged(rel);
+}
 
-		if (result && part->rd_rel->relkind == RELKIND_RELATION)
-			result = heap_empty(part);
-		table_close(part, NoLock);
-	}
+/* May somebody decode what is written into the table from the WAL? */
+bool
+copy_local_decoded(Relation rel)
+{
+	return any_heap(rel, heap_decoded);
+}
+
+static bool
+heap_out_of_line(Relation rel)
+{
+	Relation	toast;
+	bool		result;
+
+	if (!OidIsValid(rel->rd_rel->reltoastrelid))
+		return false;
+	toast = table_open(rel->rd_rel->reltoastrelid, AccessShareLock);
+	result = RelationGetNumberOfBlocks(toast) > 0;
+	table_close(toast, AccessShareLock);
 	return result;
+}
+
+/* Have values of the table, be it of dead rows, been stored out of line? */
+bool
+copy_local_out_of_line(Relation rel)
+{
+	return any_heap(rel, heap_out_of_line);
 }
 
 /* Does a type mean the same in binary on both sides? */

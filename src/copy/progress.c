@@ -55,6 +55,7 @@ reset(CopyProgress *entry)
 {
 	entry->reserved = 0;
 	entry->unsafe = false;
+	entry->alone = false;
 	entry->last_error[0] = '\0';
 	pg_atomic_init_u32(&entry->phase, COPY_COPYING);
 	pg_atomic_init_u32(&entry->helpers, 0);
@@ -139,11 +140,16 @@ copy_progress_claim(Oid subid, Oid relid)
 	if (entry)
 	{
 		char		last_error[COPY_ERROR_LEN] = "";
+		bool		alone = false;
 
 		if (entry->dbid == MyDatabaseId && entry->subid == subid && entry->relid == relid)
+		{
 			strlcpy(last_error, entry->last_error, sizeof(last_error));
+			alone = entry->alone;
+		}
 		reset(entry);
 		strlcpy(entry->last_error, last_error, sizeof(last_error));
+		entry->alone = alone;
 		entry->dbid = MyDatabaseId;
 		entry->subid = subid;
 		entry->relid = relid;
@@ -189,6 +195,15 @@ copy_progress_failed(CopyProgress *entry, const ErrorData *error)
 	entry->unsafe = error->sqlerrcode == ERRCODE_INVALID_TRANSACTION_STATE;
 	LWLockRelease(root->lock);
 	pg_atomic_write_u32(&entry->phase, COPY_FAILED);
+}
+
+/* From now on only one process is to copy the table at a time. */
+void
+copy_progress_set_alone(CopyProgress *entry)
+{
+	LWLockAcquire(root->lock, LW_EXCLUSIVE);
+	entry->alone = true;
+	LWLockRelease(root->lock);
 }
 
 /* Has the last copy of a table failed because of a function that is not safe? */

@@ -33,6 +33,7 @@ typedef struct CopyProgress
 	int			reserved;		/* helpers that weft.max_copy_workers counts */
 	TimestampTz started_at;
 	bool		unsafe;			/* it has failed for what helpers may not do */
+	bool		alone;			/* one process must copy it; kept for the next time */
 	char		last_error[COPY_ERROR_LEN];
 
 	/* The rest is read and written without a lock. */
@@ -57,6 +58,7 @@ extern CopyProgress *copy_progress_claim(Oid subid, Oid relid);
 extern int	copy_progress_reserve(CopyProgress *entry, int helpers);
 extern void copy_progress_release_helpers(CopyProgress *entry);
 extern void copy_progress_failed(CopyProgress *entry, const ErrorData *error);
+extern void copy_progress_set_alone(CopyProgress *entry);
 extern bool copy_progress_unsafe(Oid subid, Oid relid);
 extern int	copy_progress_index(const CopyProgress *entry);
 extern CopyProgress *copy_progress_get(int index);

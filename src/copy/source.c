@@ -41,7 +41,7 @@
 	"(EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)" \
 	"::pg_catalog.int8::pg_catalog.text"
 
-#define COLUMNS 6
+#define COLUMNS 7
 
 static char *
 first_row_as_text(WalRcvExecResult *result, char **values, int columns)
@@ -102,7 +102,9 @@ question(const CopyCommand *command)
 					 " pg_catalog.array_position(ARRAY[%s], a.attname::pg_catalog.text))"
 					 " FROM pg_catalog.pg_attribute a"
 					 " WHERE a.attrelid = %s::pg_catalog.regclass AND a.attnum > 0"
-					 " AND NOT a.attisdropped AND a.attname = ANY (ARRAY[%s]))",
+					 " AND NOT a.attisdropped AND a.attname = ANY (ARRAY[%s])),"
+					 " sum(pg_catalog.pg_relation_size(NULLIF(c.reltoastrelid, 0::pg_catalog.oid)))"
+					 "::pg_catalog.text",
 					 relation, names, relation, names);
 	appendStringInfo(&query,
 					 " FROM pg_catalog.pg_class c"
@@ -133,7 +135,7 @@ parse_types(char *text)
 void
 copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
 {
-	Oid			types[COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	Oid			types[COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 	char	   *values[COLUMNS] = {0};
 	WalRcvExecResult *result;
 	char	   *error;
@@ -156,6 +158,7 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;
 	source->bytes = values[3] ? strtou64(values[3], NULL, 10) : 0;
 	source->types = values[5] ? parse_types(values[5]) : NIL;
+	source->toast_bytes = values[6] ? strtou64(values[6], NULL, 10) : 0;
 	source->ranges = values[4] && strcmp(values[4], "true") == 0 &&
 		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
 		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;

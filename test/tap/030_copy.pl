@@ -122,6 +122,26 @@ sub check_tables
 	return;
 }
 
+# Whoever decodes the subscriber's WAL sees the rows, too.
+query($sub,
+	"SELECT pg_create_logical_replication_slot('decoding', 'test_decoding')");
+
+sub check_decoding
+{
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	foreach my $table (qw(plain large typed))
+	{
+		is( query($sub, <<EOS), query($pub, "SELECT count(*) FROM $table") . '|f', "decoding: $table");
+SELECT count(*), bool_or(data ~ 'unchanged-toast')
+FROM pg_logical_slot_peek_changes('decoding', NULL, NULL)
+WHERE data ~ '^table public.$table: INSERT: '
+EOS
+	}
+	query($sub, "SELECT pg_drop_replication_slot('decoding')");
+	return;
+}
+
 # Empties the subscriber.
 sub start_again
 {
@@ -151,6 +171,7 @@ foreach my $binary ('false', 'true')
 		join('|', (query($pub, 'SELECT count(*) FROM plain')) x 2),
 		"$what: columns that only the subscriber has");
 	is(errors_logged($sub, $offset), '', "$what: no errors");
+	check_decoding() if $binary eq 'false';
 
 	if (weft())
 	{

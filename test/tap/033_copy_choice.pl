@@ -25,7 +25,14 @@ foreach my $table (@tables)
 	query($pub,
 		"INSERT INTO $table SELECT i, i FROM generate_series(1, 5000) i");
 }
+query_all([ $pub, $sub ], 'CREATE TABLE outside (id int PRIMARY KEY, v text)');
+query($pub,
+	"INSERT INTO outside SELECT i, repeat('x', 3000 + i) FROM generate_series(1, 5000) i"
+);
+query($sub, 'ALTER TABLE outside ALTER v SET STORAGE EXTERNAL');
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
+query($sub,
+	"SELECT pg_create_logical_replication_slot('decoding', 'test_decoding')");
 
 query($sub, <<'EOS');
 CREATE ROLE boss LOGIN SUPERUSER;
@@ -88,6 +95,15 @@ foreach my $table (@tables)
 }
 indexes_sound($sub, 'all kinds');
 nothing_left($pub, 'all kinds');
+same_rows(rows($sub, 'outside'), rows($pub, 'outside'), 'outside is equal');
+is( query($sub, <<'EOS'), '5000|f', 'what is stored out of line only here can be decoded');
+SELECT count(*), bool_or(data ~ 'unchanged-toast')
+FROM pg_logical_slot_peek_changes('decoding', NULL, NULL)
+WHERE data ~ '^table public.outside: INSERT: '
+EOS
+query($sub, "SELECT pg_drop_replication_slot('decoding')");
+is(copied_by($sub, 'public.outside', $offset), 1, 'one process has copied it')
+  if weft();
 is(query($sub, 'SELECT count(*), count(DISTINCT id) FROM fired'),
 	'5000|5000', 'triggers fire that are to, and no others');
 is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM sequential'),
