@@ -21,6 +21,8 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "nodes/value.h"
+#include "parser/parse_func.h"
 #include "replication/logicalrelation.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -73,26 +75,47 @@ change_table(const char *table, const char *statement, int count, Oid *types, Da
 	SetUserIdAndSecContext(user, context);
 }
 
+/* Is that the name of this node in its group?  There may be no group. */
+static bool
+is_local_node(const char *name)
+{
+	List	   *function = list_make2(makeString("weft"), makeString("local_node"));
+	char	   *local;
+	bool		result;
+
+	if (!OidIsValid(LookupFuncName(function, 0, NULL, true)))
+		return false;
+	SPI_connect();
+	if (SPI_execute("SELECT weft.local_node()::pg_catalog.text", true, 1) != SPI_OK_SELECT ||
+		SPI_processed != 1)
+		elog(ERROR, "could not find out the name of this node");
+	local = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1);
+	result = local != NULL && strcmp(local, name) == 0;
+	SPI_finish();
+	return result;
+}
+
 /*
- * Finds out what a node's name stands for: the empty name is this node, any other
- * one a subscription of it, which the caller must own.
+ * Finds out what a node's name stands for.  Returns the empty name for this node,
+ * which has it, too, or that of a subscription, which the caller must own.
  */
-static void
-check_node_name(const char *name)
+static const char *
+resolve_node_name(const char *name)
 {
 	Oid			subid;
 
-	if (name[0] == '\0')
-		return;
+	if (name[0] == '\0' || is_local_node(name))
+		return "";
 	subid = get_subscription_oid(name, true);
 	if (!OidIsValid(subid))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("\"%s\" is neither this node nor a subscription", name),
 				 errhint("Each node has its own resolvers: run this on every one. "
-						 "The empty name stands for the node without a group.")));
+						 "The empty name stands for this node.")));
 	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
+	return name;
 }
 
 /*
@@ -123,7 +146,8 @@ weft_alter_node_set_conflict_resolver(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unknown conflict resolver \"%s\"", resolver_name),
 				 errhint("Resolvers are last_update_wins, apply_remote, keep_local, skip, and error.")));
-	check_node_name(NameStr(*PG_GETARG_NAME(0)));
+	values[0] = DirectFunctionCall1(namein,
+									CStringGetDatum(resolve_node_name(NameStr(*PG_GETARG_NAME(0)))));
 
 	change_table("conflict_resolver",
 				 "INSERT INTO weft.conflict_resolver (subname, conflict_type, conflict_resolver)"

@@ -153,6 +153,11 @@ SKIP:
 	pass('the server counts them, too');
 }
 
+like(
+	(run_command([ 'pg_dump', '-s', '-d', $a->connstr('postgres') ]))[0],
+	qr/SECURITY LABEL FOR weft ON SUBSCRIPTION from_n2 IS 'detect_conflicts=on'/,
+	'pg_dump keeps that conflicts are detected');
+
 # 3 has lost its value, and so itself, to a row that is newer
 check_resolver('last_update_wins', 'local', $local =~ s/\(3,base,31,\) //r,
 	'keep_local');
@@ -183,6 +188,36 @@ foreach my $type (
 }
 wait_for_apply($b, $a, 'from_n2');
 is(sorted(contents()), sorted($local), 'error: each stops the subscription');
+
+####
+#### ALTER SUBSCRIPTION ... SKIP
+####
+
+start_over();
+set_resolvers($a, 'error');
+query($a, "UPDATE t SET v = 'here' WHERE id IN (2, 3)");
+query($b, "UPDATE t SET v = 'there' WHERE id IN (2, 4)");
+query($b, "UPDATE t SET v = 'there' WHERE id IN (3, 5)");
+$offset = -s $a->logfile;
+join_again([$a]);
+$a->wait_for_log(qr/ERROR:  conflict update_origin_differs/, $offset);
+my ($lsn) =
+  slurp_file($a->logfile, $offset) =~
+  m{which finished at ([0-9A-F]+/[0-9A-F]+)};
+query($a, "ALTER SUBSCRIPTION from_n2 SKIP (lsn = '$lsn')");
+$a->wait_for_log(qr/ERROR:  conflict update_origin_differs.*"id": 3/s,
+	-s $a->logfile);
+is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
+	'2here 3here 4base 5base 6base',
+	'the transaction is skipped, and the next one is not applied without a look'
+);
+set_resolvers($a, 'last_update_wins');
+wait_for_apply($b, $a, 'from_n2');
+is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
+	'2here 3there 4base 5there 6base',
+	'which goes on then');
+query($b, 'TRUNCATE t');
+wait_for_apply($b, $a, 'from_n2');
 
 ####
 #### A resolver for one subscription, while it runs
