@@ -1159,7 +1159,7 @@ AS $$
 BEGIN
 	-- By the clocks of those others, nothing that is not in the copy is older.
 	UPDATE weft.join_entry SET recent_since = (
-		SELECT min(weft.node_query(n.dsn, n.node_name, 'SELECT clock_timestamp()')::timestamptz) - interval '10 s'
+		SELECT min(weft.node_query(n.dsn, n.node_name, 'SELECT clock_timestamp()')::timestamptz) - interval '3 s'
 		FROM weft.node_entry n, weft.join_entry j
 		WHERE NOT n.is_local AND n.node_name <> j.target_node);
 	PERFORM weft.node_query(n.dsn, n.node_name,

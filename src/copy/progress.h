@@ -33,7 +33,8 @@ typedef struct CopyProgress
 	int			reserved;		/* helpers that weft.max_copy_workers counts */
 	TimestampTz started_at;
 	bool		unsafe;			/* it has failed for what helpers may not do */
-	bool		alone;			/* one process must copy it; kept for the next time */
+	bool		alone;			/* one process must copy it; kept for the next
+								 * time */
 	char		last_error[COPY_ERROR_LEN];
 
 	/* The rest is read and written without a lock. */

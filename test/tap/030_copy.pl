@@ -132,7 +132,8 @@ sub check_decoding
 
 	foreach my $table (qw(plain large typed))
 	{
-		is( query($sub, <<EOS), query($pub, "SELECT count(*) FROM $table") . '|f', "decoding: $table");
+		is( query($sub,
+				<<EOS), query($pub, "SELECT count(*) FROM $table") . '|f', "decoding: $table");
 SELECT count(*), bool_or(data ~ 'unchanged-toast')
 FROM pg_logical_slot_peek_changes('decoding', NULL, NULL)
 WHERE data ~ '^table public.$table: INSERT: '

@@ -25,7 +25,8 @@ foreach my $table (@tables)
 	query($pub,
 		"INSERT INTO $table SELECT i, i FROM generate_series(1, 5000) i");
 }
-query_all([ $pub, $sub ], 'CREATE TABLE outside (id int PRIMARY KEY, v text)');
+query_all([ $pub, $sub ],
+	'CREATE TABLE outside (id int PRIMARY KEY, v text)');
 query($pub,
 	"INSERT INTO outside SELECT i, repeat('x', 3000 + i) FROM generate_series(1, 5000) i"
 );
@@ -96,7 +97,8 @@ foreach my $table (@tables)
 indexes_sound($sub, 'all kinds');
 nothing_left($pub, 'all kinds');
 same_rows(rows($sub, 'outside'), rows($pub, 'outside'), 'outside is equal');
-is( query($sub, <<'EOS'), '5000|f', 'what is stored out of line only here can be decoded');
+is( query($sub,
+		<<'EOS'), '5000|f', 'what is stored out of line only here can be decoded');
 SELECT count(*), bool_or(data ~ 'unchanged-toast')
 FROM pg_logical_slot_peek_changes('decoding', NULL, NULL)
 WHERE data ~ '^table public.outside: INSERT: '

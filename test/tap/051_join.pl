@@ -45,6 +45,7 @@ sub start_load
 			  . "COMMIT;\n" => 1
 		},
 		'-c' => 2,
+		'-R' => 300,
 		@options);
 }
 
@@ -73,7 +74,7 @@ foreach my $i (1 .. $joins)
 	join_group($c, $i % 2 ? $a : $b, 'g');
 
 	# the new one is written to at once
-	my $load = start_load($c, '-t' => 200);
+	my $load = start_load($c, '-t' => 100);
 	finish($load);
 	usleep(300_000);
 	if ($i == $joins)
