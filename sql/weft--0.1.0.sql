@@ -52,6 +52,18 @@ RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_relation';
 
+CREATE FUNCTION weft.stat_get_stream(
+	OUT subid oid,
+	OUT remote_xid xid,
+	OUT state text,
+	OUT writer integer,
+	OUT spool_bytes bigint,
+	OUT received_changes bigint,
+	OUT applied_changes bigint)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_stream';
+
 CREATE FUNCTION weft.copy_get_progress(
 	OUT subid oid,
 	OUT relation regclass,
@@ -105,6 +117,15 @@ CREATE VIEW weft.stat_relation AS
 COMMENT ON VIEW weft.stat_relation IS
 	'how rows of every relation are applied by writers, and how many were since the apply worker started';
 
+CREATE VIEW weft.stat_stream AS
+	SELECT g.subid, s.subname, g.remote_xid, g.state, g.writer,
+		g.spool_bytes, g.received_changes, g.applied_changes
+	FROM weft.stat_get_stream() g
+		JOIN pg_catalog.pg_subscription s ON s.oid = g.subid;
+
+COMMENT ON VIEW weft.stat_stream IS
+	'transactions that are being received while the publisher has them in progress, or that wait to be committed';
+
 CREATE VIEW weft.copy_progress AS
 	SELECT r.srsubid AS subid, s.subname, r.srrelid::pg_catalog.regclass AS relation,
 		CASE
@@ -157,5 +178,5 @@ COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 	'waits until all tables are synchronized and what the publisher has now is applied';
 
 GRANT USAGE ON SCHEMA weft TO PUBLIC;
-GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation,
+GRANT SELECT ON weft.stat_subscription, weft.stat_writer, weft.stat_relation, weft.stat_stream,
 	weft.copy_progress TO PUBLIC;

@@ -33,4 +33,16 @@
 	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
 #endif
 
+/*
+ * The name under which the server finds a prepared transaction of a subscription
+ * again; version 17 keeps the function to itself.
+ */
+#if PG_VERSION_NUM < 180000
+#define compat_two_phase_gid(subid, xid, gid, size) \
+	snprintf(gid, size, "pg_gid_%u_%u", subid, xid)
+#else
+#define compat_two_phase_gid(subid, xid, gid, size) \
+	TwoPhaseTransactionGid(subid, xid, gid, size)
+#endif
+
 #endif							/* WEFT_COMPAT_H */

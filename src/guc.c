@@ -13,6 +13,7 @@ int			weft_commit_group_size = 64;
 int			weft_compression = COMPRESSION_OFF;
 int			weft_copy_workers_per_table = 2;
 int			weft_max_copy_workers = 8;
+int			weft_max_stream_writers = 2;
 int			weft_max_writers_per_subscription = 8;
 int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
@@ -60,6 +61,14 @@ guc_define(void)
 							"A table for which none is left is copied by its worker alone.",
 							&weft_max_copy_workers,
 							8, 0, 1024,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("weft.max_stream_writers",
+							"Sets how many transactions of a subscription are applied while they are still in progress.",
+							"Further ones, and all if it is 0, are kept in a file and applied when they end.",
+							&weft_max_stream_writers,
+							2, 0, WEFT_MAX_STREAM_WRITERS,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

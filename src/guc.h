@@ -8,7 +8,14 @@
 /* How many writers a subscription can have, whatever is configured. */
 #define WEFT_MAX_WRITERS 64
 
-/* The same for helpers of one table's initial copy. */
+/*
+ * And how many stream writers.  A writer's number is less than WEFT_MAX_WRITERS, a
+ * stream writer's is not.
+ */
+#define WEFT_MAX_STREAM_WRITERS 16
+#define WEFT_MAX_PROCESSES (WEFT_MAX_WRITERS + WEFT_MAX_STREAM_WRITERS)
+
+/* How many helpers the initial copy of a table can have. */
 #define WEFT_MAX_COPY_WORKERS 64
 
 /* How a subscriber asks for what it is sent. */
@@ -22,6 +29,7 @@ extern int	weft_commit_group_size;
 extern int	weft_compression;	/* a Compression */
 extern int	weft_copy_workers_per_table;
 extern int	weft_max_copy_workers;
+extern int	weft_max_stream_writers;
 extern int	weft_max_writers_per_subscription;
 extern int	weft_min_parallel_copy_size;	/* in kilobytes */
 extern int	weft_ring_size;		/* in kilobytes */

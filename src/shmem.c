@@ -47,18 +47,26 @@ shmem_request(void)
 	RequestNamedLWLockTranche("weft", 1);
 }
 
+/* Forgets what an earlier writer of that number has left behind. */
+void
+shmem_reset_writer(WriterShared *writer)
+{
+	pg_atomic_write_u32(&writer->pid, 0);
+	pg_atomic_write_u32(&writer->activity, WRITER_STARTING);
+	pg_atomic_write_u64(&writer->seq, 0);
+	pg_atomic_write_u64(&writer->remote_lsn, 0);
+	pg_atomic_write_u32(&writer->stream, 0);
+}
+
 /* Forgets what an earlier set of writers has left behind. */
 void
 shmem_reset_writers(SubscriptionShared *entry)
 {
 	pg_atomic_write_u32(&entry->writers_gone, 0);
-	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
-	{
-		pg_atomic_write_u32(&entry->writers[i].pid, 0);
-		pg_atomic_write_u32(&entry->writers[i].activity, WRITER_STARTING);
-		pg_atomic_write_u64(&entry->writers[i].seq, 0);
-		pg_atomic_write_u64(&entry->writers[i].remote_lsn, 0);
-	}
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		shmem_reset_writer(&entry->writers[i]);
+	for (int i = 0; i < NUM_STREAMS; i++)
+		pg_atomic_write_u32(&entry->streams[i].state, STREAM_FREE);
 }
 
 static void
@@ -73,7 +81,7 @@ shmem_reset_counters(SubscriptionShared *entry)
 	pg_atomic_write_u64(&entry->barriers, 0);
 	pg_atomic_write_u64(&entry->ring_size, 0);
 	pg_atomic_write_u64(&entry->ring_used, 0);
-	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
 		WriterShared *writer = &entry->writers[i];
 

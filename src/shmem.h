@@ -11,6 +11,7 @@
 #define WEFT_SHMEM_H
 
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "guc.h"
 #include "lib/dshash.h"
 #include "port/atomics.h"
@@ -50,7 +51,66 @@ typedef struct WriterShared
 	pg_atomic_uint64 dependency_waits;
 	pg_atomic_uint64 order_waits;
 	pg_atomic_uint64 misspeculations;
+
+	/*
+	 * For a stream writer: the index of the transaction that it is to apply,
+	 * from 1.  The leader sets it where it is zero, the writer sets it back, or
+	 * to STREAM_WRITER_LEAVES before it ends.
+	 */
+	pg_atomic_uint32 stream;
 } WriterShared;
+
+#define STREAM_WRITER_LEAVES PG_UINT32_MAX
+
+/*
+ * How far a streamed transaction has come, in the order of its life.  While it is
+ * STREAM_APPLYING, the writer of its own may fail, and whoever wants it to do
+ * something else takes it from there by compare-and-exchange; apply/stream.c tells
+ * the protocol.
+ */
+typedef enum StreamState
+{
+	STREAM_FREE,				/* no transaction */
+	STREAM_SPOOLED,				/* nobody applies it before it ends */
+	STREAM_APPLYING,			/* a writer of its own does */
+	STREAM_DISCARDED,			/* that is to roll it back */
+	STREAM_FINISHING,			/* or to commit it */
+	STREAM_COMMITTED,			/* it has; local_end is valid */
+	STREAM_FAILED,				/* it has rolled it back */
+} StreamState;
+
+/* A streamed transaction that the writers know of. */
+typedef struct StreamShared
+{
+	pg_atomic_uint32 state;		/* a StreamState */
+	pg_atomic_uint32 xid;		/* on the publisher */
+	pg_atomic_uint64 written;	/* bytes of the spool that can be read */
+	pg_atomic_uint32 data_awaited;	/* the writer sleeps until more is */
+	pg_atomic_uint32 writer;	/* its number, valid from STREAM_APPLYING on */
+	pg_atomic_uint64 received_changes;
+	pg_atomic_uint64 applied_changes;
+
+	/*
+	 * Set by the leader when the transaction has ended; before that, seq is zero.
+	 * The other fields are valid once it is not.
+	 */
+	pg_atomic_uint64 seq;
+	uint32		number;			/* of the spool; valid at any time */
+	uint32		num_void;		/* ranges of it, right behind "written" */
+	bool		prepare;		/* to be prepared, not committed */
+	bool		alone;			/* nobody may have applied it before its turn */
+	XLogRecPtr	final_lsn;		/* on the publisher */
+
+	/* Set by whoever asks for STREAM_FINISHING or STREAM_DISCARDED. */
+	int			waiter_procno;
+	XLogRecPtr	end_lsn;		/* on the publisher; to finish */
+	TimestampTz end_time;		/* on the publisher; the same */
+
+	XLogRecPtr	local_end;		/* end of the commit record */
+} StreamShared;
+
+/* So many streamed transactions are taken care of at a time. */
+#define NUM_STREAMS 64
 
 #define NATIVE_REASON_LEN 160
 
@@ -95,7 +155,9 @@ typedef struct SubscriptionShared
 	pg_atomic_uint64 ring_size; /* in bytes; zero without a ring */
 	pg_atomic_uint64 ring_used;
 
-	WriterShared writers[WEFT_MAX_WRITERS];
+	/* Ordinary writers, and behind them stream writers. */
+	WriterShared writers[WEFT_MAX_PROCESSES];
+	StreamShared streams[NUM_STREAMS];
 } SubscriptionShared;
 
 /* Fails with an ERROR and a hint where Weft was not preloaded. */
@@ -114,6 +176,7 @@ extern int	shmem_count(void);
 extern SubscriptionShared *shmem_get(int index);
 extern int	shmem_index(const SubscriptionShared *entry);
 extern SubscriptionShared *shmem_find(Oid subid);
+extern void shmem_reset_writer(WriterShared *writer);
 extern void shmem_reset_writers(SubscriptionShared *entry);
 
 #endif							/* WEFT_SHMEM_H */

@@ -151,6 +151,21 @@ wire_check_tuple(WireCursor *cursor, int natts)
 	return NULL;
 }
 
+/*
+ * Checks the tuples of a change that has been read so far, to its end.  With natts
+ * -1, any number of columns will do.
+ */
+const char *
+wire_check_tuples(WireChange *change, int natts)
+{
+	const char *problem = wire_check_tuple(&change->tuples, natts);
+
+	if (problem == NULL && change->old_kind != 0 && change->type == LOGICAL_REP_MSG_UPDATE)
+		problem = wire_uint8(&change->tuples) != 'N' ? "the new tuple is missing" :
+			wire_check_tuple(&change->tuples, natts);
+	return problem ? problem : finish(&change->tuples);
+}
+
 /* Reads a RELATION message up to its columns, and checks those. */
 const char *
 wire_read_relation(const char *data, int length, bool streamed, WireRelation *relation)

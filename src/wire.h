@@ -176,6 +176,7 @@ extern const char *wire_read_attribute(WireCursor *cursor, WireAttribute *attrib
 extern const char *wire_read_truncate(const char *data, int length, bool streamed,
 									  int *nrelids, WireCursor *relids);
 extern const char *wire_check_tuple(WireCursor *cursor, int natts);
+extern const char *wire_check_tuples(WireChange *change, int natts);
 extern const char *wire_check_other(const char *data, int length);
 
 extern int	wire_invalid_text(const char *data, int length, bool streamed);

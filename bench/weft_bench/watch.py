@@ -18,6 +18,7 @@ KINDS = {
     "logical replication parallel worker": "writers",
     "logical replication tablesync worker": "copy worker",
     "weft writer": "writers",
+    "weft stream writer": "writers",
 }
 # These have nothing to do with replication, but for the time that its writing costs them.
 HOUSEKEEPING = {

@@ -15,10 +15,12 @@
 PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
 PG_FUNCTION_INFO_V1(weft_stat_get_writer);
 PG_FUNCTION_INFO_V1(weft_stat_get_relation);
+PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 
 #define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
 #define RELATION_COLUMNS 8
+#define STREAM_COLUMNS 7
 
 static const char *const activity_names[] = {
 	[WRITER_STARTING] = "starting",
@@ -29,6 +31,15 @@ static const char *const activity_names[] = {
 	[WRITER_WAITING_FOR_COMMIT_ORDER] = "waiting for commit order",
 	[WRITER_RETRYING] = "waiting to retry",
 	[WRITER_EXITED] = "exited",
+};
+
+static const char *const stream_state_names[] = {
+	[STREAM_SPOOLED] = "spooled",
+	[STREAM_APPLYING] = "applying",
+	[STREAM_DISCARDED] = "rolling back",
+	[STREAM_FINISHING] = "committing",
+	[STREAM_COMMITTED] = "committed",
+	[STREAM_FAILED] = "spooled",
 };
 
 /* The plain fields of an entry. */
@@ -74,7 +85,7 @@ sum_of_writers(SubscriptionShared *entry, Size offset)
 {
 	int64		result = 0;
 
-	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		result += pg_atomic_read_u64((pg_atomic_uint64 *)
 									 ((char *) &entry->writers[i] + offset));
 	return result;
@@ -181,6 +192,7 @@ put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, WriterShared *writer)
 	nulls[i] = pid == 0;
 	values[i++] = Int32GetDatum(pid);
 	values[i++] = CStringGetTextDatum(activity_names[pg_atomic_read_u32(&writer->activity)]);
+	nulls[i] = pg_atomic_read_u64(&writer->seq) == PG_UINT64_MAX;
 	values[i++] = count(&writer->seq);
 	values[i] = lsn_or_null(pg_atomic_read_u64(&writer->remote_lsn), &nulls[i]);
 	i++;
@@ -190,6 +202,14 @@ put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, WriterShared *writer)
 	Assert(i == WRITER_COLUMNS);
 
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Is this a stream writer, and is it there? */
+static bool
+is_stream_writer(WriterShared *writer, int number)
+{
+	return number >= WEFT_MAX_WRITERS && pg_atomic_read_u32(&writer->pid) != 0 &&
+		pg_atomic_read_u32(&writer->activity) != WRITER_EXITED;
 }
 
 /* One row for every writer on this server. */
@@ -207,8 +227,9 @@ weft_stat_get_writer(PG_FUNCTION_ARGS)
 
 		if (!read_entry(entry, &fields))
 			continue;
-		for (int j = 0; j < fields.num_writers; j++)
-			put_writer(rsinfo, fields.subid, j, &entry->writers[j]);
+		for (int j = 0; j < WEFT_MAX_PROCESSES; j++)
+			if (j < fields.num_writers || is_stream_writer(&entry->writers[j], j))
+				put_writer(rsinfo, fields.subid, j, &entry->writers[j]);
 	}
 	return (Datum) 0;
 }
@@ -252,6 +273,52 @@ weft_stat_get_relation(PG_FUNCTION_ARGS)
 
 		foreach_ptr(RelationStats, relation, relations)
 			put_relation(rsinfo, subid, relation);
+	}
+	return (Datum) 0;
+}
+
+static void
+put_stream(ReturnSetInfo *rsinfo, Oid subid, StreamShared *stream, StreamState state)
+{
+	Datum		values[STREAM_COLUMNS];
+	bool		nulls[STREAM_COLUMNS] = {0};
+	int			i = 0;
+
+	values[i++] = ObjectIdGetDatum(subid);
+	values[i++] = TransactionIdGetDatum(pg_atomic_read_u32(&stream->xid));
+	values[i++] = CStringGetTextDatum(stream_state_names[state]);
+	nulls[i] = state == STREAM_SPOOLED || state == STREAM_FAILED;
+	values[i++] = Int32GetDatum(pg_atomic_read_u32(&stream->writer));
+	values[i++] = count(&stream->written);
+	values[i++] = count(&stream->received_changes);
+	values[i++] = count(&stream->applied_changes);
+	Assert(i == STREAM_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* One row for every transaction that is streamed to this server. */
+Datum
+weft_stat_get_stream(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		SubscriptionShared *entry = shmem_get(i);
+		EntryFields fields;
+
+		if (!read_entry(entry, &fields))
+			continue;
+		for (int j = 0; j < NUM_STREAMS; j++)
+		{
+			StreamState state = pg_atomic_read_u32(&entry->streams[j].state);
+
+			if (state != STREAM_FREE)
+				put_stream(rsinfo, fields.subid, &entry->streams[j], state);
+		}
 	}
 	return (Datum) 0;
 }

@@ -37,6 +37,9 @@ typedef struct RelationMessage
 
 static HTAB *relation_messages;
 
+/* The relations of which a streamed transaction has brought its own message. */
+static List *own_relations = NIL;
+
 /* The message that the server's code is working on, or failed at. */
 static const char *current_message;
 static int	current_length;
@@ -162,6 +165,16 @@ change_init(void)
 #endif
 }
 
+/* Takes in the newest RELATION message of a relation again. */
+static void
+renew_relation(LogicalRepRelId relid)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	if (entry)
+		dispatch(unconstify(char *, entry->message), entry->length);
+}
+
 /* Takes in a RELATION message from the broadcast log. */
 void
 change_relation(const char *message, int length)
@@ -177,6 +190,42 @@ change_relation(const char *message, int length)
 	entry->length = length;
 	fast_relation_changed(relation.relid);
 	dispatch(unconstify(char *, message), length);
+}
+
+/*
+ * Takes in a RELATION message of a streamed transaction.
+ */
+void
+change_own_relation(const char *message, int length)
+{
+	WireRelation relation;
+	const char *problem = wire_read_relation(message, length, false, &relation);
+	MemoryContext old = MemoryContextSwitchTo(ApplyContext);
+
+	if (problem)
+		elog(ERROR, "broken spool: %s", problem);
+	own_relations = list_append_unique_oid(own_relations, relation.relid);
+	MemoryContextSwitchTo(old);
+	fast_relation_changed(relation.relid);
+	dispatch(unconstify(char *, message), length);
+}
+
+/*
+ * The streamed transaction is over: what holds for others holds again.  A table may
+ * still be open.
+ */
+void
+change_forget_own_relations(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, own_relations)
+	{
+		fast_relation_changed(lfirst_oid(cell));
+		renew_relation(lfirst_oid(cell));
+	}
+	list_free(own_relations);
+	own_relations = NIL;
 }
 
 /* The server takes text as it comes; what is not valid would be stored. */
@@ -195,6 +244,22 @@ check_text(const char *message, int length)
 						   LSN_FORMAT_ARGS(writer.final_lsn), column,
 						   GetDatabaseEncodingName()),
 				 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));
+}
+
+/*
+ * Whether changes of a table that is being synchronized are to be applied depends on
+ * where the transaction ends, which a stream writer does not know.
+ */
+static void
+check_ready(const char *message, int length)
+{
+	WireChange	change;
+
+	if (writer.stream != NULL && wire_read_change(message, length, false, &change) == NULL &&
+		!fast_ready(change.relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("a table is being synchronized")));
 }
 
 /* The server's code has applied an INSERT, UPDATE or DELETE message. */
@@ -239,6 +304,7 @@ change_apply(char *message, int length)
 				return;
 			fast_store_all();
 			check_text(message, length);
+			check_ready(message, length);
 			is_row = true;
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:
@@ -253,15 +319,6 @@ change_apply(char *message, int length)
 #endif
 	if (is_row)
 		count_row(message, length);
-}
-
-static void
-renew_relation(LogicalRepRelId relid)
-{
-	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
-
-	if (entry)
-		dispatch(unconstify(char *, entry->message), entry->length);
 }
 
 /* Clears the server's error context. */
@@ -292,6 +349,7 @@ change_repair(void)
 
 	current_message = NULL;
 	MemoryContextReset(ApplyMessageContext);
+	change_forget_own_relations();
 	if (OidIsValid(fast_relid))
 		renew_relation(fast_relid);
 	if (message == NULL)

@@ -121,7 +121,9 @@ extern bool fast_apply(const char *message, int length);
 extern bool fast_deferrable(const char *message, int length);
 extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
+extern bool fast_ready(LogicalRepRelId relid);
 extern void fast_before_commit(void);
+extern void fast_after_subabort(void);
 extern LogicalRepRelId fast_after_abort(void);
 
 extern void fast_count_begin(void);

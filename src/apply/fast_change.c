@@ -113,6 +113,16 @@ fast_before_commit(void)
 	snapshot_taken = false;
 }
 
+/* After a local subtransaction was rolled back, and all closed that it had open. */
+void
+fast_after_subabort(void)
+{
+	fast_forget_open();
+	if (ActiveSnapshotSet())
+		PopActiveSnapshot();
+	snapshot_taken = false;
+}
+
 /*
  * After the local transaction was rolled back.  Returns the relation at which an
  * error was thrown here, which the server's relation map may take for open, or

@@ -216,7 +216,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 static void
 open_table(FastRelation *relation, Relation rel)
 {
-	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	MemoryContext old = MemoryContextSwitchTo(CurTransactionContext);
 	EState	   *estate = CreateExecutorState();
 	RangeTblEntry *rte = makeNode(RangeTblEntry);
 	List	   *perminfos = NIL;
@@ -318,6 +318,21 @@ fast_open(LogicalRepRelId relid)
 	logicalrep_rel_close(entry, NoLock);
 	check_turn(relation);
 	return relation->reason == NULL ? relation : NULL;
+}
+
+/* Is the local table of a relation READY?  Locks it for a change. */
+bool
+fast_ready(LogicalRepRelId relid)
+{
+	LogicalRepRelMapEntry *entry;
+	bool		result;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	result = entry->state == SUBREL_STATE_READY;
+	logicalrep_rel_close(entry, NoLock);
+	PopActiveSnapshot();
+	return result;
 }
 
 /*

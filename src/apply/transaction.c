@@ -42,10 +42,12 @@
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "apply/fast.h"
 #include "apply/order.h"
+#include "apply/stream.h"
 #include "apply/writer.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -86,12 +88,6 @@
 
 /* The buffer for messages that come in pieces may stay as large as this. */
 #define MESSAGE_KEPT (1024 * 1024)
-
-typedef enum AttemptResult
-{
-	ATTEMPT_COMMITTED,
-	ATTEMPT_MISSPECULATED,
-} AttemptResult;
 
 static bool subscription_valid = true;
 
@@ -227,12 +223,23 @@ transaction_wait_dependency(uint64 seq)
 	return result;
 }
 
+/*
+ * The transaction at hand has become the oldest, and an error is its own from now
+ * on.  It waits for locks as long as the configuration says.
+ */
+void
+transaction_become_final(void)
+{
+	writer.final = true;
+	LockTimeout = configured_lock_timeout;
+}
+
 /* The oldest transaction will not be applied from its beginning again. */
 static void
 commit_to_transaction(void)
 {
 	fast_store_all();
-	writer.final = true;
+	transaction_become_final();
 	if (!writer.committed_to)
 		DeadlockTimeout = Min(configured_deadlock_timeout,
 							  INT_MAX / COMMITTED_DEADLOCK_PATIENCE) *
@@ -335,23 +342,61 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	return true;
 }
 
+/* Prepares the local transaction, under the name by which the server finds it again. */
+static void
+prepare_local(StreamShared *stream)
+{
+	char		gid[GIDSIZE];
+
+	compat_two_phase_gid(MySubscription->oid, pg_atomic_read_u32(&stream->xid),
+						 gid, sizeof(gid));
+	if (!IsTransactionBlock())
+	{
+		BeginTransactionBlock();
+		CommitTransactionCommand();
+	}
+	if (!PrepareTransactionBlock(gid))
+		elog(ERROR, "could not prepare transaction \"%s\"", gid);
+	CommitTransactionCommand();
+}
+
+/*
+ * Commits the local transaction, or prepares it if it is a streamed one that was
+ * prepared.  Returns the end of its commit record; what is prepared is flushed.
+ */
+XLogRecPtr
+transaction_commit_local(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	replorigin_session_origin_lsn = end_lsn;
+	replorigin_session_origin_timestamp = commit_time;
+	fast_before_commit();
+	if (stream != NULL && stream->prepare)
+		prepare_local(stream);
+	else
+	{
+		if (IsTransactionBlock())
+			EndTransactionBlock(false);
+		CommitTransactionCommand();
+	}
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	in_remote_transaction = false;
+	return XactLastCommitEnd;
+}
+
 /* Commits what has been applied: the transactions from "first" to "seq". */
 static void
 commit_transaction(void)
 {
 	RingTransaction *transaction = writer.cursor.transaction;
+	StreamShared *stream = stream_of_ring();
 	XLogRecPtr	local_end = InvalidXLogRecPtr;
 
 	if (IsTransactionState())
-	{
-		replorigin_session_origin_lsn = transaction->end_lsn;
-		replorigin_session_origin_timestamp = transaction->commit_time;
-		fast_before_commit();
-		CommitTransactionCommand();
-		local_end = XactLastCommitEnd;
-		replorigin_session_origin_lsn = InvalidXLogRecPtr;
-		replorigin_session_origin_timestamp = 0;
-	}
+		local_end = transaction_commit_local(stream, transaction->end_lsn,
+											 transaction->commit_time);
+	else if (stream != NULL)
+		local_end = stream->local_end;
 	in_remote_transaction = false;
 	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
 	ring_commit(writer.ring, writer.first, writer.seq, local_end);
@@ -372,6 +417,8 @@ apply_changes(void)
 	if (!catch_up(writer.cursor.transaction->broadcast))
 		return false;
 	reset_message();
+	if (writer.cursor.transaction->stream != 0)
+		return stream_apply_in_turn(stream_of_ring());
 
 	while (changed)
 	{
@@ -479,7 +526,7 @@ fail(ErrorData *error)
 
 /* Makes an attempt; an error is either reported or a misspeculation. */
 static AttemptResult
-guarded_attempt(void)
+guarded(AttemptResult (*attempt) (void))
 {
 	MemoryContext old = CurrentMemoryContext;
 	ErrorContextCallback callback;
@@ -509,6 +556,8 @@ guarded_attempt(void)
 		roll_back();
 		RESUME_INTERRUPTS();
 
+		if (writer.stream != NULL)
+			stream_report(error);
 		if (writer.committed_to ||
 			(writer.final && !fast && error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
 			fail(error);
@@ -547,6 +596,28 @@ restore_lock_limits(void)
 }
 
 /*
+ * Makes an attempt to apply a transaction before its turn is known; rolled back if
+ * it fails.
+ */
+AttemptResult
+transaction_apply_early(AttemptResult (*attempt) (void))
+{
+	AttemptResult result;
+
+	reread_subscription();
+	set_activity(WRITER_APPLYING);
+	writer.careful = writer.final = writer.committed_to = false;
+	set_lock_limits();
+	result = guarded(attempt);
+	restore_lock_limits();
+	if (result == ATTEMPT_MISSPECULATED)
+		roll_back();
+	set_activity(WRITER_IDLE);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return result;
+}
+
+/*
  * Applies transactions that the writer has taken from the ring, in one or more
  * groups.
  */
@@ -568,7 +639,7 @@ transaction_apply(uint64 first, int count)
 		writer.final = writer.first == writer.last && transaction_is_oldest();
 		writer.committed_to = false;
 		set_lock_limits();
-		result = guarded_attempt();
+		result = guarded(attempt);
 		restore_lock_limits();
 		if (result == ATTEMPT_COMMITTED)
 		{

@@ -16,6 +16,7 @@
 
 #include "access/xact.h"
 #include "apply/fast.h"
+#include "apply/stream.h"
 #include "apply/writer.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
@@ -66,13 +67,13 @@ writer_gone(int code, Datum leader_procno)
 static void
 attach(Datum main_arg)
 {
-	int			index = DatumGetInt32(main_arg) / WEFT_MAX_WRITERS;
+	int			index = DatumGetInt32(main_arg) / WEFT_MAX_PROCESSES;
 	uint32		generation;
 	SubscriptionShared *subscription = shmem_get(index);
 	dsm_handle	handle = DSM_HANDLE_INVALID;
 	dsm_segment *segment;
 
-	writer.number = DatumGetInt32(main_arg) % WEFT_MAX_WRITERS;
+	writer.number = DatumGetInt32(main_arg) % WEFT_MAX_PROCESSES;
 	writer.subscription = subscription;
 	writer.shared = &subscription->writers[writer.number];
 	memcpy(&generation, MyBgworkerEntry->bgw_extra, sizeof(generation));
@@ -150,6 +151,18 @@ load_subscription(Oid subid)
 	SetConfigOption("synchronous_commit", "off", PGC_BACKEND, PGC_S_OVERRIDE);
 }
 
+/* Applies streamed transactions, until it is time to end. */
+static void
+work_for_streams(void)
+{
+	while (stream_work())
+	{
+		pgstat_report_stat(true);
+		fast_count_report(true);
+	}
+	writer.ring->writer_procno[writer.number] = INVALID_PROC_NUMBER;
+}
+
 /* Applies what there is to apply, until it is time to end. */
 static void
 work(void)
@@ -212,6 +225,9 @@ writer_main(Datum main_arg)
 	pg_atomic_write_u32(&writer.shared->activity, WRITER_IDLE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 
-	work();
+	if (writer.number < WEFT_MAX_WRITERS)
+		work();
+	else
+		work_for_streams();
 	proc_exit(0);
 }

@@ -14,6 +14,13 @@
 #include "ring/wait.h"
 #include "shmem.h"
 
+/* How an attempt to apply one or more transactions has ended. */
+typedef enum AttemptResult
+{
+	ATTEMPT_COMMITTED,
+	ATTEMPT_MISSPECULATED,
+} AttemptResult;
+
 typedef struct Writer
 {
 	int			number;
@@ -37,6 +44,12 @@ typedef struct Writer
 	TransactionId remote_xid;
 	XLogRecPtr	final_lsn;		/* on the publisher */
 
+	/*
+	 * In a stream writer: what it applies before its turn, or NULL.  "first" is
+	 * higher than any seq then.
+	 */
+	StreamShared *stream;
+
 	bool		careful;		/* take the general path only */
 	bool		final;			/* was the oldest: an error is its own */
 	bool		committed_to;	/* cannot be applied from its beginning again */
@@ -50,6 +63,10 @@ pg_noreturn extern PGDLLEXPORT void writer_main(Datum main_arg);
 /* transaction.c */
 extern void transaction_init(void);
 extern void transaction_apply(uint64 first, int count);
+extern AttemptResult transaction_apply_early(AttemptResult (*attempt) (void));
+extern void transaction_become_final(void);
+extern XLogRecPtr transaction_commit_local(StreamShared *stream, XLogRecPtr end_lsn,
+										   TimestampTz commit_time);
 extern bool transaction_is_oldest(void);
 extern bool transaction_wait_oldest(void);
 extern bool transaction_wait_dependency(uint64 seq);
@@ -58,6 +75,8 @@ extern bool transaction_wait_dependency(uint64 seq);
 extern void change_init(void);
 extern void change_apply(char *message, int length);
 extern void change_relation(const char *message, int length);
+extern void change_own_relation(const char *message, int length);
+extern void change_forget_own_relations(void);
 extern bool change_in_progress(void);
 extern void change_repair(void);
 extern void change_forget_conflicts(void);

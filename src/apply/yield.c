@@ -12,6 +12,7 @@
  * holds:
  *	 - a writer of the same ring with an earlier transaction: give up at once;
  *	 - one with a later transaction: as it should be;
+ *	 - the leader, which applies something itself: give up at once;
  *	 - anybody else: give up if the oldest transaction waits for a lock itself.
  *	   If it does not, it goes on, and so shall we, and nothing is lost but the
  *	   user's time.
@@ -31,7 +32,7 @@
 static int
 find_writer(int procno)
 {
-	for (int i = 0; i < writer.ring->num_writers; i++)
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		if (writer.ring->writer_procno[i] == procno)
 			return i;
 	return -1;
@@ -43,6 +44,18 @@ writer_seq(int number)
 	return pg_atomic_read_u64(&writer.subscription->writers[number].seq);
 }
 
+/* A streamed transaction has none before it has ended: it is behind all others. */
+static uint64
+own_seq(void)
+{
+	uint64		seq;
+
+	if (writer.stream == NULL)
+		return writer.first;
+	seq = pg_atomic_read_u64(&writer.stream->seq);
+	return seq == 0 ? PG_UINT64_MAX : seq;
+}
+
 /*
  * Does the oldest transaction wait for a lock?  Its state is read without a
  * lock: whoever asks does so again and again.
@@ -52,12 +65,14 @@ oldest_waits(void)
 {
 	uint64		oldest = ring_committed(writer.ring) + 1;
 
-	for (int i = 0; i < writer.ring->num_writers; i++)
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
 		int			procno = writer.ring->writer_procno[i];
 
-		if (procno != INVALID_PROC_NUMBER && writer_seq(i) == oldest)
-			return GetPGProcByNumber(procno)->waitStatus == PROC_WAIT_STATUS_WAITING;
+		/* One that was streamed has two writers. */
+		if (procno != INVALID_PROC_NUMBER && writer_seq(i) == oldest &&
+			GetPGProcByNumber(procno)->waitStatus == PROC_WAIT_STATUS_WAITING)
+			return true;
 	}
 	return false;
 }
@@ -65,11 +80,12 @@ oldest_waits(void)
 static bool
 must_yield_to(PGPROC *proc)
 {
-	int			number = find_writer(GetNumberFromPGProc(proc));
+	int			procno = GetNumberFromPGProc(proc);
+	int			number = find_writer(procno);
 
 	if (number >= 0)
-		return writer_seq(number) < writer.first;
-	return oldest_waits();
+		return writer_seq(number) < own_seq();
+	return procno == writer.ring->leader_procno || oldest_waits();
 }
 
 /* Does anybody whom we must yield to wait for this lock? */

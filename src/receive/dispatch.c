@@ -75,9 +75,9 @@ dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
 		publish();
 }
 
-/* Opens a transaction with its BEGIN message. */
-void
-dispatch_begin(const char *message, int length)
+/* Opens the next transaction; waits for its barrier, and for space. */
+static void
+open_transaction(void)
 {
 	if (ring_committed(leader.producer.ring) < leader.barrier)
 		leader_drain(leader.barrier);
@@ -87,6 +87,13 @@ dispatch_begin(const char *message, int length)
 		tuning_step();
 	leader.begun_since_pause++;
 	published_write = leader.producer.write;
+}
+
+/* Opens a transaction with its BEGIN message. */
+void
+dispatch_begin(const char *message, int length)
+{
+	open_transaction();
 	dispatch_record(RING_MESSAGE, 0, 0, message, length);
 }
 
@@ -151,6 +158,22 @@ dispatch_truncate(const char *message, int length)
 
 	dispatch_barrier();
 	dispatch_record(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
+}
+
+/* Puts a streamed transaction, which has ended, into the ring. */
+void
+dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	open_transaction();
+	if (stream->alone)
+		dispatch_barrier();
+	ring_use_stream(&leader.producer, stream - leader.shared->streams + 1);
+	pg_write_barrier();
+	pg_atomic_write_u64(&stream->seq, leader.producer.seq);
+	if (pg_atomic_read_u32(&stream->state) == STREAM_APPLYING)
+		pg_atomic_write_u64(&leader.shared->writers[pg_atomic_read_u32(&stream->writer)].seq,
+							leader.producer.seq);
+	dispatch_commit(end_lsn, commit_time);
 }
 
 /* Completes the open transaction. */

@@ -54,6 +54,7 @@
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/streams.h"
 #include "receive/seam.h"
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
@@ -73,7 +74,7 @@
 #define BROADCAST_LIMIT (64 * 1024 * 1024)
 
 /*
- * If at least so many transactions have come since the last pause, the next one
+ * If at least so many transactions, or changes of streamed ones, have come since the last pause, the next one
  * is a nap of so many microseconds.
  */
 #define FULL_FLOW 4
@@ -123,6 +124,7 @@ leader_start(WalReceiverConn *conn)
 	leader.received_time = leader.last_turn = GetCurrentTimestamp();
 	before_shmem_exit(leader_exit, (Datum) 0);
 	relations_init();
+	streams_init();
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
 
 	leader.subscription_valid = true;
@@ -151,6 +153,7 @@ leader_collect(void)
 
 	if (ring == NULL)
 		return;
+	streams_collect();
 	committed = ring_committed(ring);
 	pg_read_barrier();
 	while (leader.collected < committed)
@@ -198,6 +201,7 @@ prepare_to_pause(void)
 {
 	leader_collect();
 	writers_check();
+	streams_flush();
 	feedback_send(leader.conn, leader.received_lsn, false, false);
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
 	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
@@ -377,8 +381,9 @@ leader_look_around(void)
 		leader.configured = weft_writers_per_subscription;
 		leader.wanted_writers = writers_wanted();
 	}
-	if (leader.wanted_writers != leader.started_for ||
-		(leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT))
+	if ((leader.wanted_writers != leader.started_for ||
+		 (leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT)) &&
+		!streams_open())
 	{
 		if (leader.num_writers > 0)
 			leader_drain(leader.producer.seq);
@@ -403,6 +408,16 @@ void
 leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
 {
 	leader_hand_over(HANDOVER_MESSAGE, message, length);
+	leader.message_end_lsn = end_lsn;
+	leader.message_commit_time = commit_time;
+}
+
+/* Keeps one more, which ends a transaction, to be given right behind. */
+void
+leader_hand_over_second(char *message, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	leader.second_message = message;
+	leader.second_length = length;
 	leader.message_end_lsn = end_lsn;
 	leader.message_commit_time = commit_time;
 }
@@ -448,6 +463,7 @@ static int
 deliver(char **buffer, pgsocket *wait_fd)
 {
 	HandoverKind kind = leader.handover;
+	int			length;
 
 	/* What passes by transactions in flight cannot bring it up to date. */
 	if (leader.native_is_behind && leader_drained())
@@ -458,10 +474,18 @@ deliver(char **buffer, pgsocket *wait_fd)
 	{
 		case HANDOVER_MESSAGE:
 			*buffer = leader.message;
+			length = leader.message_length;
+			if (leader.second_message != NULL)
+			{
+				leader_hand_over_end(leader.second_message, leader.second_length,
+									 leader.message_end_lsn, leader.message_commit_time);
+				leader.second_message = NULL;
+				return length;
+			}
 			leader.message = NULL;
 			leader.native_lsn = leader.message_end_lsn;
 			leader.native_commit_time = leader.message_commit_time;
-			return leader.message_length;
+			return length;
 		case HANDOVER_TURN:
 			/* It must not sleep: there is more, and we have it. */
 			SetLatch(MyLatch);
@@ -474,19 +498,6 @@ deliver(char **buffer, pgsocket *wait_fd)
 			break;
 	}
 	pg_unreachable();
-}
-
-/* May what is kept for the server's apply loop be given to it now? */
-static bool
-deliverable(void)
-{
-	if (leader_drained())
-		return true;
-
-	/* Without parallel apply workers it only writes these to a file. */
-	return leader.handover == HANDOVER_MESSAGE && !MyLogicalRepWorker->parallel_apply &&
-		(leader.position == IN_STREAM_BLOCK ||
-		 leader.message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_STOP);
 }
 
 /* The stream has ended in the middle of a transaction. */
@@ -543,7 +554,7 @@ next_message(void)
 	}
 	else if (in_full_flow())
 		nap();
-	else if (leader_drained())
+	else if (leader_drained() && !streams_in_block())
 	{
 		leader.begun_since_pause = 0;
 		tuning_interrupt();
@@ -589,7 +600,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 
 		if (leader.handover != HANDOVER_NOTHING)
 		{
-			if (deliverable())
+			if (leader_drained())
 			{
 				result = deliver(buffer, wait_fd);
 				break;

@@ -48,14 +48,14 @@ typedef struct Leader
 
 	/* Valid while writers run, that is while num_writers > 0. */
 	int			num_writers;
-	BackgroundWorkerHandle *writers[WEFT_MAX_WRITERS];
+	BackgroundWorkerHandle *writers[WEFT_MAX_PROCESSES];	/* NULL: not there */
 	bool		all_attached;	/* every writer has said that it is there */
 	dsm_segment *segment;
 	RingProducer producer;
 	BroadcastLog broadcast;
 	uint64		collected;		/* all up to this seq is in our accounts */
 
-	int			begun_since_pause;	/* transactions */
+	int			begun_since_pause;	/* transactions, and changes of streamed ones */
 	RingProgress progress;		/* as seen at pauses */
 
 	/* No transaction may be begun before this seq is committed. */
@@ -77,11 +77,10 @@ typedef struct Leader
 	bool		ping_sent;
 
 	/*
-	 * Transactions that the server's own parallel apply workers have begun
-	 * and not finished.
+	 * Streamed transactions that the server's own parallel apply workers have
+	 * begun and not finished.
 	 */
 	int			parallel_streams;
-	TransactionId stream_xid;	/* of the current block */
 
 	/* What is left of a batch; it stays where it is (batch.c). */
 	bool		batches;		/* we have asked for some */
@@ -97,6 +96,8 @@ typedef struct Leader
 	HandoverKind handover;
 	char	   *message;
 	int			message_length;
+	char	   *second_message; /* to be given right behind it, or NULL */
+	int			second_length;
 	pgsocket	socket;			/* once the publisher has kept us waiting */
 
 	/*
@@ -132,6 +133,8 @@ extern void leader_look_around(void);
 extern void leader_hand_over(HandoverKind kind, char *message, int length);
 extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
 								 TimestampTz commit_time);
+extern void leader_hand_over_second(char *message, int length, XLogRecPtr end_lsn,
+									TimestampTz commit_time);
 pg_noreturn extern void leader_damage(const char *message, const char *problem);
 
 /* batch.c */
@@ -141,6 +144,8 @@ extern int	batch_next(char **message);
 /* messages.c */
 extern void message_data(char *message, int length);
 extern void message_keepalive(char *message, int length);
+extern void message_check_change(const char *payload, int length, bool streamed);
+extern void message_settled(XLogRecPtr end_lsn);
 
 /* dispatch.c */
 extern void dispatch_begin(const char *message, int length);
@@ -150,6 +155,8 @@ extern void dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
 extern void dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
 							const char *data, Size length);
 extern void dispatch_barrier(void);
+extern void dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn,
+							TimestampTz commit_time);
 
 /* tuning.c */
 extern void tuning_reset(void);
@@ -161,5 +168,6 @@ extern int	writers_wanted(void);
 extern void writers_start(int count);
 extern void writers_stop(void);
 extern void writers_check(void);
+extern bool writers_start_for_stream(int number, uint32 stream);
 
 #endif							/* WEFT_LEADER_H */

@@ -11,8 +11,8 @@
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/streams.h"
 #include "replication/worker_internal.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "wire.h"
 
@@ -20,6 +20,33 @@
 #define SYNC_TURN_INTERVAL 100	/* ms */
 /* How often the loop gets a turn under full load. */
 #define TURN_INTERVAL 10000		/* ms */
+
+/*
+ * Gives the server's apply loop its turn if it is time for that; returns true if
+ * so, and the message is looked at again afterwards.
+ */
+static bool
+take_turn(char *message, int length)
+{
+	if (leader.socket == PGINVALID_SOCKET ||
+		!TimestampDifferenceExceeds(leader.last_turn, leader.received_time,
+									leader.tables_syncing ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
+		return false;
+	leader_hand_over(HANDOVER_TURN, message, length);
+	return true;
+}
+
+/* Notes that all up to a position has been dispatched, in a transaction's end. */
+void
+message_settled(XLogRecPtr end_lsn)
+{
+	leader.received_lsn = Max(leader.received_lsn, end_lsn);
+	leader.settled_lsn = Max(leader.settled_lsn, end_lsn);
+	leader.native_is_behind = true;
+	MyLogicalRepWorker->last_lsn = leader.received_lsn;
+	MyLogicalRepWorker->last_send_time = leader.sent_time;
+	MyLogicalRepWorker->last_recv_time = leader.received_time;
+}
 
 /*
  * Decides what becomes of a transaction that begins.
@@ -34,14 +61,8 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 		leader_damage(payload, problem);
 
 	leader_look_around();
-	if (leader.socket != PGINVALID_SOCKET &&
-		TimestampDifferenceExceeds(leader.last_turn, leader.received_time,
-								   leader.tables_syncing ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
-	{
-		/* The message is looked at again afterwards. */
-		leader_hand_over(HANDOVER_TURN, message, length);
+	if (take_turn(message, length))
 		return;
-	}
 
 	leader.final_lsn = begin.final_lsn;
 	leader.changes_seen = false;
@@ -74,11 +95,7 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	if (leader.position == IN_TRANSACTION)
 	{
 		dispatch_commit(commit.end_lsn, commit.commit_time);
-		leader.settled_lsn = Max(leader.settled_lsn, commit.end_lsn);
-		leader.native_is_behind = true;
-		MyLogicalRepWorker->last_lsn = leader.received_lsn;
-		MyLogicalRepWorker->last_send_time = leader.sent_time;
-		MyLogicalRepWorker->last_recv_time = leader.received_time;
+		message_settled(commit.end_lsn);
 	}
 	else
 		leader_hand_over_end(message, length, commit.end_lsn, commit.commit_time);
@@ -86,8 +103,8 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 }
 
 /* Checks a change that the server's apply loop is going to read. */
-static void
-check_native_change(const char *payload, int length, bool streamed)
+void
+message_check_change(const char *payload, int length, bool streamed)
 {
 	WireChange	change;
 	WireCursor	relids;
@@ -100,13 +117,7 @@ check_native_change(const char *payload, int length, bool streamed)
 	{
 		problem = wire_read_change(payload, length, streamed, &change);
 		if (problem == NULL)
-			problem = wire_check_tuple(&change.tuples, -1);
-		if (problem == NULL && change.old_kind != 0 &&
-			change.type == LOGICAL_REP_MSG_UPDATE)
-			problem = wire_uint8(&change.tuples) != 'N' ? "the new tuple is missing" :
-				wire_check_tuple(&change.tuples, -1);
-		if (problem == NULL && change.tuples.next != change.tuples.end)
-			problem = "there are bytes behind the end of the message";
+			problem = wire_check_tuples(&change, -1);
 		if (problem == NULL && wire_invalid_text(payload, length, streamed) != 0)
 			problem = "a value is not valid in the encoding of the database";
 	}
@@ -119,7 +130,6 @@ static void
 transaction_message(char *message, int length, const char *payload, int payload_length)
 {
 	bool		native = leader.position != IN_TRANSACTION;
-	StringInfoData relation;
 	const char *problem;
 
 	switch (payload[0])
@@ -129,7 +139,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_DELETE:
 			leader.changes_seen = true;
 			if (native)
-				check_native_change(payload, payload_length, false);
+				message_check_change(payload, payload_length, false);
 			else
 				dispatch_change(payload, payload_length);
 			break;
@@ -137,7 +147,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_TRUNCATE:
 			leader.changes_seen = true;
 			if (native)
-				check_native_change(payload, payload_length, false);
+				message_check_change(payload, payload_length, false);
 			else
 				dispatch_truncate(payload, payload_length);
 			break;
@@ -145,14 +155,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_RELATION:
 			relations_message(payload, payload_length);
 			if (!native)
-			{
-				/* The server's own relation map must know of it too. */
-				MemoryContextSwitchTo(ApplyMessageContext);
-				initReadOnlyStringInfo(&relation, unconstify(char *, payload), payload_length);
-				apply_dispatch(&relation);
-				MemoryContextReset(ApplyMessageContext);
-				MemoryContextSwitchTo(leader.message_context);
-			}
+				relations_tell_server(payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_ORIGIN:
@@ -172,113 +175,6 @@ transaction_message(char *message, int length, const char *payload, int payload_
 	}
 	if (native)
 		leader_hand_over(HANDOVER_MESSAGE, message, length);
-}
-
-/* A message within a block of a streamed transaction. */
-static void
-stream_message(const char *payload, int payload_length)
-{
-	WireCursor	cursor;
-
-	switch (payload[0])
-	{
-		case LOGICAL_REP_MSG_INSERT:
-		case LOGICAL_REP_MSG_UPDATE:
-		case LOGICAL_REP_MSG_DELETE:
-		case LOGICAL_REP_MSG_TRUNCATE:
-			check_native_change(payload, payload_length, true);
-			break;
-		case LOGICAL_REP_MSG_RELATION:
-			{
-				WireRelation relation;
-				const char *problem = wire_read_relation(payload, payload_length,
-														 true, &relation);
-
-				if (problem)
-					leader_damage(payload, problem);
-				relations_streamed_message(leader.stream_xid, payload, payload_length);
-				break;
-			}
-		case LOGICAL_REP_MSG_TYPE:
-		case LOGICAL_REP_MSG_MESSAGE:
-			wire_start(&cursor, payload + 1, payload_length - 1);
-			if (wire_bytes(&cursor, sizeof(TransactionId)) == NULL)
-				leader_damage(payload, "the message ends too early");
-			break;
-		case LOGICAL_REP_MSG_ORIGIN:
-			break;
-		case LOGICAL_REP_MSG_STREAM_STOP:
-			leader.position = BETWEEN_TRANSACTIONS;
-			break;
-		default:
-			leader_damage(payload, "the message does not belong into a streamed transaction");
-	}
-}
-
-/* A streamed transaction begins or goes on. */
-static void
-stream_start(const char *payload, int payload_length)
-{
-	WireCursor	cursor;
-
-	wire_start(&cursor, payload + 1, payload_length - 1);
-	leader.stream_xid = wire_uint32(&cursor);
-	if (!TransactionIdIsValid(leader.stream_xid))
-		leader_damage(payload, "the transaction ID is missing");
-	if (wire_uint8(&cursor) == 1)
-	{
-		if (!relations_stream_begin(leader.stream_xid))
-			leader_damage(payload, "the transaction has begun already");
-		if (MyLogicalRepWorker->parallel_apply)
-			leader.parallel_streams++;
-	}
-	else if (!relations_stream_open(leader.stream_xid))
-		leader_damage(payload, "the transaction has not begun");
-	leader.position = IN_STREAM_BLOCK;
-}
-
-/* A streamed transaction, or a subtransaction of one, ends. */
-static void
-stream_end(char *message, int length, const char *payload, int payload_length)
-{
-	WireCursor	cursor;
-	TransactionId xid;
-	XLogRecPtr	end_lsn = InvalidXLogRecPtr;
-	TimestampTz commit_time = 0;
-
-	wire_start(&cursor, payload + 1, payload_length - 1);
-	if (payload[0] == LOGICAL_REP_MSG_STREAM_PREPARE)
-	{
-		wire_bytes(&cursor, 1 + 8);
-		end_lsn = wire_uint64(&cursor);
-		commit_time = wire_uint64(&cursor);
-		xid = wire_uint32(&cursor);
-	}
-	else
-	{
-		xid = wire_uint32(&cursor);
-		if (payload[0] == LOGICAL_REP_MSG_STREAM_COMMIT)
-		{
-			wire_bytes(&cursor, 1 + 8);
-			end_lsn = wire_uint64(&cursor);
-			commit_time = wire_uint64(&cursor);
-		}
-	}
-
-	if (!relations_stream_open(xid))
-	{
-		/* Version 18 sends this for what it has never sent anything of. */
-		if (payload[0] == LOGICAL_REP_MSG_STREAM_ABORT)
-			return;
-		leader_damage(payload, "the transaction has not begun");
-	}
-	if (payload[0] != LOGICAL_REP_MSG_STREAM_ABORT || wire_uint32(&cursor) == xid)
-	{
-		relations_stream_end(xid, payload[0] != LOGICAL_REP_MSG_STREAM_ABORT);
-		if (leader.parallel_streams > 0)
-			leader.parallel_streams--;
-	}
-	leader_hand_over_end(message, length, end_lsn, commit_time);
 }
 
 /* A prepared transaction is committed or rolled back. */
@@ -322,14 +218,15 @@ outer_message(char *message, int length, const char *payload, int payload_length
 			break;
 
 		case LOGICAL_REP_MSG_STREAM_START:
-			stream_start(payload, payload_length);
-			leader_hand_over(HANDOVER_MESSAGE, message, length);
+			leader_look_around();
+			if (!take_turn(message, length))
+				streams_start(message, length, payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_STREAM_COMMIT:
 		case LOGICAL_REP_MSG_STREAM_ABORT:
 		case LOGICAL_REP_MSG_STREAM_PREPARE:
-			stream_end(message, length, payload, payload_length);
+			streams_end(message, length, payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_COMMIT_PREPARED:
@@ -397,8 +294,7 @@ message_data(char *message, int length)
 			break;
 
 		case IN_STREAM_BLOCK:
-			stream_message(payload, payload_length);
-			leader_hand_over(HANDOVER_MESSAGE, message, length);
+			streams_message(message, length, payload, payload_length);
 			break;
 	}
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);

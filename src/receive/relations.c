@@ -42,19 +42,12 @@
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/inval.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "wire.h"
 
-/* A streamed transaction that has not ended, with its RELATION messages. */
-typedef struct StreamedRelations
-{
-	TransactionId xid;			/* hash key */
-	List	   *messages;		/* of StringInfo, without the transaction ID */
-} StreamedRelations;
-
 static HTAB *relations;
-static HTAB *streamed;
 
 /* The local table, or all of them, has changed. */
 static void
@@ -89,11 +82,6 @@ relations_init(void)
 	info.hcxt = leader.context;
 	relations = hash_create("weft relations", 64, &info,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
-	info.keysize = sizeof(TransactionId);
-	info.entrysize = sizeof(StreamedRelations);
-	streamed = hash_create("weft streamed relations", 8, &info,
-						   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, table_state_changed, (Datum) 0);
@@ -165,6 +153,8 @@ relations_message(const char *message, int length)
 			pfree(relation->message);
 			pfree(relation->keys);
 		}
+		else
+			relation->version = 0;
 		relation->last_any = 0;
 		relation->last_other = 0;
 		relation->last_wide = 0;
@@ -173,6 +163,7 @@ relations_message(const char *message, int length)
 		relation->message_length = length;
 		describe(relation, &wire);
 	}
+	relation->version++;
 	relation->floor = leader.producer.seq - (open ? 1 : 0);
 	relation->class = RELATION_UNKNOWN;
 	relation->localreloid = InvalidOid;
@@ -191,60 +182,17 @@ relations_message(const char *message, int length)
 	}
 }
 
-/* A streamed transaction begins; returns false if it has begun already. */
-bool
-relations_stream_begin(TransactionId xid)
-{
-	bool		found;
-	StreamedRelations *entry = hash_search(streamed, &xid, HASH_ENTER, &found);
-
-	if (!found)
-		entry->messages = NIL;
-	return !found;
-}
-
-/* Has a streamed transaction begun, and not ended? */
-bool
-relations_stream_open(TransactionId xid)
-{
-	return hash_search(streamed, &xid, HASH_FIND, NULL) != NULL;
-}
-
-/*
- * Keeps a RELATION message of a streamed transaction that is open.  If it
- * commits, the publisher takes it for known afterwards.
- */
+/* Tells the server's own relation map in this process, too. */
 void
-relations_streamed_message(TransactionId xid, const char *message, int length)
+relations_tell_server(const char *message, int length)
 {
-	StreamedRelations *entry = hash_search(streamed, &xid, HASH_FIND, NULL);
-	MemoryContext old = MemoryContextSwitchTo(leader.context);
-	StringInfo	copy = makeStringInfo();
+	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
+	StringInfoData relation;
 
-	appendStringInfoChar(copy, message[0]);
-	appendBinaryStringInfo(copy, message + 1 + sizeof(TransactionId),
-						   length - 1 - sizeof(TransactionId));
-	entry->messages = lappend(entry->messages, copy);
+	initReadOnlyStringInfo(&relation, unconstify(char *, message), length);
+	apply_dispatch(&relation);
 	MemoryContextSwitchTo(old);
-}
-
-/* A streamed transaction has ended. */
-void
-relations_stream_end(TransactionId xid, bool committed)
-{
-	StreamedRelations *entry = hash_search(streamed, &xid, HASH_FIND, NULL);
-	ListCell   *cell;
-
-	foreach(cell, entry->messages)
-	{
-		StringInfo	message = lfirst(cell);
-
-		if (committed)
-			relations_message(message->data, message->len);
-		destroyStringInfo(message);
-	}
-	list_free(entry->messages);
-	hash_search(streamed, &xid, HASH_REMOVE, NULL);
+	MemoryContextReset(ApplyMessageContext);
 }
 
 /* Tells new writers all that is known. */

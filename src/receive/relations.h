@@ -22,6 +22,7 @@ typedef struct LeaderRelation
 	/* The RELATION message, as it came. */
 	char	   *message;
 	int			message_length;
+	uint64		version;		/* counts them */
 
 	int			natts;
 	bool		full;			/* replica identity full */
@@ -50,10 +51,7 @@ typedef struct LeaderRelation
 
 extern void relations_init(void);
 extern void relations_message(const char *message, int length);
-extern bool relations_stream_begin(TransactionId xid);
-extern bool relations_stream_open(TransactionId xid);
-extern void relations_streamed_message(TransactionId xid, const char *message, int length);
-extern void relations_stream_end(TransactionId xid, bool committed);
+extern void relations_tell_server(const char *message, int length);
 extern LeaderRelation *relations_find(LogicalRepRelId relid);
 extern RelationClass relations_class(LeaderRelation *relation);
 extern void relations_broadcast_all(void);

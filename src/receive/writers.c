@@ -17,6 +17,7 @@
 #include "receive/dependency.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/streams.h"
 #include "relation_stats.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
@@ -79,16 +80,17 @@ static bool
 register_writer(int number)
 {
 	BackgroundWorker worker = {0};
+	const char *type = number < WEFT_MAX_WRITERS ? "weft writer" : "weft stream writer";
 
-	snprintf(worker.bgw_name, BGW_MAXLEN, "weft writer %d for subscription %u",
-			 number, MySubscription->oid);
-	strlcpy(worker.bgw_type, "weft writer", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "%s %d for subscription %u", type,
+			 number % WEFT_MAX_WRITERS, MySubscription->oid);
+	strlcpy(worker.bgw_type, type, BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "writer_main", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(shmem_index(leader.shared) * WEFT_MAX_WRITERS + number);
+	worker.bgw_main_arg = Int32GetDatum(shmem_index(leader.shared) * WEFT_MAX_PROCESSES + number);
 	memcpy(worker.bgw_extra, &leader.shared->generation, sizeof(uint32));
 	worker.bgw_notify_pid = MyProcPid;
 	return RegisterDynamicBackgroundWorker(&worker, &leader.writers[number]);
@@ -212,34 +214,119 @@ writers_start(int count)
 }
 
 /*
+ * Starts a stream writer, with a number from WEFT_MAX_WRITERS on that is free, for a
+ * streamed transaction.  Returns false if there is no place for it.
+ */
+bool
+writers_start_for_stream(int number, uint32 stream)
+{
+	static bool reported = false;
+	Ring	   *ring = leader.producer.ring;
+	WriterShared *writer = &leader.shared->writers[number];
+	MemoryContext old = MemoryContextSwitchTo(leader.context);
+	bool		started;
+
+	shmem_reset_writer(writer);
+	ring->writer_procno[number] = INVALID_PROC_NUMBER;
+	pg_atomic_write_u64(&ring->writer_awaits[number], 0);
+	pg_atomic_write_u32(&writer->stream, stream);
+	if (pg_atomic_read_u32(&ring->num_stream_writers) <= number - WEFT_MAX_WRITERS)
+		pg_atomic_write_u32(&ring->num_stream_writers, number - WEFT_MAX_WRITERS + 1);
+	started = count_places() > 0 && register_writer(number);
+	MemoryContextSwitchTo(old);
+
+	if (started)
+		leader.all_attached = false;
+	else
+	{
+		leader.writers[number] = NULL;
+		if (!reported)
+			ereport(LOG,
+					(errmsg("streamed transactions of subscription \"%s\" are applied when they end: no more background workers are left",
+							MySubscription->name),
+					 errhint("Increase \"max_worker_processes\", or lower \"weft.max_stream_writers\".")));
+		reported = true;
+	}
+	return started;
+}
+
+/* Ends one writer and waits until it is gone. */
+static void
+stop_writer(int number, bool terminate)
+{
+	/* Those that never got so far as to look at the ring, too. */
+	if (terminate || pg_atomic_read_u32(&leader.shared->writers[number].pid) == 0)
+		TerminateBackgroundWorker(leader.writers[number]);
+	WaitForBackgroundWorkerShutdown(leader.writers[number]);
+	pfree(leader.writers[number]);
+	leader.writers[number] = NULL;
+}
+
+/*
  * Ends all writers and waits until they are gone.  What is in flight is rolled
  * back.
  */
 void
 writers_stop(void)
 {
-	int			count = leader.num_writers;
-	bool		in_flight;
+	bool		terminate;
 
-	if (count == 0)
+	if (leader.num_writers == 0)
 		return;
 
 	leader.num_writers = 0;
-	in_flight = !leader_drained();
+	terminate = !leader_drained() || streams_open();
 	ring_stop(leader.producer.ring);
-	for (int i = 0; i < count; i++)
-	{
-		/* Those that never got so far as to look at the ring, too. */
-		if (in_flight || pg_atomic_read_u32(&leader.shared->writers[i].pid) == 0)
-			TerminateBackgroundWorker(leader.writers[i]);
-		WaitForBackgroundWorkerShutdown(leader.writers[i]);
-		pfree(leader.writers[i]);
-	}
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		if (leader.writers[i] != NULL)
+			stop_writer(i, terminate);
+	streams_remove_files();
 	drop_ring();
 	SpinLockAcquire(&leader.shared->mutex);
 	leader.shared->num_writers = 0;
 	leader.shared->ring = DSM_HANDLE_INVALID;
 	SpinLockRelease(&leader.shared->mutex);
+}
+
+/* A stream writer has ended because there was nothing to do, or never begun. */
+static void
+forget_stream_writer(int number)
+{
+	uint32		stream = pg_atomic_read_u32(&leader.shared->writers[number].stream);
+
+	if (stream != STREAM_WRITER_LEAVES)
+		ring_report_stream(&leader.shared->streams[stream - 1], STREAM_FAILED);
+	pfree(leader.writers[number]);
+	leader.writers[number] = NULL;
+}
+
+/*
+ * Looks after one writer; *attached is cleared if it is still starting.  Returns
+ * false if it is gone and should not be.
+ */
+static bool
+check_writer(int number, bool *attached)
+{
+	WriterShared *writer = &leader.shared->writers[number];
+	bool		for_streams = number >= WEFT_MAX_WRITERS;
+	pid_t		pid;
+
+	if (pg_atomic_read_u32(&writer->pid) == 0)
+	{
+		*attached = false;
+		if (GetBackgroundWorkerPid(leader.writers[number], &pid) != BGWH_STOPPED)
+			return true;
+		if (!for_streams)
+			return false;
+		forget_stream_writer(number);
+		return true;
+	}
+	if (pg_atomic_read_u32(&writer->activity) != WRITER_EXITED)
+		return true;
+	if (!for_streams || pg_atomic_read_u32(&writer->stream) != STREAM_WRITER_LEAVES)
+		return false;
+	forget_stream_writer(number);
+	return true;
 }
 
 /*
@@ -256,18 +343,10 @@ writers_check(void)
 		return;
 
 	leader.all_attached = true;
-	for (int i = 0; i < leader.num_writers; i++)
+	pg_atomic_write_u32(&leader.shared->writers_gone, 0);
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
-		WriterShared *writer = &leader.shared->writers[i];
-		pid_t		pid;
-
-		if (pg_atomic_read_u32(&writer->pid) == 0)
-		{
-			leader.all_attached = false;
-			if (GetBackgroundWorkerPid(leader.writers[i], &pid) != BGWH_STOPPED)
-				continue;
-		}
-		else if (pg_atomic_read_u32(&writer->activity) != WRITER_EXITED)
+		if (leader.writers[i] == NULL || check_writer(i, &leader.all_attached))
 			continue;
 
 		/* It may have reported why. */

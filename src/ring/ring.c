@@ -85,7 +85,8 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	pg_atomic_init_u32(&ring->active_writers, num_writers);
 	pg_atomic_init_u32(&ring->stop, 0);
 	pg_atomic_init_u64(&ring->leader_awaits, 0);
-	for (int i = 0; i < WEFT_MAX_WRITERS; i++)
+	pg_atomic_init_u32(&ring->num_stream_writers, 0);
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
 		pg_atomic_init_u64(&ring->writer_awaits[i], 0);
 		ring->writer_procno[i] = INVALID_PROC_NUMBER;
@@ -150,6 +151,7 @@ ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected)
 	transaction->broadcast = broadcast;
 	transaction->writer = -1;
 	transaction->alone = false;
+	transaction->stream = 0;
 	transaction->end_lsn = InvalidXLogRecPtr;
 	transaction->commit_time = 0;
 	transaction->local_end = InvalidXLogRecPtr;
@@ -228,6 +230,20 @@ ring_publish(RingProducer *producer)
 	}
 	else
 		ring_wake_reader(ring, transaction);
+}
+
+/*
+ * Says that the open transaction, which has no records, is streamed transaction
+ * "stream", counted from 1.
+ */
+void
+ring_use_stream(RingProducer *producer, int stream)
+{
+	RingTransaction *transaction = ring_transaction(producer->ring, producer->seq);
+
+	Assert(producer->open && !producer->published);
+	transaction->stream = stream;
+	transaction->alone = true;
 }
 
 /*

@@ -13,6 +13,7 @@
 #include "port/atomics.h"
 #include "ring/failure.h"
 #include "storage/dsm.h"
+#include "storage/fileset.h"
 #include "utils/dsa.h"
 
 /* Transactions that can be in the ring at a time; a power of two. */
@@ -69,6 +70,8 @@ typedef struct RingTransaction
 	bool		alone;			/* shares no commit with others; valid once
 								 * complete */
 	pg_atomic_uint32 data_awaited;	/* writer sleeps until "end" moves */
+	int			stream;			/* index of a streamed transaction, from 1; its
+								 * changes are in the spool.  Else zero. */
 	int			writer;			/* who applies it, valid once taken */
 
 	XLogRecPtr	end_lsn;		/* on the publisher */
@@ -105,6 +108,9 @@ typedef struct Ring
 	/* Written by any writer: highest seq taken. */
 	RingCounter taken;
 
+	/* How many stream writers there have ever been; set by the leader. */
+	pg_atomic_uint32 num_stream_writers;
+
 	/* Bit n: writer n sleeps because there was nothing to take. */
 	RingCounter idle_writers;
 
@@ -125,8 +131,11 @@ typedef struct Ring
 	 * writers.  Zero: not sleeping.
 	 */
 	pg_atomic_uint64 leader_awaits;
-	pg_atomic_uint64 writer_awaits[WEFT_MAX_WRITERS];
-	int			writer_procno[WEFT_MAX_WRITERS];
+	pg_atomic_uint64 writer_awaits[WEFT_MAX_PROCESSES];
+	int			writer_procno[WEFT_MAX_PROCESSES];
+
+	/* Of the spools; set before the first one is made. */
+	FileSet		stream_files;
 
 	Failure		failure;
 
@@ -169,6 +178,7 @@ extern bool ring_begin(RingProducer *producer, uint64 broadcast, uint64 collecte
 extern Size ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
 						uint64 number, const char *data, Size length);
 extern void ring_publish(RingProducer *producer);
+extern void ring_use_stream(RingProducer *producer, int stream);
 extern void ring_complete(RingProducer *producer, XLogRecPtr end_lsn,
 						  TimestampTz commit_time);
 extern uint64 ring_used(RingProducer *producer);

@@ -14,6 +14,9 @@
  *	 a writer that wants seq committed	writer_awaits[own number]
  *	 a writer that wants more records	transaction->data_awaited
  *	 the leader that wants seq committed	leader_awaits
+ *	 a stream writer without a stream	nothing: it is woken when it gets one
+ *	 a stream writer that wants more		stream->data_awaited
+ *	 a writer that waits for one of these	stream->waiter_procno
  *
  * The leader does not wake a writer for each transaction: it may think that one
  * who is awake will take it.  Whoever is awake may be kept by something else for
@@ -57,6 +60,7 @@ static const char *const wait_event_names[] = {
 	[RING_WAIT_WRITER_DEPENDENCY] = "WeftWriterDependency",
 	[RING_WAIT_WRITER_COMMIT_ORDER] = "WeftWriterCommitOrder",
 	[RING_WAIT_WRITER_RETRY] = "WeftWriterRetry",
+	[RING_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[RING_WAIT_SUBSCRIPTION] = "WeftSubscription",
 };
 
@@ -192,7 +196,7 @@ ring_stop(Ring *ring)
 {
 	pg_atomic_write_u32(&ring->stop, 1);
 	pg_memory_barrier();
-	for (int i = 0; i < ring->num_writers; i++)
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		wake(ring->writer_procno[i]);
 }
 
@@ -205,6 +209,19 @@ ring_await_commit(Ring *ring, uint64 seq)
 {
 	pg_atomic_write_u64(&ring->leader_awaits, seq);
 	pg_memory_barrier();
+}
+
+/* Wakes those of "count" writers from a number on that wait for seq "last". */
+static void
+wake_waiting(Ring *ring, int first, int count, uint64 last)
+{
+	for (int i = first; i < first + count; i++)
+	{
+		uint64		awaited = pg_atomic_read_u64(&ring->writer_awaits[i]);
+
+		if (awaited != 0 && awaited <= last)
+			wake(ring->writer_procno[i]);
+	}
 }
 
 /*
@@ -223,12 +240,9 @@ ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end)
 	pg_atomic_write_u64(&ring->committed.value, last);
 	pg_memory_barrier();
 
-	for (int i = 0; i < ring->num_writers; i++)
-	{
-		awaited = pg_atomic_read_u64(&ring->writer_awaits[i]);
-		if (awaited != 0 && awaited <= last)
-			wake(ring->writer_procno[i]);
-	}
+	wake_waiting(ring, 0, ring->num_writers, last);
+	wake_waiting(ring, WEFT_MAX_WRITERS,
+				 pg_atomic_read_u32(&ring->num_stream_writers), last);
 	awaited = pg_atomic_read_u64(&ring->leader_awaits);
 	if (awaited != 0 && awaited <= last)
 	{
@@ -360,4 +374,99 @@ ring_wait_data(RingWaiter *waiter, RingCursor *cursor)
 	}
 	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
 	return true;
+}
+
+/*
+ * Wakes the writer of a streamed transaction if there is more to read, or its state
+ * has changed.
+ */
+void
+ring_wake_stream_writer(Ring *ring, StreamShared *stream)
+{
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&stream->data_awaited) != 0)
+	{
+		pg_atomic_write_u32(&stream->data_awaited, 0);
+		wake(ring->writer_procno[pg_atomic_read_u32(&stream->writer)]);
+	}
+}
+
+/*
+ * Waits until the calling stream writer is given a streamed transaction; returns
+ * its index from 0 on, or -1 if it is to end, or the timeout, in milliseconds, is
+ * over.
+ */
+int
+ring_wait_stream(RingWaiter *waiter, WriterShared *shared, long timeout)
+{
+	for (;;)
+	{
+		uint32		stream;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		pg_memory_barrier();
+		stream = pg_atomic_read_u32(&shared->stream);
+		if (stream != 0)
+			return (int) stream - 1;
+		if (ring_stopping(waiter->ring) ||
+			!writer_sleep(timeout, ring_wait_event(RING_WAIT_WRITER_MAIN)))
+			return -1;
+	}
+}
+
+/*
+ * Waits until there may be more to read of a streamed transaction than up to a
+ * position, or its state has changed, or some time has passed.  Returns false if
+ * give_up said to stop.
+ */
+bool
+ring_wait_stream_data(RingWaiter *waiter, StreamShared *stream, uint64 position)
+{
+	pg_atomic_write_u32(&stream->data_awaited, 1);
+	pg_memory_barrier();
+	if (pg_atomic_read_u64(&stream->written) == position &&
+		pg_atomic_read_u32(&stream->state) == STREAM_APPLYING)
+	{
+		if (waiter->give_up(waiter->arg))
+			return false;
+		(void) writer_sleep(GIVE_UP_CHECK_INTERVAL,
+							ring_wait_event(RING_WAIT_WRITER_DATA));
+	}
+	return true;
+}
+
+/*
+ * Asks the writer of a streamed transaction to finish or to discard it, and waits
+ * until it has; returns what has become of it.  The caller holds no locks.
+ */
+StreamState
+ring_wait_stream_writer(RingWaiter *waiter, StreamShared *stream, StreamState asked)
+{
+	uint32		state = STREAM_APPLYING;
+
+	stream->waiter_procno = MyProcNumber;
+	if (pg_atomic_compare_exchange_u32(&stream->state, &state, asked))
+		ring_wake_stream_writer(waiter->ring, stream);
+	while ((state = pg_atomic_read_u32(&stream->state)) == asked)
+		(void) writer_sleep(-1, ring_wait_event(RING_WAIT_WRITER_STREAM));
+	pg_read_barrier();
+	return state;
+}
+
+/* Sets the state that a stream writer leaves its transaction in; it is not its own then. */
+void
+ring_report_stream(StreamShared *stream, StreamState state)
+{
+	int			waiter;
+
+	pg_memory_barrier();
+	/* Who waits has written this down before it has asked. */
+	waiter = pg_atomic_exchange_u32(&stream->state, state) == STREAM_APPLYING ?
+		INVALID_PROC_NUMBER : stream->waiter_procno;
+	wake(waiter);
 }

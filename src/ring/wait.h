@@ -6,6 +6,7 @@
 #define WEFT_WAIT_H
 
 #include "ring/ring.h"
+#include "shmem.h"
 
 /*
  * Asked from time to time while a writer waits.  If it returns true, the
@@ -32,6 +33,7 @@ typedef struct RingProgress
 extern void ring_wake_for_backlog(Ring *ring);
 extern bool ring_wake_before_sleep(Ring *ring, RingProgress *progress);
 extern void ring_wake_reader(Ring *ring, RingTransaction *transaction);
+extern void ring_wake_stream_writer(Ring *ring, StreamShared *stream);
 extern void ring_stop(Ring *ring);
 extern void ring_await_commit(Ring *ring, uint64 seq);
 
@@ -40,6 +42,11 @@ extern uint64 ring_wait_transactions(RingWaiter *waiter, long timeout, int *coun
 extern bool ring_stopping(Ring *ring);
 extern bool ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event);
 extern bool ring_wait_data(RingWaiter *waiter, RingCursor *cursor);
+extern int	ring_wait_stream(RingWaiter *waiter, WriterShared *shared, long timeout);
+extern bool ring_wait_stream_data(RingWaiter *waiter, StreamShared *stream, uint64 position);
+extern StreamState ring_wait_stream_writer(RingWaiter *waiter, StreamShared *stream,
+										   StreamState asked);
+extern void ring_report_stream(StreamShared *stream, StreamState state);
 extern void ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end);
 
 /* Wait events, as pg_stat_activity shows them. */
@@ -53,6 +60,7 @@ typedef enum RingWaitEvent
 	RING_WAIT_WRITER_DEPENDENCY,
 	RING_WAIT_WRITER_COMMIT_ORDER,
 	RING_WAIT_WRITER_RETRY,
+	RING_WAIT_WRITER_STREAM,
 	RING_WAIT_SUBSCRIPTION,
 } RingWaitEvent;
 

@@ -208,7 +208,7 @@ foreach my $case (
 	is(errors_logged($sub, $log_start), '', "$what: no errors");
 	query($sub, 'DROP SUBSCRIPTION sub');
 	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication parallel worker')"
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'weft stream writer', 'logical replication parallel worker')"
 	);
 	ok( !glob($sub->data_dir . '/base/pgsql_tmp/*'),
 		"$what: no temporary files are left");

@@ -125,7 +125,7 @@ class WeftStock(Subscription):
         )
         if leader is None or reason or writers != self.writers:
             raise BenchError(f"Weft has not applied with {self.writers} writers: {problem}")
-        if native > 0 and scenario in ("drain", "io-drain", "sustained"):
+        if native > 0 and scenario != "copy":
             raise BenchError(f"Weft has not applied all: {problem}")
         return problem if native > 0 else None
 

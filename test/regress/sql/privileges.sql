@@ -21,6 +21,7 @@ SELECT count(*) FROM weft.stat_writer;
 SELECT count(*) FROM weft.stat_relation;
 SELECT subname, relation, phase FROM weft.copy_progress;
 SELECT weft.copy_schema('dbname=nosuch password=secret', '{p}');
+SELECT count(*) FROM weft.stat_stream;
 SELECT string_agg(v::text, '') ~ 'secret' AS secret_shown FROM weft.stat_subscription v;
 RESET ROLE;
 

@@ -1,0 +1,883 @@
+/*
+ * streams.c
+ *	  Transactions that the publisher sends while they are in progress.
+ *
+ * Whatever arrives of one is appended to a file, its spool (ring/spool.c), and a
+ * writer of its own reads it from there and applies it, in a local transaction that
+ * stays open (apply/stream.c).  When the transaction ends on the publisher, it gets
+ * its seq as an ordinary one: it goes into the ring, without changes, and whoever
+ * takes it there sees to it that it is committed in its turn.  So the leader never
+ * waits for those who apply, and if anything goes wrong there, the transaction can
+ * be applied once more, from the spool, by an ordinary writer.
+ *
+ * What order has to be kept:
+ *	 - A block needs whatever was committed on the publisher before its changes were
+ *	   made.  All of that was sent before it, so it is in the ring: SPOOL_AFTER
+ *	   tells up to which seq.
+ *	 - Nobody can have touched its rows on the publisher, and be committed before it,
+ *	   later than that.  So transactions that are sent between its blocks need no
+ *	   care.
+ *	 - What is sent behind its end depends on it, if it is a change of a relation
+ *	   that it has changed, too: its seq becomes the relation's "floor".
+ *	 - If it has changed what only an exclusive transaction may (relations.c), or
+ *	   truncated, what was applied of it before its turn is thrown away, and it is
+ *	   applied alone, from the spool.
+ *
+ * RELATION messages of a streamed transaction hold for it alone until it commits.
+ * The spool has whatever is needed to read its changes: before the first change of
+ * a relation, the message that the publisher takes for known here, and again when
+ * that is another one, or was written within a part that is void now.
+ *
+ * An aborted subtransaction leaves a part behind that is void, from its first change
+ * on.  A writer that is on its way is told to roll back (SPOOL_ABORT); one that reads
+ * the spool later is told which parts to leave out.
+ *
+ * A transaction belongs to the server's own path if it began while there were no
+ * writers; then all of it does.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "receive/feedback.h"
+#include "receive/leader.h"
+#include "receive/relations.h"
+#include "receive/streams.h"
+#include "replication/reorderbuffer.h"
+#include "replication/worker_internal.h"
+#include "ring/spool.h"
+#include "utils/memutils.h"
+#include "wire.h"
+
+/* A relation that a streamed transaction has changed, or has a message of. */
+typedef struct StreamedRelation
+{
+	LogicalRepRelId relid;		/* hash key */
+	StringInfo	own;			/* its own newest RELATION message, or NULL */
+	uint64		version;		/* of the relation that was written; without
+								 * "own" */
+	int			natts;			/* of the message that was written */
+	bool		written;		/* the spool has the message that is valid now */
+	uint64		position;		/* there */
+} StreamedRelation;
+
+typedef struct Subtransaction
+{
+	TransactionId xid;			/* hash key */
+	uint64		start;			/* of its first change in the spool */
+} Subtransaction;
+
+typedef struct Stream
+{
+	bool		native;			/* the server's own code applies it */
+	TransactionId xid;
+	MemoryContext context;		/* of all of this */
+	List	   *messages;		/* of StringInfo: its RELATION messages */
+
+	/* The rest is for one that is not native. */
+	uint32		number;			/* of its spool */
+	StreamShared *shared;
+	uint64		written;		/* bytes in the spool */
+	HTAB	   *relations;
+	List	   *relids;			/* of these */
+	StreamedRelation *latest;
+	HTAB	   *subtransactions;	/* NULL: there are none */
+	TransactionId latest_xid;	/* of the change before */
+	bool		truncates;
+	SpoolRange *void_ranges;	/* ascending */
+	int			num_void;
+	int			max_void;
+	uint64		seq;			/* once it has ended; zero if it was aborted */
+} Stream;
+
+typedef struct StreamEntry
+{
+	TransactionId xid;			/* hash key */
+	Stream	   *stream;
+} StreamEntry;
+
+/* How a streamed transaction ends. */
+typedef struct StreamEnd
+{
+	TransactionId xid;
+	TransactionId subxid;		/* for an abort: which one */
+	XLogRecPtr	final_lsn;
+	XLogRecPtr	end_lsn;
+	TimestampTz time;
+} StreamEnd;
+
+static HTAB *open_streams;		/* of StreamEntry */
+static List *ended_streams = NIL;	/* whose spool is still there */
+static Stream *current;			/* whose block is open */
+static SpoolWriter spool;		/* of that block */
+static bool have_files = false; /* the ring's FileSet has been made */
+static uint32 num_spools = 0;	/* so far: the number of the next one */
+
+/* Prepares for the first message; called once in a leader. */
+void
+streams_init(void)
+{
+	HASHCTL		info;
+
+	info.keysize = sizeof(TransactionId);
+	info.entrysize = sizeof(StreamEntry);
+	info.hcxt = leader.context;
+	open_streams = hash_create("weft streams", 8, &info,
+							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Is any transaction in progress that is not the server's? */
+bool
+streams_open(void)
+{
+	HASH_SEQ_STATUS scan;
+	StreamEntry *entry;
+
+	hash_seq_init(&scan, open_streams);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		if (!entry->stream->native)
+		{
+			hash_seq_term(&scan);
+			return true;
+		}
+	}
+	return ended_streams != NIL;
+}
+
+static Stream *
+find_stream(TransactionId xid)
+{
+	StreamEntry *entry = hash_search(open_streams, &xid, HASH_FIND, NULL);
+
+	return entry ? entry->stream : NULL;
+}
+
+/* Gives a new transaction its shared entry, if one is free, and its spool. */
+static bool
+begin_spool(Stream *stream)
+{
+	FileSet    *files = &leader.producer.ring->stream_files;
+	StreamShared *shared = NULL;
+
+	for (int i = 0; i < NUM_STREAMS && shared == NULL; i++)
+		if (pg_atomic_read_u32(&leader.shared->streams[i].state) == STREAM_FREE)
+			shared = &leader.shared->streams[i];
+	if (shared == NULL)
+		return false;
+
+	if (!have_files)
+	{
+		StartTransactionCommand();
+		FileSetInit(files);
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(leader.message_context);
+		have_files = true;
+	}
+	stream->number = num_spools++;
+	spool_create(&spool, files, stream->number);
+	spool_close(&spool);
+
+	stream->shared = shared;
+	shared->number = stream->number;
+	shared->num_void = 0;
+	pg_atomic_write_u32(&shared->xid, stream->xid);
+	pg_atomic_write_u64(&shared->written, 0);
+	pg_atomic_write_u32(&shared->data_awaited, 0);
+	pg_atomic_write_u32(&shared->writer, 0);
+	pg_atomic_write_u64(&shared->received_changes, 0);
+	pg_atomic_write_u64(&shared->applied_changes, 0);
+	pg_atomic_write_u64(&shared->seq, 0);
+	pg_atomic_write_u32(&shared->state, STREAM_SPOOLED);
+	return true;
+}
+
+/* A transaction begins. */
+static Stream *
+begin_stream(TransactionId xid)
+{
+	MemoryContext context = AllocSetContextCreate(leader.context, "weft stream",
+												  ALLOCSET_DEFAULT_SIZES);
+	StreamEntry *entry = hash_search(open_streams, &xid, HASH_ENTER, NULL);
+	Stream	   *stream = MemoryContextAllocZero(context, sizeof(Stream));
+	HASHCTL		info;
+
+	entry->stream = stream;
+	stream->context = context;
+	stream->xid = stream->latest_xid = xid;
+	stream->native = leader.num_writers == 0 || !begin_spool(stream);
+	if (stream->native)
+	{
+		if (MyLogicalRepWorker->parallel_apply)
+			leader.parallel_streams++;
+		return stream;
+	}
+
+	info.keysize = sizeof(LogicalRepRelId);
+	info.entrysize = sizeof(StreamedRelation);
+	info.hcxt = context;
+	stream->relations = hash_create("weft streamed relations", 16, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	return stream;
+}
+
+/* Gives the transaction a writer of its own, if there is one for it. */
+static void
+assign_writer(Stream *stream)
+{
+	StreamShared *shared = stream->shared;
+	uint32		index = shared - leader.shared->streams + 1;
+	int			number;
+
+	if (leader.tables_syncing || pg_atomic_read_u32(&shared->state) != STREAM_SPOOLED)
+		return;
+	if (debug_logical_replication_streaming == DEBUG_LOGICAL_REP_STREAMING_IMMEDIATE)
+	{
+		/* That is what it means on a subscriber, and what the server says. */
+		if (stream->written == 0)
+			ereport(LOG,
+					(errmsg("logical replication apply worker will serialize the remaining changes of remote transaction %u to a file",
+							stream->xid)));
+		return;
+	}
+	for (number = WEFT_MAX_WRITERS; number < WEFT_MAX_WRITERS + weft_max_stream_writers; number++)
+	{
+		uint32		none = 0;
+
+		if (leader.writers[number] == NULL)
+		{
+			pg_atomic_write_u32(&shared->writer, number);
+			pg_atomic_write_u32(&shared->state, STREAM_APPLYING);
+			if (!writers_start_for_stream(number, index))
+				pg_atomic_write_u32(&shared->state, STREAM_SPOOLED);
+			return;
+		}
+		if (pg_atomic_read_u32(&leader.shared->writers[number].stream) != 0)
+			continue;
+		pg_atomic_write_u32(&shared->writer, number);
+		pg_atomic_write_u32(&shared->state, STREAM_APPLYING);
+		if (pg_atomic_compare_exchange_u32(&leader.shared->writers[number].stream, &none, index))
+		{
+			SetLatch(&GetPGProcByNumber(leader.producer.ring->writer_procno[number])->procLatch);
+			return;
+		}
+		pg_atomic_write_u32(&shared->state, STREAM_SPOOLED);
+	}
+}
+
+static void
+announce(Stream *stream)
+{
+	stream->written = spool.written;
+	if (pg_atomic_read_u64(&stream->shared->written) == stream->written)
+		return;
+	pg_write_barrier();
+	pg_atomic_write_u64(&stream->shared->written, stream->written);
+	ring_wake_stream_writer(leader.producer.ring, stream->shared);
+}
+
+static void
+open_spool(Stream *stream)
+{
+	spool_open(&spool, &leader.producer.ring->stream_files, stream->number, stream->written);
+}
+
+static void
+close_spool(Stream *stream)
+{
+	spool_flush(&spool);
+	spool_close(&spool);
+	announce(stream);
+}
+
+/* STREAM START: a transaction begins or goes on. */
+void
+streams_start(char *message, int length, const char *payload, int payload_length)
+{
+	WireCursor	cursor;
+	TransactionId xid;
+	bool		first;
+	Stream	   *stream;
+
+	wire_start(&cursor, payload + 1, payload_length - 1);
+	xid = wire_uint32(&cursor);
+	if (!TransactionIdIsValid(xid))
+		leader_damage(payload, "the transaction ID is missing");
+	first = wire_uint8(&cursor) == 1;
+	stream = find_stream(xid);
+	if (first && stream != NULL)
+		leader_damage(payload, "the transaction has begun already");
+	if (!first && stream == NULL)
+		leader_damage(payload, "the transaction has not begun");
+
+	if (first)
+		stream = begin_stream(xid);
+	current = stream;
+	leader.position = IN_STREAM_BLOCK;
+	if (stream->native)
+		leader_hand_over(HANDOVER_MESSAGE, message, length);
+	else
+	{
+		uint64		seq = leader.producer.seq;
+
+		assign_writer(stream);
+		open_spool(stream);
+		spool_append(&spool, SPOOL_AFTER, InvalidTransactionId, (char *) &seq, sizeof(seq),
+					 NULL, 0);
+	}
+}
+
+/* Keeps a RELATION message; behind its type comes a transaction ID. */
+static StringInfo
+keep_message(Stream *stream, const char *payload, int length)
+{
+	MemoryContext old = MemoryContextSwitchTo(stream->context);
+	StringInfo	copy = makeStringInfo();
+
+	appendStringInfoChar(copy, payload[0]);
+	appendBinaryStringInfo(copy, payload + 1 + sizeof(TransactionId),
+						   length - 1 - sizeof(TransactionId));
+	stream->messages = lappend(stream->messages, copy);
+	MemoryContextSwitchTo(old);
+	return copy;
+}
+
+static StreamedRelation *
+find_relation(Stream *stream, LogicalRepRelId relid)
+{
+	StreamedRelation *relation = stream->latest;
+	bool		found;
+
+	if (relation != NULL && relation->relid == relid)
+		return relation;
+	relation = hash_search(stream->relations, &relid, HASH_ENTER, &found);
+	if (!found)
+	{
+		MemoryContext old = MemoryContextSwitchTo(stream->context);
+
+		relation->own = NULL;
+		relation->written = false;
+		stream->relids = lappend_oid(stream->relids, relid);
+		MemoryContextSwitchTo(old);
+	}
+	stream->latest = relation;
+	return relation;
+}
+
+/* A RELATION message of the transaction. */
+static void
+streamed_relation(Stream *stream, const char *payload, int length)
+{
+	WireRelation wire;
+	const char *problem = wire_read_relation(payload, length, true, &wire);
+	StringInfo	message;
+
+	if (problem)
+		leader_damage(payload, problem);
+	message = keep_message(stream, payload, length);
+	if (!stream->native)
+	{
+		StreamedRelation *relation = find_relation(stream, wire.relid);
+
+		relation->own = message;
+		relation->natts = wire.natts;
+		relation->written = false;
+	}
+}
+
+/*
+ * Makes sure that the spool has what is needed to read changes of a relation.
+ */
+static StreamedRelation *
+use_relation(Stream *stream, LogicalRepRelId relid, const char *payload)
+{
+	StreamedRelation *relation = find_relation(stream, relid);
+	LeaderRelation *known;
+
+	if (relation->own != NULL)
+	{
+		if (!relation->written)
+		{
+			relation->position = spool_position(&spool);
+			spool_append(&spool, SPOOL_RELATION, InvalidTransactionId,
+						 relation->own->data, relation->own->len, NULL, 0);
+			relation->written = true;
+		}
+		return relation;
+	}
+
+	known = relations_find(relid);
+	if (known == NULL)
+		leader_damage(payload, "the relation is unknown");
+	if (!relation->written || relation->version != known->version)
+	{
+		relation->position = spool_position(&spool);
+		spool_append(&spool, SPOOL_RELATION, InvalidTransactionId,
+					 known->message, known->message_length, NULL, 0);
+		relation->version = known->version;
+		relation->natts = known->natts;
+		relation->written = true;
+	}
+	return relation;
+}
+
+/* Notes where a subtransaction begins. */
+static void
+note_subtransaction(Stream *stream, TransactionId xid)
+{
+	Subtransaction *entry;
+	bool		found;
+
+	if (xid == stream->latest_xid)
+		return;
+	stream->latest_xid = xid;
+	if (xid == stream->xid)
+		return;
+	if (stream->subtransactions == NULL)
+	{
+		HASHCTL		info;
+
+		info.keysize = sizeof(TransactionId);
+		info.entrysize = sizeof(Subtransaction);
+		info.hcxt = stream->context;
+		stream->subtransactions = hash_create("weft subtransactions", 64, &info,
+											  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	entry = hash_search(stream->subtransactions, &xid, HASH_ENTER, &found);
+	if (!found)
+		entry->start = spool_position(&spool);
+}
+
+/* A change goes into the spool. */
+static void
+spool_change(Stream *stream, const char *payload, int length)
+{
+	WireCursor	cursor;
+	TransactionId xid;
+	const char *problem;
+
+	wire_start(&cursor, payload + 1, length - 1);
+	xid = wire_uint32(&cursor);
+	if (cursor.failed)
+		leader_damage(payload, "the message ends too early");
+	note_subtransaction(stream, xid);
+	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
+	{
+		WireCursor	relids;
+		int			count;
+
+		problem = wire_read_truncate(payload, length, true, &count, &relids);
+		for (int i = 0; problem == NULL && i < count; i++)
+			use_relation(stream, wire_uint32(&relids), payload);
+		stream->truncates = true;
+	}
+	else
+	{
+		WireChange	change;
+
+		problem = wire_read_change(payload, length, true, &change);
+		if (problem == NULL)
+			problem = wire_check_tuples(&change,
+										use_relation(stream, change.relid, payload)->natts);
+	}
+	if (problem)
+		leader_damage(payload, problem);
+
+	spool_append(&spool, SPOOL_CHANGE, xid, payload, 1,
+				 payload + 1 + sizeof(TransactionId), length - 1 - sizeof(TransactionId));
+	pg_atomic_write_u64(&stream->shared->received_changes,
+						pg_atomic_read_u64(&stream->shared->received_changes) + 1);
+	announce(stream);
+	leader.begun_since_pause++;
+}
+
+/* STREAM STOP: the block ends. */
+static void
+end_block(void)
+{
+	if (!current->native)
+		close_spool(current);
+	current = NULL;
+	leader.position = BETWEEN_TRANSACTIONS;
+}
+
+/* A message within a block. */
+void
+streams_message(char *message, int length, const char *payload, int payload_length)
+{
+	bool		native = current->native;
+	WireCursor	cursor;
+
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+		case LOGICAL_REP_MSG_TRUNCATE:
+			if (native)
+				message_check_change(payload, payload_length, true);
+			else
+				spool_change(current, payload, payload_length);
+			break;
+		case LOGICAL_REP_MSG_RELATION:
+			streamed_relation(current, payload, payload_length);
+			break;
+		case LOGICAL_REP_MSG_TYPE:
+		case LOGICAL_REP_MSG_MESSAGE:
+			wire_start(&cursor, payload + 1, payload_length - 1);
+			if (wire_bytes(&cursor, sizeof(TransactionId)) == NULL)
+				leader_damage(payload, "the message ends too early");
+			break;
+		case LOGICAL_REP_MSG_ORIGIN:
+			break;
+		case LOGICAL_REP_MSG_STREAM_STOP:
+			end_block();
+			break;
+		default:
+			leader_damage(payload, "the message does not belong into a streamed transaction");
+	}
+	if (native)
+		leader_hand_over(HANDOVER_MESSAGE, message, length);
+}
+
+/* Reads the message that ends a transaction, or a part of it; its form is checked. */
+static void
+read_end(const char *payload, int length, StreamEnd *end)
+{
+	WireCursor	cursor;
+
+	memset(end, 0, sizeof(StreamEnd));
+	wire_start(&cursor, payload + 1, length - 1);
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_STREAM_ABORT:
+			end->xid = wire_uint32(&cursor);
+			end->subxid = wire_uint32(&cursor);
+			return;
+		case LOGICAL_REP_MSG_STREAM_COMMIT:
+			end->xid = wire_uint32(&cursor);
+			break;
+		default:
+			break;
+	}
+	wire_bytes(&cursor, 1);
+	end->final_lsn = wire_uint64(&cursor);
+	end->end_lsn = wire_uint64(&cursor);
+	end->time = wire_uint64(&cursor);
+	if (payload[0] == LOGICAL_REP_MSG_STREAM_PREPARE)
+		end->xid = wire_uint32(&cursor);
+}
+
+/* The transaction's RELATION messages hold for all from now on. */
+static void
+take_in_relations(Stream *stream)
+{
+	ListCell   *cell;
+
+	foreach(cell, stream->messages)
+	{
+		StringInfo	message = lfirst(cell);
+
+		relations_message(message->data, message->len);
+		if (!stream->native)
+			relations_tell_server(message->data, message->len);
+	}
+}
+
+/* What is not needed any more goes; the transaction is not open any more. */
+static void
+forget(Stream *stream)
+{
+	hash_search(open_streams, &stream->xid, HASH_REMOVE, NULL);
+	if (stream->native)
+	{
+		if (leader.parallel_streams > 0)
+			leader.parallel_streams--;
+		MemoryContextDelete(stream->context);
+	}
+	else
+	{
+		MemoryContext old = MemoryContextSwitchTo(leader.context);
+
+		ended_streams = lappend(ended_streams, stream);
+		MemoryContextSwitchTo(old);
+	}
+}
+
+/* Nothing of the transaction is to stay. */
+static void
+discard(Stream *stream)
+{
+	uint32		state = STREAM_APPLYING;
+
+	stream->shared->waiter_procno = MyProcNumber;
+	if (pg_atomic_compare_exchange_u32(&stream->shared->state, &state, STREAM_DISCARDED))
+		ring_wake_stream_writer(leader.producer.ring, stream->shared);
+	forget(stream);
+	streams_collect();
+}
+
+/* Notes that a part of the spool is void. */
+static void
+add_void(Stream *stream, uint64 start, uint64 end)
+{
+	while (stream->num_void > 0 && stream->void_ranges[stream->num_void - 1].start >= start)
+		stream->num_void--;
+	if (stream->num_void == stream->max_void)
+	{
+		stream->max_void = Max(2 * stream->max_void, 16);
+		stream->void_ranges = stream->void_ranges == NULL ?
+			MemoryContextAlloc(stream->context, stream->max_void * sizeof(SpoolRange)) :
+			repalloc_huge(stream->void_ranges, stream->max_void * sizeof(SpoolRange));
+	}
+	stream->void_ranges[stream->num_void].start = start;
+	stream->void_ranges[stream->num_void].end = end;
+	stream->num_void++;
+}
+
+/* A subtransaction was aborted, of which something may have been sent. */
+static void
+abort_subtransaction(Stream *stream, TransactionId xid)
+{
+	Subtransaction *entry = stream->subtransactions == NULL ? NULL :
+		hash_search(stream->subtransactions, &xid, HASH_FIND, NULL);
+	HASH_SEQ_STATUS scan;
+	StreamedRelation *relation;
+	uint64		start;
+
+	if (entry == NULL)
+		return;
+	start = entry->start;
+	hash_search(stream->subtransactions, &xid, HASH_REMOVE, NULL);
+	stream->latest_xid = InvalidTransactionId;
+	add_void(stream, start, stream->written);
+
+	hash_seq_init(&scan, stream->relations);
+	while ((relation = hash_seq_search(&scan)) != NULL)
+		if (relation->written && relation->position >= start)
+			relation->written = false;
+
+	open_spool(stream);
+	spool_append(&spool, SPOOL_ABORT, xid, NULL, 0, NULL, 0);
+	close_spool(stream);
+}
+
+/* Must the transaction run alone? */
+static bool
+is_exclusive(Stream *stream)
+{
+	ListCell   *cell;
+	bool		result = stream->truncates;
+
+	foreach(cell, stream->relids)
+	{
+		LeaderRelation *relation = relations_find(lfirst_oid(cell));
+
+		if (relation != NULL && relations_class(relation) != RELATION_PARALLEL)
+			result = true;
+	}
+	return result;
+}
+
+/* The transaction goes into the ring. */
+static void
+dispatch(Stream *stream, const StreamEnd *end, bool prepare)
+{
+	StreamShared *shared = stream->shared;
+	ListCell   *cell;
+
+	if (stream->num_void > 0)
+	{
+		open_spool(stream);
+		spool_append_ranges(&spool, stream->void_ranges, stream->num_void);
+		spool_close(&spool);
+	}
+	shared->num_void = stream->num_void;
+	shared->prepare = prepare;
+	shared->alone = is_exclusive(stream);
+	shared->final_lsn = end->final_lsn;
+
+	dispatch_stream(shared, end->end_lsn, end->time);
+	stream->seq = leader.producer.seq;
+
+	foreach(cell, stream->relids)
+	{
+		LeaderRelation *relation = relations_find(lfirst_oid(cell));
+
+		if (relation != NULL)
+			relation->floor = stream->seq;
+	}
+	forget(stream);
+	message_settled(end->end_lsn);
+}
+
+/*
+ * Gives the server's apply loop an empty transaction in place of one that is to be
+ * skipped: it knows what is to be done about it.
+ */
+static void
+hand_over_skipped(const StreamEnd *end, char *message, int length)
+{
+	static char begin[DATA_HEADER_LENGTH + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
+	static char finish[DATA_HEADER_LENGTH + 1 + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
+	bool		prepare = message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_PREPARE;
+	const char *rest = message + DATA_HEADER_LENGTH + 1;
+	int			rest_length = length - DATA_HEADER_LENGTH - 1;
+	uint64		fields[3] = {pg_hton64(end->final_lsn), pg_hton64(end->end_lsn),
+	pg_hton64(end->time)};
+	uint32		xid = pg_hton32(end->xid);
+	char	   *next = begin;
+
+	/* BEGIN has no end of its own. */
+	memcpy(next, message, DATA_HEADER_LENGTH);
+	next += DATA_HEADER_LENGTH;
+	*next++ = prepare ? LOGICAL_REP_MSG_BEGIN_PREPARE : LOGICAL_REP_MSG_BEGIN;
+	memcpy(next, &fields[0], 8);
+	next += 8;
+	if (prepare)
+	{
+		memcpy(next, &fields[1], 8);
+		next += 8;
+	}
+	memcpy(next, &fields[2], 8);
+	next += 8;
+	memcpy(next, &xid, 4);
+	next += 4;
+	if (prepare)
+	{
+		strlcpy(next, rest + 29, GIDSIZE);
+		next += strlen(next) + 1;
+	}
+	leader_hand_over(HANDOVER_MESSAGE, begin, next - begin);
+
+	/* The end is the same, but that a COMMIT has no transaction ID in front. */
+	memcpy(finish, message, DATA_HEADER_LENGTH);
+	finish[DATA_HEADER_LENGTH] = prepare ? LOGICAL_REP_MSG_PREPARE : LOGICAL_REP_MSG_COMMIT;
+	if (!prepare)
+	{
+		rest += sizeof(TransactionId);
+		rest_length -= sizeof(TransactionId);
+	}
+	rest_length = Min(rest_length, (int) sizeof(finish) - DATA_HEADER_LENGTH - 1);
+	memcpy(finish + DATA_HEADER_LENGTH + 1, rest, rest_length);
+	leader_hand_over_second(finish, DATA_HEADER_LENGTH + 1 + rest_length,
+							end->end_lsn, end->time);
+}
+
+/* STREAM COMMIT or STREAM PREPARE. */
+static void
+finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
+{
+	bool		prepare = message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_PREPARE;
+
+	if (XLogRecPtrIsInvalid(end->final_lsn) || end->end_lsn < end->final_lsn)
+		leader_damage(message + DATA_HEADER_LENGTH, "the end is before the commit");
+	take_in_relations(stream);
+	if (stream->native)
+	{
+		forget(stream);
+		leader_hand_over_end(message, length, end->end_lsn, end->time);
+		return;
+	}
+
+	leader_look_around();
+	if (MySubscription->skiplsn == end->final_lsn)
+	{
+		discard(stream);
+		hand_over_skipped(end, message, length);
+	}
+	else
+		dispatch(stream, end, prepare);
+}
+
+/* Is a block open whose changes are ours to keep? */
+bool
+streams_in_block(void)
+{
+	return current != NULL && !current->native;
+}
+
+/* The leader is going to pause: what has arrived shall be readable. */
+void
+streams_flush(void)
+{
+	if (streams_in_block())
+	{
+		spool_flush(&spool);
+		announce(current);
+	}
+}
+
+/* A transaction, or a subtransaction of one, ends. */
+void
+streams_end(char *message, int length, const char *payload, int payload_length)
+{
+	bool		aborted = payload[0] == LOGICAL_REP_MSG_STREAM_ABORT;
+	StreamEnd	end;
+	Stream	   *stream;
+
+	read_end(payload, payload_length, &end);
+	stream = find_stream(end.xid);
+	if (stream == NULL)
+	{
+		/* Version 18 sends this for what it has never sent anything of. */
+		if (aborted)
+			return;
+		leader_damage(payload, "the transaction has not begun");
+	}
+	if (!aborted)
+		finish_stream(stream, &end, message, length);
+	else if (stream->native)
+	{
+		if (end.subxid == end.xid)
+			forget(stream);
+		leader_hand_over(HANDOVER_MESSAGE, message, length);
+	}
+	else
+	{
+		if (end.subxid == end.xid)
+			discard(stream);
+		else
+			abort_subtransaction(stream, end.subxid);
+		elog(DEBUG1, "finished processing the STREAM ABORT command");
+	}
+}
+
+/* May the spool of a transaction that has ended go? */
+static bool
+is_over(Stream *stream)
+{
+	uint32		state = pg_atomic_read_u32(&stream->shared->state);
+
+	if (stream->seq > 0)
+		return stream->seq <= leader.collected;
+	return state == STREAM_SPOOLED || state == STREAM_FAILED;
+}
+
+/* Removes what is left of transactions that have ended. */
+void
+streams_collect(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, ended_streams)
+	{
+		Stream	   *stream = lfirst(cell);
+
+		if (!is_over(stream))
+			continue;
+		pg_atomic_write_u32(&stream->shared->state, STREAM_FREE);
+		spool_delete(&leader.producer.ring->stream_files, stream->number);
+		MemoryContextDelete(stream->context);
+		ended_streams = foreach_delete_current(ended_streams, cell);
+	}
+}
+
+/* Removes all files; the leader ends, or the ring goes. */
+void
+streams_remove_files(void)
+{
+	if (have_files)
+		FileSetDeleteAll(&leader.producer.ring->stream_files);
+	have_files = false;
+}

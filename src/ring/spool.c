@@ -1,0 +1,298 @@
+/*
+ * spool.c
+ *	  The file that keeps a streamed transaction until it ends.
+ *
+ * It is a temporary file in the leader's FileSet: removed by the leader when the
+ * transaction has ended, at the latest when the leader does, and by the server's
+ * next start if it crashes.
+ *
+ * Files of a FileSet are closed by the server at the end of a local transaction,
+ * so the leader, which has short ones of its own, opens the file for each block
+ * that arrives, and a reader keeps it for one local transaction.
+ *
+ * The leader only appends, and announces nothing but complete records, so readers
+ * need no lock: what they have been told of does not change any more.
+ */
+#include "postgres.h"
+
+#include "ring/spool.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/wait_event.h"
+
+/* Of the leader's buffer, and of a reader's, unless a record is longer. */
+#define BUFFER_SIZE (256 * 1024)
+
+/* Owns the leader's open file, also between transactions. */
+static ResourceOwner file_owner = NULL;
+
+static void
+file_name(char *name, uint32 number)
+{
+	snprintf(name, MAXPGPATH, "weft-stream-%u", number);
+}
+
+/* Prepares the writer, and lets the next file belong to nobody's transaction. */
+static ResourceOwner
+begin_writing(SpoolWriter *writer, uint64 written)
+{
+	static char *buffer = NULL;
+	ResourceOwner old = CurrentResourceOwner;
+
+	if (file_owner == NULL)
+		file_owner = ResourceOwnerCreate(NULL, "weft streams");
+	if (buffer == NULL)
+		buffer = MemoryContextAlloc(TopMemoryContext, BUFFER_SIZE);
+	writer->buffer = buffer;
+	writer->used = 0;
+	writer->written = written;
+	CurrentResourceOwner = file_owner;
+	return old;
+}
+
+/* Creates an empty file, and opens it for writing.  One is open at a time. */
+void
+spool_create(SpoolWriter *writer, FileSet *files, uint32 number)
+{
+	char		name[MAXPGPATH];
+	ResourceOwner old = begin_writing(writer, 0);
+
+	file_name(name, number);
+	writer->file = FileSetCreate(files, name);
+	CurrentResourceOwner = old;
+}
+
+/* Opens a file to write on, behind so many bytes. */
+void
+spool_open(SpoolWriter *writer, FileSet *files, uint32 number, uint64 written)
+{
+	char		name[MAXPGPATH];
+	ResourceOwner old = begin_writing(writer, written);
+
+	file_name(name, number);
+	writer->file = FileSetOpen(files, name, O_RDWR);
+	CurrentResourceOwner = old;
+	if (writer->file <= 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open temporary file \"%s\": %m", name)));
+}
+
+static void
+write_out(SpoolWriter *writer, const char *data, int length)
+{
+	int			done = 0;
+
+	while (done < length)
+	{
+		int			bytes = FileWrite(writer->file, data + done, length - done,
+									  writer->written + done, WAIT_EVENT_BUFFILE_WRITE);
+
+		if (bytes <= 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not write to temporary file \"%s\": %m",
+							FilePathName(writer->file)),
+					 errdetail("The file keeps the changes of a streamed transaction until it ends.")));
+		done += bytes;
+	}
+	writer->written += length;
+}
+
+/* Writes what is in the buffer; the caller may announce "written" then. */
+void
+spool_flush(SpoolWriter *writer)
+{
+	int			used = writer->used;
+
+	writer->used = 0;
+	if (used > 0)
+		write_out(writer, writer->buffer, used);
+}
+
+/* Where the next record will stand. */
+uint64
+spool_position(const SpoolWriter *writer)
+{
+	return writer->written + writer->used;
+}
+
+static void
+put(SpoolWriter *writer, const void *data, int length)
+{
+	if (length > BUFFER_SIZE - writer->used)
+		spool_flush(writer);
+	if (length > BUFFER_SIZE)
+		write_out(writer, data, length);
+	else if (length > 0)
+	{
+		memcpy(writer->buffer + writer->used, data, length);
+		writer->used += length;
+	}
+}
+
+/*
+ * Appends a record, whose payload is given in two pieces.
+ */
+void
+spool_append(SpoolWriter *writer, SpoolRecordKind kind, TransactionId xid,
+			 const char *start, int start_length, const char *rest, int rest_length)
+{
+	SpoolRecord record = {start_length + rest_length, kind, xid};
+
+	/* What has been written must end with a record, so that it can be read. */
+	if (sizeof(record) + record.length > BUFFER_SIZE - writer->used)
+		spool_flush(writer);
+	put(writer, &record, sizeof(record));
+	put(writer, start, start_length);
+	put(writer, rest, rest_length);
+	if (sizeof(record) + record.length > BUFFER_SIZE)
+		spool_flush(writer);
+}
+
+/* Appends what is not a record: the parts that are void, behind the last one. */
+void
+spool_append_ranges(SpoolWriter *writer, const SpoolRange *ranges, int count)
+{
+	for (int i = 0; i < count; i++)
+		put(writer, &ranges[i], sizeof(SpoolRange));
+	spool_flush(writer);
+}
+
+void
+spool_close(SpoolWriter *writer)
+{
+	ResourceOwner old = CurrentResourceOwner;
+
+	CurrentResourceOwner = file_owner;
+	FileClose(writer->file);
+	CurrentResourceOwner = old;
+}
+
+/* Removes a file.  Who reads it may do so to its end. */
+void
+spool_delete(FileSet *files, uint32 number)
+{
+	char		name[MAXPGPATH];
+
+	file_name(name, number);
+	FileSetDelete(files, name, false);
+}
+
+/* Opens a file to read it, in the local transaction. */
+void
+spool_read_open(SpoolReader *reader, FileSet *files, uint32 number)
+{
+	char		name[MAXPGPATH];
+	ResourceOwner old = CurrentResourceOwner;
+
+	file_name(name, number);
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	reader->file = FileSetOpen(files, name, O_RDONLY);
+	CurrentResourceOwner = old;
+	if (reader->file <= 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open temporary file \"%s\": %m", name)));
+	reader->position = 0;
+	reader->size = BUFFER_SIZE;
+	reader->buffer = MemoryContextAlloc(TopTransactionContext, reader->size);
+	reader->buffer_start = 0;
+	reader->filled = 0;
+}
+
+/*
+ * Returns where the next "length" bytes are in the buffer.  The file has them.
+ */
+static char *
+need(SpoolReader *reader, uint64 position, int length, uint64 limit)
+{
+	int			offset;
+
+	if (position < reader->buffer_start || position > reader->buffer_start + reader->filled)
+	{
+		reader->buffer_start = position;
+		reader->filled = 0;
+	}
+	offset = position - reader->buffer_start;
+	if (length <= reader->filled - offset)
+		return reader->buffer + offset;
+
+	/* Moves the rest to the front, and makes room for a long one. */
+	memmove(reader->buffer, reader->buffer + offset, reader->filled - offset);
+	reader->buffer_start += offset;
+	reader->filled -= offset;
+	if (length > reader->size || (reader->size > BUFFER_SIZE && length <= BUFFER_SIZE &&
+								  reader->filled <= BUFFER_SIZE))
+	{
+		reader->size = Max(length, BUFFER_SIZE);
+		reader->buffer = repalloc_huge(reader->buffer, reader->size);
+	}
+	while (reader->filled < length)
+	{
+		uint64		start = reader->buffer_start + reader->filled;
+		int			bytes = FileRead(reader->file, reader->buffer + reader->filled,
+									 Min(reader->size - reader->filled, limit - start),
+									 start, WAIT_EVENT_BUFFILE_READ);
+
+		if (bytes <= 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 bytes < 0 ?
+					 errmsg("could not read from temporary file \"%s\": %m",
+							FilePathName(reader->file)) :
+					 errmsg("could not read from temporary file \"%s\": it is too short",
+							FilePathName(reader->file))));
+		reader->filled += bytes;
+	}
+	return reader->buffer;
+}
+
+/*
+ * Reads the next record.  Returns false if there is none before the limit.  The
+ * payload stays where it is until the next call, and may be written to.
+ */
+bool
+spool_read(SpoolReader *reader, uint64 limit, SpoolRecord *record, char **payload)
+{
+	if (reader->position >= limit)
+		return false;
+	memcpy(record, need(reader, reader->position, sizeof(SpoolRecord), limit),
+		   sizeof(SpoolRecord));
+	*payload = need(reader, reader->position + sizeof(SpoolRecord), record->length, limit);
+	reader->position += sizeof(SpoolRecord) + record->length;
+	return true;
+}
+
+/* Reads the ranges behind the last record; they live as long as the transaction. */
+SpoolRange *
+spool_read_ranges(SpoolReader *reader, uint64 position, int count)
+{
+	Size		length = mul_size(count, sizeof(SpoolRange));
+	SpoolRange *ranges = MemoryContextAllocHuge(TopTransactionContext, Max(length, 1));
+
+	for (Size done = 0; done < length;)
+	{
+		int			bytes = FileRead(reader->file, (char *) ranges + done, length - done,
+									 position + done, WAIT_EVENT_BUFFILE_READ);
+
+		if (bytes <= 0)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not read from temporary file \"%s\"",
+							FilePathName(reader->file))));
+		done += bytes;
+	}
+	return ranges;
+}
+
+void
+spool_read_close(SpoolReader *reader)
+{
+	ResourceOwner old = CurrentResourceOwner;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	FileClose(reader->file);
+	CurrentResourceOwner = old;
+	pfree(reader->buffer);
+}
