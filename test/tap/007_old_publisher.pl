@@ -81,7 +81,8 @@ foreach my $major (sort keys %install_paths)
 		"publisher_$major",
 		install_path => $install_paths{$major},
 		conf => 'logical_decoding_work_mem = 64kB');
-	my $sub = new_subscriber("subscriber_$major");
+	my $sub = new_subscriber("subscriber_$major",
+		conf => weft() ? 'weft.min_parallel_copy_size = 0' : '');
 
 	query_all([ $pub, $sub ], <<EOS);
 CREATE TABLE accounts (id int PRIMARY KEY, v int);
