@@ -97,6 +97,17 @@ foreach ([ "'g', -1", qr/invalid number of writers: -1/ ],
 	like($err, $message, "alter_node_group_config($arguments)");
 }
 
+# How conflicts are decided, from any member.
+query($b,
+	"SELECT weft.alter_node_group_set_conflict_resolver('g', 'insert_exists', 'keep_local')"
+);
+is( query(
+		$_,
+		'SELECT subname, conflict_type, conflict_resolver FROM weft.conflict_resolver'
+	),
+	'|insert_exists|keep_local',
+	'resolvers on ' . $_->name) foreach ($a, $b, $c);
+
 # A new table, as the manual says.
 query_all([ $a, $b, $c ], 'CREATE TABLE later (id int PRIMARY KEY)');
 query($b, "SELECT weft.refresh_node_group('g')");
@@ -142,6 +153,12 @@ same_on_all(
 	[ $a, $b, $c ],
 	[ @tables, 'later' ],
 	'joined again, with tables that existed');
+is( query(
+		$b,
+		"SELECT string_agg(DISTINCT tgname, ', ') FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgname LIKE 'weft%'"
+	),
+	'weft_record_delete, weft_record_key_change',
+	'deletes are remembered');
 is(query($b, 'SELECT node_id FROM weft.node WHERE is_local'),
 	4, 'with a number that was never used');
 
