@@ -632,13 +632,14 @@ END $$;
 COMMENT ON FUNCTION weft.member_unpublish() IS
 	'drops the publication of this node';
 
+-- Everybody may see them, as in weft.node.
 CREATE FUNCTION weft.local_node()
-RETURNS name LANGUAGE sql STABLE
+RETURNS name LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT node_name FROM weft.node_entry WHERE is_local $$;
 
 CREATE FUNCTION weft.local_group()
-RETURNS name LANGUAGE sql STABLE
+RETURNS name LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT node_group_name FROM weft.node_group_entry $$;
 
@@ -1251,7 +1252,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.node_query(t.dsn, t.node_name, format('SELECT weft.wait_for_subscription(%L, %L)',
-			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '5 min'))
+			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '1 hour'))
 		FROM weft.join_entry j
 			JOIN weft.node_entry t ON t.node_name = j.target_node
 			JOIN weft.node_entry n ON n.node_name <> t.node_name AND NOT n.is_local;
@@ -1855,8 +1856,6 @@ REVOKE ALL ON FUNCTION
 	weft.member_list(),
 	weft.member_publish(),
 	weft.member_unpublish(),
-	weft.local_node(),
-	weft.local_group(),
 	weft.member_make_slot(name),
 	weft.member_drop_slot(name),
 	weft.member_subscribe(name, boolean),
