@@ -1842,6 +1842,31 @@ CREATE VIEW weft.node_replication AS
 COMMENT ON VIEW weft.node_replication IS
 	'how this node follows every other member, and they follow it';
 
+CREATE FUNCTION weft.node_group_replication()
+RETURNS SETOF weft.node_replication LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member weft.node_entry;
+BEGIN
+	FOR member IN SELECT * FROM weft.node_entry ORDER BY node_id LOOP
+		BEGIN
+			RETURN QUERY SELECT r.* FROM jsonb_populate_recordset(NULL::weft.node_replication,
+				weft.node_query(member.dsn, member.node_name,
+					format('SELECT jsonb_agg(r) FROM weft.node_replication r WHERE to_node = %L',
+						member.node_name))::jsonb) r;
+		EXCEPTION WHEN connection_failure THEN
+			RETURN QUERY SELECT n.node_name, member.node_name,
+				weft.subscription_name(weft.local_group(), n.node_name, member.node_name),
+				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM
+				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
+		END;
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.node_group_replication() IS
+	'how every member follows every other one, asked of all of them';
+
 GRANT SELECT ON weft.node, weft.node_group, weft.node_replication TO PUBLIC;
 
 -- The superuser says who may: weft.grant_node_admin.
@@ -1906,5 +1931,6 @@ REVOKE ALL ON FUNCTION
 	weft.query_group(name, text),
 	weft.alter_node_group_config(name, integer),
 	weft.refresh_node_group(name),
+	weft.node_group_replication(),
 	weft.grant_node_admin(regrole)
 	FROM PUBLIC;

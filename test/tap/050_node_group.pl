@@ -59,6 +59,10 @@ foreach my $node ($a, $b, $c)
 	);
 }
 
+poll($b,
+	"SELECT string_agg(from_node || to_node, ' ' ORDER BY from_node, to_node) = 'ab ac ba bc ca cb' AND bool_and(state = 'streaming' AND num_writers = 2) FROM weft.node_group_replication()"
+);
+
 # Changes on all of them, and each gets to all.
 foreach my $node ($a, $b, $c)
 {
@@ -167,6 +171,12 @@ $c->stop('immediate');
 ($ret, $out, $err) = $a->psql('postgres', "SELECT weft.part_node('c')");
 like($err, qr/could not connect to node "c"/,
 	'a node that cannot be reached');
+is( query(
+		$a,
+		"SELECT from_node, to_node, last_error ~ 'could not connect' FROM weft.node_group_replication() WHERE state = 'unreachable' ORDER BY 1"
+	),
+	"a|c|t\nb|c|t",
+	'it is told that nothing is known of it');
 query($a, "SELECT weft.part_node('c', force := true)");
 unlike(leftovers($_), qr/_c\b|_c_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $b);
