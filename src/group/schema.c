@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/file_utils.h"
 #include "group/join.h"
 #include "libpq-fe.h"
 #include "miscadmin.h"
