@@ -696,13 +696,14 @@ END $$;
 COMMENT ON FUNCTION weft.member_unpublish() IS
 	'drops the publication of this node';
 
+-- Everybody may see them, as in weft.node.
 CREATE FUNCTION weft.local_node()
-RETURNS name LANGUAGE sql STABLE
+RETURNS name LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT node_name FROM weft.node_entry WHERE is_local $$;
 
 CREATE FUNCTION weft.local_group()
-RETURNS name LANGUAGE sql STABLE
+RETURNS name LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT node_group_name FROM weft.node_group_entry $$;
 
@@ -1315,7 +1316,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.node_query(t.dsn, t.node_name, format('SELECT weft.wait_for_subscription(%L, %L)',
-			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '5 min'))
+			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '1 hour'))
 		FROM weft.join_entry j
 			JOIN weft.node_entry t ON t.node_name = j.target_node
 			JOIN weft.node_entry n ON n.node_name <> t.node_name AND NOT n.is_local;
@@ -1905,6 +1906,31 @@ CREATE VIEW weft.node_replication AS
 COMMENT ON VIEW weft.node_replication IS
 	'how this node follows every other member, and they follow it';
 
+CREATE FUNCTION weft.node_group_replication()
+RETURNS SETOF weft.node_replication LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member weft.node_entry;
+BEGIN
+	FOR member IN SELECT * FROM weft.node_entry ORDER BY node_id LOOP
+		BEGIN
+			RETURN QUERY SELECT r.* FROM jsonb_populate_recordset(NULL::weft.node_replication,
+				weft.node_query(member.dsn, member.node_name,
+					format('SELECT jsonb_agg(r) FROM weft.node_replication r WHERE to_node = %L',
+						member.node_name))::jsonb) r;
+		EXCEPTION WHEN connection_failure THEN
+			RETURN QUERY SELECT n.node_name, member.node_name,
+				weft.subscription_name(weft.local_group(), n.node_name, member.node_name),
+				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM
+				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
+		END;
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.node_group_replication() IS
+	'how every member follows every other one, asked of all of them';
+
 GRANT SELECT ON weft.node, weft.node_group, weft.node_replication TO PUBLIC;
 
 -- The superuser says who may: weft.grant_node_admin.
@@ -1919,8 +1945,6 @@ REVOKE ALL ON FUNCTION
 	weft.member_list(),
 	weft.member_publish(),
 	weft.member_unpublish(),
-	weft.local_node(),
-	weft.local_group(),
 	weft.member_make_slot(name),
 	weft.member_drop_slot(name),
 	weft.member_subscribe(name, boolean),
@@ -1971,5 +1995,6 @@ REVOKE ALL ON FUNCTION
 	weft.query_group(name, text),
 	weft.alter_node_group_config(name, integer),
 	weft.refresh_node_group(name),
+	weft.node_group_replication(),
 	weft.grant_node_admin(regrole)
 	FROM PUBLIC;

@@ -145,7 +145,8 @@ def check_balances(members: list[Member], transactions: int) -> None:
             raise DemoError(f"the sums of balances differ on {member.name}: {row}")
         if row.transactions != transactions:
             raise DemoError(
-                f"{transactions} transactions were acknowledged, {member.name} has {row.transactions}"
+                f"{transactions} transactions were acknowledged, "
+                f"{member.name} has {row.transactions}"
             )
 
 

@@ -35,7 +35,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "group/join.h"
 #include "miscadmin.h"
@@ -134,13 +133,13 @@ copy(void)
 	/* Of no origin that anybody follows; it has no position of its own. */
 	replorigin_session_origin = DoNotReplicateId;
 	if (row[2][0] == 't')
-		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"), node);
+		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"));
 	else
 		local_run("SELECT weft.join_truncate()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
 	if (row[2][0] == 't')
-		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"), node);
+		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"));
 	data_copy_recent();
 	data_close();
 	local_run("RESET ALL");

@@ -22,7 +22,7 @@ extern void snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *n
 /* schema.c */
 extern char *schema_dump(const char *dsn, const char *node, const char *snapshot,
 						 const char *section);
-extern void schema_run(const char *script, const char *node);
+extern void schema_run(const char *script);
 
 /* data.c */
 extern void data_open(const char *dsn, const char *node, const char *snapshot);

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "common/file_utils.h"
-#include "executor/spi.h"
 #include "group/join.h"
 #include "libpq-fe.h"
 #include "miscadmin.h"
@@ -223,7 +222,7 @@ is_comment_on_public(Node *statement)
  * progress.
  */
 void
-schema_run(const char *script, const char *node)
+schema_run(const char *script)
 {
 	char	   *text = pstrdup(script);
 	List	   *statements;

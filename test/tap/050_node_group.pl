@@ -59,6 +59,10 @@ foreach my $node ($a, $b, $c)
 	);
 }
 
+poll($b,
+	"SELECT string_agg(from_node || to_node, ' ' ORDER BY from_node, to_node) = 'ab ac ba bc ca cb' AND bool_and(state = 'streaming' AND num_writers = 2) FROM weft.node_group_replication()"
+);
+
 # Changes on all of them, and each gets to all.
 foreach my $node ($a, $b, $c)
 {
@@ -96,6 +100,17 @@ foreach ([ "'g', -1", qr/invalid number of writers: -1/ ],
 	  $a->psql('postgres', "SELECT weft.alter_node_group_config($arguments)");
 	like($err, $message, "alter_node_group_config($arguments)");
 }
+
+# How conflicts are decided, from any member.
+query($b,
+	"SELECT weft.alter_node_group_set_conflict_resolver('g', 'insert_exists', 'keep_local')"
+);
+is( query(
+		$_,
+		'SELECT subname, conflict_type, conflict_resolver FROM weft.conflict_resolver'
+	),
+	'|insert_exists|keep_local',
+	'resolvers on ' . $_->name) foreach ($a, $b, $c);
 
 # A new table, as the manual says.
 query_all([ $a, $b, $c ], 'CREATE TABLE later (id int PRIMARY KEY)');
@@ -142,6 +157,12 @@ same_on_all(
 	[ $a, $b, $c ],
 	[ @tables, 'later' ],
 	'joined again, with tables that existed');
+is( query(
+		$b,
+		"SELECT string_agg(DISTINCT tgname, ', ') FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgname LIKE 'weft%'"
+	),
+	'weft_record_delete, weft_record_key_change',
+	'deletes are remembered');
 is(query($b, 'SELECT node_id FROM weft.node WHERE is_local'),
 	4, 'with a number that was never used');
 
@@ -150,6 +171,12 @@ $c->stop('immediate');
 ($ret, $out, $err) = $a->psql('postgres', "SELECT weft.part_node('c')");
 like($err, qr/could not connect to node "c"/,
 	'a node that cannot be reached');
+is( query(
+		$a,
+		"SELECT from_node, to_node, last_error ~ 'could not connect' FROM weft.node_group_replication() WHERE state = 'unreachable' ORDER BY 1"
+	),
+	"a|c|t\nb|c|t",
+	'it is told that nothing is known of it');
 query($a, "SELECT weft.part_node('c', force := true)");
 unlike(leftovers($_), qr/_c\b|_c_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $b);
