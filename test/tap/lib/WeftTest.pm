@@ -37,7 +37,8 @@ sub weft
 sub streaming_conf
 {
 	return '' unless $ENV{WEFT_STREAMED};
-	return "\ndebug_logical_replication_streaming = immediate\nlogical_decoding_work_mem = 64kB";
+	return
+	  "\ndebug_logical_replication_streaming = immediate\nlogical_decoding_work_mem = 64kB";
 }
 
 sub streaming_option
