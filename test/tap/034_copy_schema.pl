@@ -92,7 +92,8 @@ foreach my $object (sort keys %expected)
 }
 unlike($done, qr/unpublished/, 'nothing that is not published');
 is(query($sub, <<'EOS'), '0|0|0|f|2', 'what is left out is not there');
-SELECT (SELECT count(*) FROM pg_trigger),
+SELECT (SELECT count(*) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
+		WHERE relnamespace <> 'weft'::regnamespace),
 	(SELECT count(*) FROM pg_policy),
 	(SELECT count(*) FROM pg_constraint WHERE contype = 'f'),
 	(SELECT relrowsecurity FROM pg_class WHERE oid = 'plain'::regclass),
