@@ -420,6 +420,8 @@ CREATE TABLE weft.join_merged_row (
 	node_name name NOT NULL
 );
 
+CREATE INDEX join_merged_row_changed ON weft.join_merged_row (changed, node_name);
+
 COMMENT ON TABLE weft.join_tombstone IS
 	'rows that were deleted lately on the node that is copied';
 COMMENT ON TABLE weft.join_merged_row IS

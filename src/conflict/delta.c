@@ -84,8 +84,8 @@ delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local, const Re
 						target->entry->remoterel.nspname, target->entry->remoterel.relname),
 				 errhint("Set REPLICA IDENTITY FULL for the table on the publisher.")));
 
-	before = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
-	after = MakeSingleTupleTableSlot(RelationGetDescr(target->rel), &TTSOpsVirtual);
+	before = ExecInitExtraTupleSlot(target->estate, RelationGetDescr(target->rel), &TTSOpsVirtual);
+	after = ExecInitExtraTupleSlot(target->estate, RelationGetDescr(target->rel), &TTSOpsVirtual);
 	tuple_read(target, before, unconstify(LogicalRepTupleData *, &remote->old));
 	tuple_read(target, after, unconstify(LogicalRepTupleData *, &remote->new));
 	slot_getallattrs(local);
