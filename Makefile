@@ -1,7 +1,9 @@
 EXTENSION = weft
 MODULE_big = weft
 PGFILEDESC = "weft - parallel apply for logical replication"
-DATA = $(wildcard sql/weft--*.sql)
+# One install script is put together from parts, in the order of their numbers.
+install_script = sql/weft--$(shell sed -n "s/^default_version = '\(.*\)'/\1/p" weft.control).sql
+DATA_built = $(install_script)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
 PG_CFLAGS = -Wall
@@ -25,6 +27,9 @@ override with_llvm = no
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+$(install_script): $(sort $(wildcard sql/[0-9]-*.sql))
+	cat $^ >$@
 
 # LZ4 as the server has it.  Debian's packages of the server do not bring the
 # header along.

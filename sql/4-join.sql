@@ -1,0 +1,453 @@
+-- The steps of a join.
+
+CREATE FUNCTION weft.join_prepare()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	entry weft.join_entry;
+	own weft.node_entry;
+	checked record;
+	member jsonb;
+BEGIN
+	SELECT * INTO STRICT entry FROM weft.join_entry;
+	PERFORM weft.join_undo_members();
+	PERFORM weft.member_leave();
+	SELECT * INTO STRICT own FROM weft.node_entry WHERE is_local;
+	INSERT INTO weft.join_entry SELECT (entry).* ON CONFLICT DO NOTHING;
+
+	SELECT * INTO checked FROM weft.check_join(entry.target_dsn, entry.node_group_name);
+	INSERT INTO weft.node_group_entry
+		SELECT entry.node_group_name, (checked.target ->> 'num_writers')::integer,
+			(checked.target ->> 'next_node_id')::integer;
+	FOR member IN SELECT jsonb_array_elements(checked.members) LOOP
+		INSERT INTO weft.node_entry (node_name, node_id, state, dsn)
+			VALUES (member ->> 'name', (member ->> 'id')::integer, 'active', member ->> 'dsn');
+	END LOOP;
+	UPDATE weft.node_entry SET state = 'joining', node_id = weft.free_node_id() WHERE is_local;
+	UPDATE weft.join_entry SET target_node = checked.target ->> 'node', copy_schema = checked.copy_schema;
+	UPDATE weft.node_group_entry
+		SET next_node_id = (SELECT node_id + 1 FROM weft.node_entry WHERE is_local);
+END $$;
+
+CREATE FUNCTION weft.free_node_id()
+RETURNS integer LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	next integer := (SELECT next_node_id FROM weft.node_group_entry);
+	result integer;
+BEGIN
+	-- Numbers of nodes that have gone come again as late as possible.
+	SELECT i INTO result FROM generate_series(1, 1023) i
+		WHERE i NOT IN (SELECT node_id FROM weft.node_entry WHERE node_id IS NOT NULL)
+		ORDER BY i < next, i LIMIT 1;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'a node group has at most 1023 nodes'
+			USING ERRCODE = 'program_limit_exceeded';
+	END IF;
+	RETURN result;
+END $$;
+
+COMMENT ON FUNCTION weft.free_node_id() IS 'a number for the next member';
+
+CREATE FUNCTION weft.join_register()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own weft.node_entry;
+	member weft.node_entry;
+	line text;
+BEGIN
+	SELECT * INTO STRICT own FROM weft.node_entry WHERE is_local;
+	line := (SELECT string_agg(regexp_replace(field, '([\\\t\n\r])', '\\\1', 'g'), E'\t' ORDER BY i)
+		FROM unnest(ARRAY[own.node_name::text, own.node_id::text, 'joining', own.dsn]) WITH ORDINALITY f(field, i)) || E'\n';
+	FOR member IN SELECT * FROM weft.node_entry WHERE NOT is_local ORDER BY node_id LOOP
+		BEGIN
+			PERFORM weft.node_send(member.dsn, member.node_name,
+				'COPY weft.node_entry (node_name, node_id, state, dsn) FROM STDIN', line,
+				format('SELECT weft.member_reach(%L)', own.node_name));
+		EXCEPTION WHEN unique_violation OR protocol_violation THEN
+			-- The message of a failed COPY would show the line.
+			RAISE EXCEPTION 'node "%" cannot be entered into the list of node "%"',
+				own.node_name, member.node_name
+				USING ERRCODE = 'object_in_use',
+					HINT = 'Another node may be joining or parting.';
+		END;
+	END LOOP;
+END $$;
+
+CREATE FUNCTION weft.member_reach(to_node name)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.node_entry;
+	found_node text;
+BEGIN
+	SELECT * INTO STRICT node FROM weft.node_entry WHERE node_name = to_node;
+	found_node := weft.node_query(node.dsn, node.node_name, 'SELECT weft.local_node()');
+	IF found_node IS DISTINCT FROM to_node::text THEN
+		RAISE EXCEPTION 'the connection string of node "%" leads to another node', to_node
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
+END $$;
+
+COMMENT ON FUNCTION weft.member_reach(name) IS
+	'fails if this node cannot connect to one that joins';
+
+CREATE FUNCTION weft.join_publish()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.member_publish();
+END $$;
+
+CREATE FUNCTION weft.join_make_own_slots()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.member_make_slot(node_name) FROM weft.node_entry WHERE NOT is_local;
+END $$;
+
+CREATE FUNCTION weft.join_make_slots()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	-- By the clocks of those others, nothing that is not in the copy is older.
+	UPDATE weft.join_entry SET recent_since = (
+		SELECT min(weft.node_query(n.dsn, n.node_name, 'SELECT clock_timestamp()')::timestamptz) - interval '3 s'
+		FROM weft.node_entry n, weft.join_entry j
+		WHERE NOT n.is_local AND n.node_name <> j.target_node);
+	PERFORM weft.node_query(n.dsn, n.node_name,
+			format('SELECT weft.member_make_slot(%L)', weft.local_node()))
+		FROM weft.node_entry n, weft.join_entry j
+		WHERE NOT n.is_local AND n.node_name <> j.target_node;
+END $$;
+
+CREATE FUNCTION weft.recent_query(relation regclass)
+RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	entry weft.join_entry;
+	keys text := weft.key_columns(relation);
+BEGIN
+	SELECT * INTO STRICT entry FROM weft.join_entry;
+	IF keys IS NULL OR entry.recent_since IS NULL THEN
+		RETURN NULL;
+	END IF;
+	RETURN format('COPY (SELECT r.row_key, (r.c).timestamp, coalesce(o.node_name, %L)'
+		' FROM (SELECT ROW(%s)::text AS row_key, pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS c FROM ONLY %s t) r'
+		' LEFT JOIN weft.member_origins() o ON o.roident = (r.c).roident'
+		' WHERE (r.c).timestamp >= %L AND (r.c).roident <> 65535) TO STDOUT',
+		entry.target_node, keys, relation, entry.recent_since);
+END $$;
+
+CREATE FUNCTION weft.keep_recent(relation regclass)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	EXECUTE format('INSERT INTO weft.join_recent'
+		' SELECT %s, t.ctid, k.changed, k.node_name FROM ONLY %s t JOIN weft.join_recent_key k'
+		' ON ROW(%s)::text = k.row_key', relation::oid, relation, weft.key_columns(relation));
+	DELETE FROM weft.join_recent_key;
+END $$;
+
+CREATE FUNCTION weft.key_columns(relation regclass)
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attname COLLATE "C")
+	FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
+	WHERE i.indrelid = relation AND i.indisprimary
+$$;
+
+CREATE FUNCTION weft.member_origins(OUT roident oid, OUT node_name name)
+RETURNS SETOF record LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT o.roident, n.node_name
+	FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+		JOIN pg_replication_origin o ON o.roname = 'pg_' || s.oid
+		JOIN weft.node_entry n
+			ON s.subname = weft.subscription_name(weft.local_group(), n.node_name, weft.local_node())
+$$;
+
+COMMENT ON FUNCTION weft.recent_query(regclass) IS 'asks for the rows of a table that were changed lately';
+COMMENT ON FUNCTION weft.keep_recent(regclass) IS 'keeps where these rows are';
+COMMENT ON FUNCTION weft.key_columns(regclass) IS 'the columns of the primary key of a table that is called t';
+COMMENT ON FUNCTION weft.member_origins() IS 'which node each replication origin stands for';
+
+CREATE FUNCTION weft.member_tombstones(since timestamptz, OUT relation text, OUT key uuid,
+	OUT commit_time timestamptz, OUT node_id integer)
+RETURNS SETOF record LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.relation::regclass::text, t.key, v.commit_time, v.node_id
+	FROM (SELECT *, pg_xact_commit_timestamp_origin(xmin) AS c FROM weft.tombstone
+			WHERE recorded_at >= since) t
+		JOIN pg_class k ON k.oid = t.relation
+		LEFT JOIN weft.member_origins() o ON o.roident = (t.c).roident
+		JOIN weft.node_entry n ON n.node_name = coalesce(o.node_name, weft.local_node()),
+		LATERAL (SELECT coalesce(t.commit_time, (t.c).timestamp) AS commit_time,
+			CASE WHEN t.commit_time IS NULL THEN n.node_id ELSE t.node_id END AS node_id) v
+	WHERE v.commit_time IS NOT NULL
+$$;
+
+COMMENT ON FUNCTION weft.member_tombstones(timestamptz) IS
+	'what was deleted lately, for a node that joins';
+
+CREATE FUNCTION weft.member_merged_rows(since timestamptz, OUT relation text, OUT key uuid,
+	OUT commit_time timestamptz, OUT node_id integer, OUT changed timestamptz, OUT node_name name)
+RETURNS SETOF record LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT m.relation::regclass::text, m.key, m.commit_time, m.node_id,
+		(m.c).timestamp, coalesce(o.node_name, weft.local_node())
+	FROM (SELECT *, pg_xact_commit_timestamp_origin(written_by) AS c FROM weft.merged_row
+			WHERE recorded_at >= since) m
+		JOIN pg_class k ON k.oid = m.relation
+		LEFT JOIN weft.member_origins() o ON o.roident = (m.c).roident
+	WHERE (m.c).timestamp IS NOT NULL AND m.commit_time IS NOT NULL
+$$;
+
+COMMENT ON FUNCTION weft.member_merged_rows(timestamptz) IS
+	'into which rows counters were merged lately, for a node that joins';
+
+CREATE FUNCTION weft.keep_tombstones()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	INSERT INTO weft.tombstone (relation, key, commit_time, node_id, recorded_at)
+		SELECT to_regclass(t.relation), t.key, t.commit_time, t.node_id, clock_timestamp()
+		FROM weft.join_tombstone t WHERE to_regclass(t.relation) IS NOT NULL;
+	DELETE FROM weft.join_tombstone;
+END $$;
+
+COMMENT ON FUNCTION weft.keep_tombstones() IS
+	'keeps what was deleted lately on the node that is copied';
+
+CREATE FUNCTION weft.stamp_rows(changed timestamptz, node_name name)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	recent record;
+	dummy name;
+BEGIN
+	FOR recent IN SELECT relation, array_agg(place) AS places FROM weft.join_recent r
+		WHERE r.changed = stamp_rows.changed AND r.node_name = stamp_rows.node_name
+		GROUP BY relation
+	LOOP
+		-- Any column that may be set to what it is.
+		SELECT attname INTO dummy FROM pg_attribute
+			WHERE attrelid = recent.relation AND attnum > 0 AND NOT attisdropped
+				AND attgenerated = '' AND attidentity <> 'a'
+			ORDER BY attnum LIMIT 1;
+		CONTINUE WHEN NOT FOUND;
+		-- Not a row that was changed here meanwhile: its place has another version.
+		EXECUTE format('UPDATE ONLY %s SET %I = %I WHERE ctid = ANY ($1)'
+			' AND (pg_xact_commit_timestamp_origin(xmin)).roident = 65535',
+			recent.relation::regclass, dummy, dummy) USING recent.places;
+	END LOOP;
+	INSERT INTO weft.merged_row (relation, key, commit_time, node_id, recorded_at, written_by)
+		SELECT to_regclass(m.relation), m.key, m.commit_time, m.node_id, clock_timestamp(),
+			pg_current_xact_id()::xid
+		FROM weft.join_merged_row m
+		WHERE m.changed = stamp_rows.changed AND m.node_name = stamp_rows.node_name
+			AND to_regclass(m.relation) IS NOT NULL;
+	DELETE FROM weft.join_recent r
+		WHERE r.changed = stamp_rows.changed AND r.node_name = stamp_rows.node_name;
+END $$;
+
+COMMENT ON FUNCTION weft.stamp_rows(timestamptz, name) IS
+	'changes nothing, but the time of the last change, of rows of that time';
+
+CREATE FUNCTION weft.join_catch_up()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.node_query(t.dsn, t.node_name, format('SELECT weft.wait_for_subscription(%L, %L)',
+			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '1 hour'))
+		FROM weft.join_entry j
+			JOIN weft.node_entry t ON t.node_name = j.target_node
+			JOIN weft.node_entry n ON n.node_name <> t.node_name AND NOT n.is_local;
+END $$;
+
+CREATE FUNCTION weft.join_truncate()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	relation regclass;
+	has_rows boolean;
+BEGIN
+	FOR relation IN SELECT weft.group_tables() LOOP
+		EXECUTE format('LOCK TABLE %s', relation);
+		EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', relation) INTO has_rows;
+		IF has_rows THEN
+			RAISE EXCEPTION 'table % on node "%" is not empty', relation, weft.local_node()
+				USING ERRCODE = 'object_not_in_prerequisite_state';
+		END IF;
+	END LOOP;
+	-- All at once, because of foreign keys; so rows can be stored frozen.
+	EXECUTE (SELECT 'TRUNCATE ' || string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r);
+END $$;
+
+CREATE FUNCTION weft.join_subscribe()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.member_publish();
+	PERFORM weft.member_track_deletes(true);
+	PERFORM weft.join_settings();
+	PERFORM weft.member_subscribe(node_name, false) FROM weft.node_entry WHERE NOT is_local;
+END $$;
+
+CREATE FUNCTION weft.join_settings()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	settings jsonb := (SELECT weft.node_query(n.dsn, n.node_name, 'SELECT weft.member_settings()')
+		FROM weft.node_entry n JOIN weft.join_entry j ON n.node_name = j.target_node);
+	setting jsonb;
+BEGIN
+	FOR setting IN SELECT jsonb_array_elements(settings -> 'resolvers') LOOP
+		PERFORM weft.alter_node_set_conflict_resolver('', setting ->> 0, setting ->> 1);
+	END LOOP;
+	FOR setting IN SELECT jsonb_array_elements(settings -> 'deltas') LOOP
+		PERFORM weft.set_delta_columns((setting ->> 0)::regclass,
+			ARRAY(SELECT c::name FROM jsonb_array_elements_text(setting -> 1) c));
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.join_settings() IS
+	'takes over how the node that was copied decides conflicts';
+
+CREATE FUNCTION weft.member_settings()
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_build_object(
+		'resolvers', (SELECT coalesce(jsonb_agg(jsonb_build_array(conflict_type, conflict_resolver)), '[]')
+			FROM weft.conflict_resolver WHERE subname = ''),
+		'deltas', (SELECT coalesce(jsonb_agg(jsonb_build_array(relation::text, columns)), '[]')
+			FROM (SELECT d.relation, jsonb_agg(d.column_name) AS columns
+				FROM weft.delta_column d JOIN pg_class c ON c.oid = d.relation GROUP BY 1) deltas))
+$$;
+
+COMMENT ON FUNCTION weft.member_settings() IS
+	'how this node decides conflicts, for one that joins';
+
+CREATE FUNCTION weft.join_follow()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member record;
+BEGIN
+	FOR member IN SELECT s.oid, s.subname, n.start_lsn
+		FROM weft.node_entry n JOIN pg_subscription s
+			ON s.subname = weft.subscription_name(weft.local_group(), n.node_name, weft.local_node())
+			JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+		WHERE NOT n.is_local AND NOT s.subenabled
+	LOOP
+		IF member.start_lsn IS NOT NULL THEN
+			PERFORM pg_replication_origin_advance('pg_' || member.oid, member.start_lsn);
+		END IF;
+		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', member.subname);
+	END LOOP;
+END $$;
+
+CREATE FUNCTION weft.join_announce()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.node_query(dsn, node_name, format('SELECT weft.member_subscribe(%L, true)', weft.local_node()))
+		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
+END $$;
+
+CREATE FUNCTION weft.join_finish()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.wait_for_subscription(
+			weft.subscription_name(weft.local_group(), node_name, weft.local_node()), '1 day')
+		FROM weft.node_entry WHERE NOT is_local;
+	PERFORM weft.node_query(dsn, node_name,
+			format('UPDATE weft.node_entry SET state = %L WHERE node_name = %L', 'active', weft.local_node()),
+			true)
+		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
+	UPDATE weft.node_entry SET state = 'active' WHERE is_local;
+	DELETE FROM weft.join_recent;
+	DELETE FROM weft.join_merged_row;
+	DELETE FROM weft.join_entry;
+END $$;
+
+CREATE FUNCTION weft.join_undo_members(OUT failures text)
+RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member record;
+BEGIN
+	FOR member IN
+		SELECT node_name::text AS name, dsn FROM weft.node_entry WHERE NOT is_local
+		UNION
+		SELECT target_node::text, target_dsn FROM weft.join_entry
+			WHERE target_node NOT IN (SELECT node_name FROM weft.node_entry)
+	LOOP
+		BEGIN
+			-- Not a member of that name which has nothing to do with us.
+			PERFORM weft.node_query(member.dsn, member.name, format(
+				'SELECT weft.member_forget(node_name) FROM weft.node_entry'
+				' WHERE node_name = %L AND state = %L AND NOT is_local', weft.local_node(), 'joining'));
+		EXCEPTION WHEN OTHERS THEN
+			failures := concat_ws('; ', failures, SQLERRM);
+		END;
+	END LOOP;
+END $$;
+
+CREATE FUNCTION weft.join_undo(reason text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	failures text;
+BEGIN
+	UPDATE weft.join_entry SET error = reason;
+	IF (SELECT copied FROM weft.join_entry) THEN
+		RETURN;
+	END IF;
+	failures := weft.join_undo_members();
+	PERFORM weft.member_leave();
+	UPDATE weft.join_entry SET error = concat_ws('; not all could be undone: ', reason, failures);
+END $$;
+
+COMMENT ON FUNCTION weft.join_prepare() IS 'a step of a join: the list of members';
+COMMENT ON FUNCTION weft.join_register() IS 'a step of a join: this node is entered into the list of all members';
+COMMENT ON FUNCTION weft.join_publish() IS 'a step of a join: the publication of this node';
+COMMENT ON FUNCTION weft.join_make_own_slots() IS 'a step of a join: slots for the others';
+COMMENT ON FUNCTION weft.join_make_slots() IS 'a step of a join: slots for this node on the others';
+COMMENT ON FUNCTION weft.join_catch_up() IS 'a step of a join: the node to copy applies what the others had';
+COMMENT ON FUNCTION weft.join_truncate() IS 'a step of a join: tables that exist are found empty';
+COMMENT ON FUNCTION weft.join_subscribe() IS 'a step of a join: subscriptions to all members';
+COMMENT ON FUNCTION weft.join_follow() IS 'a step of a join: they begin where the copied node stood';
+COMMENT ON FUNCTION weft.join_announce() IS 'a step of a join: all members subscribe to this node';
+COMMENT ON FUNCTION weft.join_finish() IS 'a step of a join: this node is a member';
+COMMENT ON FUNCTION weft.join_undo_members() IS 'removes from the members what a join has made there';
+COMMENT ON FUNCTION weft.join_undo(text) IS 'removes what a join has made, and says why';
+
