@@ -67,6 +67,9 @@
 #include "utils/usercontext.h"
 #include "wire.h"
 
+/* How often a row is looked for before it counts as missing. */
+#define LOOKS 3
+
 /* A resolver says "error". */
 pg_noreturn static void
 report(Target *target, ConflictKind kind, TupleTableSlot *key)
@@ -153,14 +156,24 @@ new_slot(Target *target)
 								  &TTSOpsVirtual);
 }
 
-/* Finds and locks the local row with the key of "search"; NULL if there is none. */
+/*
+ * Finds and locks the local row with the key of "search"; NULL if there is none.
+ *
+ * The server's search sees what is not committed.  If a session updates the row
+ * just then, it may see neither the old version, which is dead by the time it gets
+ * there, nor the new one, whose entry in the index it has passed already.  So what is
+ * not there is looked for more than once.
+ */
 static TupleTableSlot *
 find_row(Target *target, TupleTableSlot *search)
 {
 	TupleTableSlot *result = table_slot_create(target->rel, &target->estate->es_tupleTable);
 
-	return RelationFindReplTupleByIndex(target->rel, target->key_index, LockTupleExclusive,
-										search, result) ? result : NULL;
+	for (int i = 0; i < LOOKS; i++)
+		if (RelationFindReplTupleByIndex(target->rel, target->key_index, LockTupleExclusive,
+										 search, result))
+			return result;
+	return NULL;
 }
 
 static void

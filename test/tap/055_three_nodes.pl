@@ -187,7 +187,9 @@ foreach my $round (1 .. ($ENV{WEFT_TEST_JOINS} // 1))
 	check("a node joined amid conflicts, round $round", @nodes);
 }
 
-unlike(slurp_file($_->logfile), qr/resource was not closed/,
+unlike(
+	slurp_file($_->logfile),
+	qr/resource was not closed/,
 	'nothing is left open on ' . $_->name) foreach @nodes;
 is(query($_, 'SELECT count(*) FROM weft.join_recent'),
 	0, 'nothing is left over')
