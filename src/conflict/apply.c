@@ -67,9 +67,6 @@
 #include "utils/usercontext.h"
 #include "wire.h"
 
-/* How often a row is looked for before it counts as missing. */
-#define LOOKS 3
-
 /* A resolver says "error". */
 pg_noreturn static void
 report(Target *target, ConflictKind kind, TupleTableSlot *key)
@@ -156,23 +153,59 @@ new_slot(Target *target)
 								  &TTSOpsVirtual);
 }
 
+/* Is a row with the key of "search" to be seen, or was it until just now? */
+static bool
+is_visible(Target *target, TupleTableSlot *search)
+{
+	Relation	index = index_open(target->key_index, AccessShareLock);
+	int			num_keys = IndexRelationGetNumberOfKeyAttributes(index);
+	TupleTableSlot *found = table_slot_create(target->rel, &target->estate->es_tupleTable);
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	IndexScanDesc scan;
+	bool		result;
+
+	for (int i = 0; i < num_keys; i++)
+	{
+		bool		isnull;
+		Oid			operator = get_opfamily_member(index->rd_opfamily[i], index->rd_opcintype[i],
+												   index->rd_opcintype[i],
+												   BTEqualStrategyNumber);
+
+		ScanKeyEntryInitialize(&keys[i], 0, i + 1, BTEqualStrategyNumber, InvalidOid,
+							   index->rd_indcollation[i], get_opcode(operator),
+							   slot_getattr(search, index->rd_index->indkey.values[i], &isnull));
+	}
+	PushActiveSnapshot(GetLatestSnapshot());
+	scan = compat_index_beginscan(target->rel, index, GetActiveSnapshot(), num_keys);
+	index_rescan(scan, keys, num_keys, NULL, 0);
+	result = index_getnext_slot(scan, ForwardScanDirection, found);
+	ExecClearTuple(found);
+	index_endscan(scan);
+	PopActiveSnapshot();
+	index_close(index, NoLock);
+	return result;
+}
+
 /*
  * Finds and locks the local row with the key of "search"; NULL if there is none.
  *
  * The server's search sees what is not committed.  If a session updates the row
  * just then, it may see neither the old version, which is dead by the time it gets
- * there, nor the new one, whose entry in the index it has passed already.  So what is
- * not there is looked for more than once.
+ * there, nor the new one, whose entry in the index it has passed already.  A snapshot
+ * always sees one of them; so what it sees is looked for again.
  */
 static TupleTableSlot *
 find_row(Target *target, TupleTableSlot *search)
 {
 	TupleTableSlot *result = table_slot_create(target->rel, &target->estate->es_tupleTable);
 
-	for (int i = 0; i < LOOKS; i++)
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (RelationFindReplTupleByIndex(target->rel, target->key_index, LockTupleExclusive,
 										 search, result))
 			return result;
+	} while (is_visible(target, search));
 	return NULL;
 }
 
