@@ -23,11 +23,11 @@
 
 #include "catalog/pg_type.h"
 #include "copy/copy.h"
-#include "executor/tuptable.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
+#include "query_result.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 
@@ -43,26 +43,18 @@
 
 #define COLUMNS 7
 
-static char *
-first_row_as_text(WalRcvExecResult *result, char **values, int columns)
+/* Returns the first row, all of type text, or NULL and what is wrong. */
+static char **
+first_row(WalRcvExecResult *result, int columns, char **problem)
 {
-	TupleTableSlot *slot;
-	bool		found;
+	char	  **values = NULL;
 
+	*problem = NULL;
 	if (result->status != WALRCV_OK_TUPLES)
-		return result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
-
-	slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-	found = tuplestore_gettupleslot(result->tuplestore, true, false, slot);
-	for (int i = 0; found && i < columns; i++)
-	{
-		bool		isnull;
-		Datum		value = slot_getattr(slot, i + 1, &isnull);
-
-		values[i] = isnull ? NULL : TextDatumGetCString(value);
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	return found ? NULL : pstrdup("no row");
+		*problem = result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
+	else if ((values = query_result_row(result, columns)) == NULL)
+		*problem = pstrdup("no row");
+	return values;
 }
 
 /* The columns' names as a list of literals. */
@@ -136,8 +128,8 @@ void
 copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
 {
 	Oid			types[COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
-	char	   *values[COLUMNS] = {0};
 	WalRcvExecResult *result;
+	char	  **values;
 	char	   *error;
 
 	memset(source, 0, sizeof(CopySource));
@@ -145,7 +137,7 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 		return;
 
 	result = walrcv_exec(conn, question(command), COLUMNS, types);
-	error = first_row_as_text(result, values, COLUMNS);
+	values = first_row(result, COLUMNS, &error);
 	if (error)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
@@ -222,11 +214,11 @@ problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyComman
 	char	   *query = psprintf("SELECT " IDENTITY " WHERE NOT EXISTS (%s)",
 								 copy_command_select(command, "false"));
 	WalRcvExecResult *result = walrcv_exec(conn, query, 1, types);
-	char	   *identity = NULL;
-	char	   *problem = first_row_as_text(result, &identity, 1);
+	char	   *problem;
+	char	  **identity = first_row(result, 1, &problem);
 
 	walrcv_clear_result(result);
-	if (problem == NULL && (identity == NULL || strcmp(identity, task->identity) != 0))
+	if (problem == NULL && (identity[0] == NULL || strcmp(identity[0], task->identity) != 0))
 		problem = pstrdup("the connection string leads to another server");
 	return problem;
 }

@@ -13,13 +13,11 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "group/remote.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
+#include "query_result.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
 
 #define MAX_COLUMNS 4
 
@@ -109,22 +107,8 @@ char	  **
 remote_row(Remote *remote, const char *query, int columns)
 {
 	WalRcvExecResult *result = execute(remote, query, WALRCV_OK_TUPLES, columns);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-	char	  **values = NULL;
+	char	  **values = query_result_row(result, columns);
 
-	if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
-	{
-		values = palloc0(columns * sizeof(char *));
-		for (int i = 0; i < columns; i++)
-		{
-			bool		isnull;
-			Datum		value = slot_getattr(slot, i + 1, &isnull);
-
-			if (!isnull)
-				values[i] = TextDatumGetCString(value);
-		}
-	}
-	ExecDropSingleTupleTableSlot(slot);
 	walrcv_clear_result(result);
 	return values;
 }

@@ -18,9 +18,9 @@
 #include "access/xact.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "funcapi.h"
 #include "publish/batch.h"
+#include "query_result.h"
 #include "receive/connection.h"
 #include "receive/leader.h"
 #include "receive/seam.h"
@@ -45,24 +45,7 @@ query_row(WalReceiverConn *conn, const char *query, int columns)
 
 	Assert(columns <= (int) lengthof(types));
 	if (result->status == WALRCV_OK_TUPLES)
-	{
-		TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc,
-														&TTSOpsMinimalTuple);
-
-		if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
-		{
-			values = palloc0(columns * sizeof(char *));
-			for (int i = 0; i < columns; i++)
-			{
-				bool		isnull;
-				Datum		value = slot_getattr(slot, i + 1, &isnull);
-
-				if (!isnull)
-					values[i] = TextDatumGetCString(value);
-			}
-		}
-		ExecDropSingleTupleTableSlot(slot);
-	}
+		values = query_result_row(result, columns);
 	walrcv_clear_result(result);
 	return values;
 }
