@@ -122,6 +122,12 @@ foreach my $table (@loaded)
 	} = 1;
 }
 finish(load(\%scripts));
+# The load alone may find no row to update.
+query($pub, <<"EOS") foreach @loaded;
+INSERT INTO $_ VALUES (5001, 1);
+UPDATE $_ SET v = 2 WHERE id = 5001;
+DELETE FROM $_ WHERE id = 5001;
+EOS
 wait_for_apply($pub, $sub, 'sub');
 
 my $changes = expect_changes();
