@@ -156,6 +156,17 @@ def run_sql_suite(suite: str, program: str, files: str) -> None:
         shutil.rmtree(directory / "instance", ignore_errors=True)
 
 
+def what_failed(output: str, most: int = 60) -> list[str]:
+    """The tests that failed, each with what follows it, and how the output ends."""
+    lines = output.splitlines()
+    wanted: set[int] = set(range(len(lines) - 20, len(lines)))
+    for number, line in enumerate(lines):
+        if line.startswith("not ok"):
+            wanted.update(range(number - 3, number + 20))
+    shown = [line for number, line in enumerate(lines) if number in wanted]
+    return shown[:most] if len(shown) > most else shown
+
+
 def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) -> None:
     output = directory / f"{file.stem}.out"
     # Tests that run at the same time are free to give their files the same names.
@@ -170,7 +181,7 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
         report("ok", suite, file.stem, duration)
     else:
         report("FAILED", suite, file.stem, duration)
-        print("\n".join("    " + line for line in text.splitlines()[-20:]), flush=True)
+        print("\n".join("    " + line for line in what_failed(text)), flush=True)
 
 
 def run_perl_suite(suite: str, files: list[Path], settings: dict) -> None:
