@@ -9,19 +9,16 @@
  *
  * pg_dump finds the publisher in a service file that only this server's user can
  * read, since a password in its arguments would be seen by everybody on the machine.
- * What it is to dump is in a file, too, so that no name meets a shell.  All of these
- * files are where the server removes what a crash has left.
+ * What it is to dump is in a file, too, so that no name meets a shell.
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
-#include "common/file_utils.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -30,8 +27,8 @@
 #include "libpq-fe.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
+#include "pg_dump.h"
 #include "replication/walreceiver.h"
-#include "storage/fd.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -44,7 +41,6 @@
 PG_FUNCTION_INFO_V1(weft_copy_schema);
 
 #define COLUMNS 4
-#define DIRECTORY "base/" PG_TEMP_FILES_DIR
 #define SERVICE "weft_copy_schema"
 
 /* Files of one call. */
@@ -177,55 +173,6 @@ published_tables(const char *conninfo, ArrayType *publications)
  * Files and pg_dump
  */
 
-static void
-write_file(const char *path, const char *contents)
-{
-	int			fd = OpenTransientFilePerm(path, O_WRONLY | O_CREAT | O_EXCL | PG_BINARY, 0600);
-
-	if (fd < 0 || write(fd, contents, strlen(contents)) != (ssize_t) strlen(contents) ||
-		CloseTransientFile(fd) != 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", path)));
-}
-
-static char *
-read_all(FILE *file)
-{
-	StringInfoData contents;
-	char		buffer[8192];
-	size_t		length;
-
-	initStringInfo(&contents);
-	while ((length = fread(buffer, 1, sizeof(buffer), file)) > 0)
-	{
-		CHECK_FOR_INTERRUPTS();
-		appendBinaryStringInfo(&contents, buffer, length);
-	}
-	return contents.data;
-}
-
-static char *
-read_file(const char *path)
-{
-	FILE	   *file = AllocateFile(path, PG_BINARY_R);
-	char	   *contents;
-
-	if (file == NULL)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not read file \"%s\": %m", path)));
-	contents = read_all(file);
-	FreeFile(file);
-	return contents;
-}
-
-static char *
-file_name(const char *what)
-{
-	return psprintf("%s/%s_weft.%d.%s", DIRECTORY, PG_TEMP_FILE_PREFIX, MyProcPid, what);
-}
-
 /* The connection string's options, as a service file has them. */
 static char *
 service_file(const char *conninfo)
@@ -285,29 +232,21 @@ filter_file(List *tables)
 static char *
 run_pg_dump(const Files *files)
 {
-	char		directory[MAXPGPATH];
 	char	   *command;
 	char	   *result;
 	char	   *errors;
-	FILE	   *pipe;
+	int			status;
 
-	strlcpy(directory, my_exec_path, MAXPGPATH);
-	get_parent_directory(directory);
-	command = psprintf("PGSERVICEFILE=\"%s\" \"%s/pg_dump\" --dbname=service=" SERVICE
+	command = psprintf("PGSERVICEFILE=\"%s\" \"%s\" --dbname=service=" SERVICE
 					   " --schema-only --no-owner --no-privileges --no-publications"
 					   " --no-subscriptions --no-security-labels --filter=\"%s\""
 					   " 2>\"%s\" </dev/null",
-					   files->service, directory, files->filter, files->errors);
-	pipe = OpenPipeStream(command, PG_BINARY_R);
-	if (pipe == NULL)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not run pg_dump: %m")));
-	result = read_all(pipe);
-	if (ClosePipeStream(pipe) == 0)
+					   files->service, pg_dump_path(), files->filter, files->errors);
+	result = pg_dump_run(command, &status);
+	if (status == 0)
 		return result;
 
-	errors = read_file(files->errors);
+	errors = pg_dump_read_file(files->errors);
 	ereport(ERROR,
 			(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
 			 errmsg("pg_dump could not write down the publisher's tables"),
@@ -318,18 +257,15 @@ run_pg_dump(const Files *files)
 static char *
 dump(const char *conninfo, List *tables)
 {
-	Files		files = {file_name("service"), file_name("filter"), file_name("errors")};
+	Files		files = {pg_dump_file_name("service"), pg_dump_file_name("filter"),
+	pg_dump_file_name("errors")};
 	char	   *result = NULL;
 
-	if (MakePGDirectory(DIRECTORY) < 0 && errno != EEXIST)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not create directory \"%s\": %m", DIRECTORY)));
 	PG_TRY();
 	{
-		write_file(files.service, service_file(conninfo));
-		write_file(files.filter, filter_file(tables));
-		write_file(files.errors, "");
+		pg_dump_write_file(files.service, service_file(conninfo));
+		pg_dump_write_file(files.filter, filter_file(tables));
+		pg_dump_write_file(files.errors, "");
 		result = run_pg_dump(&files);
 	}
 	PG_FINALLY();
@@ -388,7 +324,7 @@ read_head(char *line)
 /*
  * Splits the dump.  Each object has a head of three comment lines, of which the
  * middle one is "-- Name: ...; Type: ...; Schema: ...; Owner: ...", and what stands before the
- * first one are settings.  Two commands are for psql.
+ * first one are settings.
  */
 static List *
 split(char *text)
@@ -413,8 +349,7 @@ split(char *text)
 			resetStringInfo(&statements);
 			section = next;
 		}
-		else if (strncmp(line, "\\restrict ", strlen("\\restrict ")) != 0 &&
-				 strncmp(line, "\\unrestrict ", strlen("\\unrestrict ")) != 0)
+		else
 			appendStringInfo(&statements, "%s\n", line);
 		after_dashes = strcmp(line, "--") == 0;
 		text	  +=length + (text[length] ? 1 : 0);

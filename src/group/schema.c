@@ -4,21 +4,17 @@
  *
  * pg_dump is the one that belongs to this server.  Its connection string is seen
  * by everybody in the list of processes, so the password is left out of it, and
- * put into a file that only the server's user may read.  That has the name of a
- * temporary file: the server removes what a crash has left.
+ * put into a file that only the server's user may read.
  */
 #include "postgres.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/file_utils.h"
 #include "group/join.h"
 #include "libpq-fe.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "storage/fd.h"
+#include "pg_dump.h"
 #include "tcop/tcopprot.h"
 
 /* In single quotes, for the shell. */
@@ -50,17 +46,10 @@ append_option(StringInfo dsn, const char *keyword, const char *value)
 	appendStringInfoString(dsn, "' ");
 }
 
-static char *
-password_file_name(void)
-{
-	return psprintf("base/%s/%s%d.weft", PG_TEMP_FILES_DIR, PG_TEMP_FILE_PREFIX, MyProcPid);
-}
-
 static void
 write_password_file(const char *name, const char *password)
 {
 	StringInfoData line;
-	int			fd;
 
 	initStringInfo(&line);
 	appendStringInfoString(&line, "*:*:*:*:");
@@ -72,14 +61,7 @@ write_password_file(const char *name, const char *password)
 	}
 	appendStringInfoChar(&line, '\n');
 
-	(void) MakePGDirectory("base/" PG_TEMP_FILES_DIR);
-	(void) unlink(name);
-	fd = OpenTransientFilePerm(name, O_CREAT | O_EXCL | O_WRONLY | PG_BINARY,
-							   S_IRUSR | S_IWUSR);
-	if (fd < 0 || write(fd, line.data, line.len) != line.len || CloseTransientFile(fd) != 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not write file \"%s\": %m", name)));
+	pg_dump_write_file(name, line.data);
 }
 
 /*
@@ -119,47 +101,6 @@ split_dsn(const char *dsn, StringInfo without_password, const char *file)
 	return result;
 }
 
-static char *
-pg_dump_path(void)
-{
-	char	   *path = pstrdup(my_exec_path);
-	char	   *end = last_dir_separator(path);
-
-	if (end)
-		*end = '\0';
-	return psprintf("%s/pg_dump", path);
-}
-
-/* All that a command writes. */
-static char *
-read_output(const char *command, const char *node)
-{
-	FILE	   *pipe = OpenPipeStream(command, PG_BINARY_R);
-	StringInfoData output;
-	char		buffer[8192];
-	size_t		n;
-	int			status;
-
-	if (pipe == NULL)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not start pg_dump: %m")));
-	initStringInfo(&output);
-	while ((n = fread(buffer, 1, sizeof(buffer), pipe)) > 0)
-	{
-		CHECK_FOR_INTERRUPTS();
-		appendBinaryStringInfo(&output, buffer, n);
-	}
-	status = ClosePipeStream(pipe);
-	if (status != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
-				 errmsg("could not read the schema of node \"%s\": pg_dump failed", node),
-				 errdetail_internal("%s", wait_result_to_str(status)),
-				 errhint("The server log has pg_dump's messages. It must be installed beside the server's programs.")));
-	return output.data;
-}
-
 /*
  * Returns a section of the schema of another member, as a script: "pre-data" or
  * "post-data".
@@ -169,8 +110,9 @@ schema_dump(const char *dsn, const char *node, const char *snapshot, const char 
 {
 	StringInfoData without_password;
 	StringInfoData command;
-	char	   *file = password_file_name();
+	char	   *file = pg_dump_file_name("password");
 	char	   *script = NULL;
+	int			status = 0;
 
 	initStringInfo(&without_password);
 	initStringInfo(&command);
@@ -184,27 +126,20 @@ schema_dump(const char *dsn, const char *node, const char *snapshot, const char 
 		append_shell_string(&command, snapshot);
 		appendStringInfoString(&command, " --dbname=");
 		append_shell_string(&command, without_password.data);
-		script = read_output(command.data, node);
+		script = pg_dump_run(command.data, &status);
 	}
 	PG_FINALLY();
 	{
 		(void) unlink(file);
 	}
 	PG_END_TRY();
+	if (status != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+				 errmsg("could not read the schema of node \"%s\": pg_dump failed", node),
+				 errdetail_internal("%s", wait_result_to_str(status)),
+				 errhint("The server log has pg_dump's messages. It must be installed beside the server's programs.")));
 	return script;
-}
-
-/* Replaces psql's own commands, which newer versions of pg_dump write, by blanks. */
-static void
-blank_psql_commands(char *script)
-{
-	for (char *line = script; line; line = strchr(line, '\n'))
-	{
-		if (*line == '\n')
-			line++;
-		if (strncmp(line, "\\restrict ", 10) == 0 || strncmp(line, "\\unrestrict ", 12) == 0)
-			memset(line, ' ', strcspn(line, "\n"));
-	}
 }
 
 /* pg_dump writes the comment that every database has; only its owner may make it. */
@@ -224,20 +159,16 @@ is_comment_on_public(Node *statement)
 void
 schema_run(const char *script)
 {
-	char	   *text = pstrdup(script);
-	List	   *statements;
+	List	   *statements = pg_parse_query(script);
 
-	blank_psql_commands(text);
-	statements = pg_parse_query(text);
 	foreach_node(RawStmt, statement, statements)
 	{
 		int			len = statement->stmt_len ? statement->stmt_len :
-			(int) strlen(text +statement->stmt_location);
+			(int) strlen(script + statement->stmt_location);
 
 		CHECK_FOR_INTERRUPTS();
 		if (is_comment_on_public(statement->stmt))
 			continue;
-		local_run(pnstrdup(text +statement->stmt_location, len));
+		local_run(pnstrdup(script + statement->stmt_location, len));
 	}
-	pfree(text);
 }
