@@ -63,24 +63,27 @@ leave_to_server(int level, Relation rel, const char *reason)
 }
 
 /*
- * May the table be copied here?  Says why not, unless it is just small.
+ * May the table be copied here?  Says why not, unless it is just small.  What the
+ * publisher can tell is asked last, and what costs it more only of large tables.
  */
 static bool
-suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command, CopySource *source)
+suitable(WalReceiverConn *conn, Relation rel, const CopyCommand *command)
 {
-	const char *reason;
+	const char *reason = NULL;
 
-	copy_source_ask(conn, command, source);
-	if (source->snapshot != NULL && source->bytes < (uint64) weft_min_parallel_copy_size * 1024)
+	if (!copy_source_supported(conn))
+		reason = "the publisher is older than PostgreSQL 14";
+	else if (copy_source_size(conn, command) < (uint64) weft_min_parallel_copy_size * 1024)
 	{
 		leave_to_server(DEBUG1, rel, "it is small");
 		return false;
 	}
-	reason = source->snapshot == NULL ? "the publisher is older than PostgreSQL 14" :
-		copy_progress_unsafe(MySubscription->oid, RelationGetRelid(rel)) ?
-		"functions that it uses are not safe in parallel workers" :
-		!copy_local_empty(rel) ? "it is not empty" :
-		copy_local_obstacle(rel, command);
+	else if (copy_progress_unsafe(MySubscription->oid, RelationGetRelid(rel)))
+		reason = "functions that it uses are not safe in parallel workers";
+	else if (!copy_local_empty(rel))
+		reason = "it is not empty";
+	else
+		reason = copy_local_obstacle(rel, command);
 	if (reason != NULL)
 		leave_to_server(LOG, rel, reason);
 	return reason == NULL;
@@ -217,13 +220,15 @@ before_copy(WalReceiverConn *conn, const char *text)
 	if (!copy_command_parse(text, get_namespace_name(RelationGetNamespace(rel)),
 							RelationGetRelationName(rel), &command))
 		leave_to_server(LOG, rel, "its command is not understood");
-	else if (suitable(conn, rel, &command, &source))
+	else if (suitable(conn, rel, &command))
 	{
 		CopyProgress *progress = copy_progress_claim(MySubscription->oid,
 													 RelationGetRelid(rel));
+		CopyTask   *task;
 		Size		size;
-		CopyTask   *task = make_task(text, rel, &command, &source, &size);
 
+		copy_source_ask(conn, &command, &source);
+		task = make_task(text, rel, &command, &source, &size);
 		task->progress = copy_progress_index(progress);
 		task->num_helpers = helpers_wanted(rel, &source, progress);
 		pg_atomic_write_u64(&progress->table_bytes, source.bytes);

@@ -56,6 +56,8 @@ typedef struct CopySource
 	List	   *types;			/* OIDs of the command's columns */
 } CopySource;
 
+extern bool copy_source_supported(WalReceiverConn *conn);
+extern uint64 copy_source_size(WalReceiverConn *conn, const CopyCommand *command);
 extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
 							CopySource *source);
 extern void copy_source_keep_alive(WalReceiverConn *conn);

@@ -72,9 +72,22 @@ column_literals(const CopyCommand *command)
 }
 
 /*
- * One query, so that tables that turn out to be small lose little time.  The
- * subquery without rows locks the table before anything is looked at.
+ * About how many bytes are there to copy?  This is asked first, for it costs the
+ * publisher little, and most tables are small.
  */
+static char *
+question_of_size(const CopyCommand *command)
+{
+	char	   *relation = quote_literal_cstr(command->relation);
+
+	return psprintf("SELECT GREATEST(pg_catalog.pg_table_size(r),"
+					" (SELECT pg_catalog.sum(pg_catalog.pg_table_size(p.relid))"
+					" FROM pg_catalog.pg_partition_tree(r) p WHERE p.isleaf))"
+					"::pg_catalog.text FROM (VALUES (%s::pg_catalog.regclass)) v (r)",
+					relation);
+}
+
+/* The subquery without rows locks the table before anything is looked at. */
 static char *
 question(const CopyCommand *command)
 {
@@ -120,31 +133,58 @@ parse_types(char *text)
 	return result;
 }
 
-/*
- * Asks the publisher for the snapshot and for what there is to copy.  The
- * transaction is not left idle for too long any more.
- */
-void
-copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
+/* Asks the publisher; returns the first row, or fails. */
+static char **
+ask(WalReceiverConn *conn, const CopyCommand *command, const char *query, int columns)
 {
-	Oid			types[COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID};
+	Oid			types[COLUMNS];
 	WalRcvExecResult *result;
 	char	  **values;
 	char	   *error;
 
-	memset(source, 0, sizeof(CopySource));
-	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_RANGES)
-		return;
-
-	result = walrcv_exec(conn, question(command), COLUMNS, types);
-	values = first_row(result, COLUMNS, &error);
+	Assert(columns <= COLUMNS);
+	for (int i = 0; i < columns; i++)
+		types[i] = TEXTOID;
+	result = walrcv_exec(conn, query, columns, types);
+	values = first_row(result, columns, &error);
 	if (error)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not ask the publisher for the size of table %s: %s",
 						command->relation, error)));
 	walrcv_clear_result(result);
+	return values;
+}
 
+/*
+ * Is the publisher of a version from which several processes can copy?
+ */
+bool
+copy_source_supported(WalReceiverConn *conn)
+{
+	return walrcv_server_version(conn) >= FIRST_VERSION_WITH_RANGES;
+}
+
+/*
+ * Returns about how many bytes there are to copy.  Nothing is locked.
+ */
+uint64
+copy_source_size(WalReceiverConn *conn, const CopyCommand *command)
+{
+	char	  **values = ask(conn, command, question_of_size(command), 1);
+
+	return values[0] ? strtou64(values[0], NULL, 10) : 0;
+}
+
+/*
+ * Asks the publisher for the snapshot and for what there is to copy.
+ */
+void
+copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
+{
+	char	  **values = ask(conn, command, question(command), COLUMNS);
+
+	memset(source, 0, sizeof(CopySource));
 	source->snapshot = values[0];
 	source->identity = values[1];
 	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;

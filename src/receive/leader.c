@@ -57,6 +57,7 @@
 #include "receive/streams.h"
 #include "receive/seam.h"
 #include "replication/logicallauncher.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -94,10 +95,16 @@ subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
 	leader.subscription_valid = false;
 }
 
+/*
+ * The server would release the origin late: after its place as the subscription's worker
+ * is given up, and after the ring is unmapped and spool files are deleted, which takes time.
+ * The next leader would find it in use.
+ */
 static void
 leader_exit(int code, Datum arg)
 {
 	writers_stop();
+	replorigin_session_reset();
 	shmem_release(leader.shared);
 }
 

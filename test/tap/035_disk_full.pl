@@ -1,0 +1,132 @@
+# No room is left on the subscriber's disk: while rows are copied, while indexes are
+# built, while a streamed transaction is kept.  The error says so, nothing of it
+# stays, and once there is room all goes on by itself.
+#
+# To the server it is the same whether the disk is full or its processes may make
+# no larger files, and this an ordinary user can have.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use CopyTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'prlimit is not there'
+  if !grep { -x "$_/prlimit" } split /:/, $ENV{PATH};
+
+# As it says for files that may not grow.
+my $no_room = qr/File too large/;
+
+# Streamed values are kept as they are sent, and stored compressed.
+my $pub = new_publisher('publisher', conf => <<'EOC');
+logical_decoding_work_mem = 64kB
+EOC
+my $sub = copy_subscriber('subscriber', conf => 'maintenance_work_mem = 1MB');
+
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE heap (id int PRIMARY KEY, t text);
+CREATE TABLE indexed (id int PRIMARY KEY, t text);
+CREATE TABLE streamed (id int PRIMARY KEY, t text);
+EOS
+# An index that is larger than its table.
+query($sub,
+		'CREATE INDEX ON indexed (('
+	  . join(' || ', map { "md5(t || $_)" } 1 .. 10)
+	  . '))');
+query($pub, <<'EOS');
+INSERT INTO heap SELECT i, repeat(md5(i::text), 40) FROM generate_series(1, 32000) i;
+INSERT INTO indexed SELECT i, md5(i::text) FROM generate_series(1, 120000) i;
+CREATE PUBLICATION p_heap FOR TABLE heap;
+CREATE PUBLICATION p_indexed FOR TABLE indexed;
+CREATE PUBLICATION p_streamed FOR TABLE streamed;
+EOS
+
+# Files that processes started from now on make are no larger than that.
+sub set_room
+{
+	my ($bytes) = @_;
+	my ($pid) = split /\n/, slurp_file($sub->data_dir . '/postmaster.pid');
+
+	system_or_bail('prlimit', '--pid', $pid, "--fsize=$bytes:");
+	return;
+}
+
+sub files
+{
+	return join "\n",
+	  sort grep { -f }
+	  map { glob $sub->data_dir . "/base/pgsql_tmp/$_" } '*', '*/*';
+}
+
+# What cannot be done is tried again, and done once there is room.
+sub run_out_of_room
+{
+	my ($what, $table, $error, $make_work) = @_;
+	my $start = -s $sub->logfile;
+	my $before = files();
+	my $log;
+
+	set_room(32 * 1024 * 1024);
+	$make_work->();
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		$log = slurp_file($sub->logfile, $start);
+		last
+		  if $log =~ /$no_room.*worker for subscription "$table".* has started.*$no_room/s;
+		select undef, undef, undef, 0.1;
+	}
+	like($log, $error, "$what: it says what had no room");
+	is(query($sub, "SELECT count(*) FROM $table"),
+		0, "$what: no row is to be seen");
+	unlike($log, qr/replication origin .* is already active/,
+		"$what: the next worker does not come too early");
+	set_room('unlimited');
+	wait_for_apply($pub, $sub, $table);
+	same_tables($pub, $sub, [$table], "$what: equal, once there is room");
+	indexes_sound($sub, $what);
+	nothing_left($pub, $what);
+	poll($sub, 'SELECT NOT EXISTS (SELECT FROM weft.stat_stream)') if weft();
+	is(files(), $before, "$what: no file is left");
+	return;
+}
+
+run_out_of_room(
+	'rows', 'heap',
+	qr/could not extend file .*$no_room/,
+	sub { subscribe($pub, $sub, 'heap', 'p_heap') });
+run_out_of_room(
+	'index',
+	'indexed',
+	qr/could not (extend|write)[^\n]*$no_room/,
+	sub { subscribe($pub, $sub, 'indexed', 'p_indexed') });
+
+subscribe($pub, $sub, 'streamed', 'p_streamed', 'streaming = parallel');
+wait_for_apply($pub, $sub, 'streamed');
+run_out_of_room(
+	'stream',
+	'streamed',
+	qr/could not write[^\n]*$no_room/,
+	sub {
+		query($sub, 'ALTER SUBSCRIPTION streamed DISABLE');
+		poll($sub,
+			"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE subname = 'streamed' AND pid IS NOT NULL)"
+		);
+		query($sub, 'ALTER SUBSCRIPTION streamed ENABLE');
+		query($pub,
+			"INSERT INTO streamed SELECT i, repeat('x', 10000) FROM generate_series(1, 5000) i"
+		);
+	});
+if (weft())
+{
+	cmp_ok(copied_by($sub, "public.$_"), '>', 1, "$_: helpers have copied it")
+	  foreach qw(heap indexed);
+}
+
+$sub->stop;
+$pub->stop;
+done_testing();
