@@ -147,10 +147,16 @@ CREATE VIEW weft.copy_progress AS
 		LEFT JOIN pg_catalog.pg_stat_subscription w
 			ON w.subid = r.srsubid AND w.relid = r.srrelid
 		LEFT JOIN pg_catalog.pg_stat_progress_copy p ON p.pid = w.pid
-	WHERE r.srsubstate <> 'r';
+	WHERE r.srsubstate <> 'r'
+	UNION ALL
+	SELECT NULL, NULL, g.relation, g.phase, g.helpers, g.rows_done, g.rows_estimated,
+		g.bytes_done, g.bytes_estimated, g.bytes_per_second, g.time_left,
+		g.indexes, g.indexes_done, g.started_at, g.last_error
+	FROM weft.copy_get_progress() g
+	WHERE g.subid = 0 AND g.pid IS NOT NULL AND g.phase IN ('copying', 'indexing');
 
 COMMENT ON VIEW weft.copy_progress IS
-	'how far the initial copy is of every table that is not synchronized yet';
+	'how far the initial copy is of every table that is not synchronized yet, or that this node copies to join a group';
 
 CREATE FUNCTION weft.copy_schema(
 	conninfo text,

@@ -20,8 +20,8 @@ MAY_INCLUDE = {
     "receive": {"publish", "ring"},
     "conflict": {"ring"},
     "apply": {"publish", "ring", "conflict"},
-    "copy": {"publish", "ring", "conflict"},
-    "group": {"publish", "ring", "conflict", "copy"},
+    "copy": {"ring"},
+    "group": {"copy"},
     "api": {"publish", "receive", "ring", "apply", "conflict", "copy", "group"},
 }
 

@@ -14,12 +14,23 @@
 
 #define COPY_SNAPSHOT_LEN 64
 #define COPY_IDENTITY_LEN 32
+#define COPY_USER_LEN (NAMEDATALEN + 32)
+
+/* The server that tables are copied from, and for whom. */
+typedef struct CopyPublisher
+{
+	Oid			subid;			/* InvalidOid if not for a subscription */
+	const char *user;			/* who wants it, as messages say it */
+	const char *appname;		/* of the helpers' connections */
+	const char *conninfo;
+	bool		must_use_password;	/* as walrcv_connect() wants it */
+	bool		all_rows;		/* row security is an error, not a filter */
+} CopyPublisher;
 
 /* What the processes that copy one table share. */
 typedef struct CopyTask
 {
 	/* Fixed before the first helper starts. */
-	Oid			subid;
 	Oid			relid;
 	RepOriginId origin;
 	int			progress;		/* index of the table's CopyProgress */
@@ -41,7 +52,13 @@ typedef struct CopyTask
 	int			ranges_taken;
 	int			ranges_done;
 
-	char		command[FLEXIBLE_ARRAY_MEMBER]; /* of the server, as it was */
+	/* Fixed, too: a copy of CopyPublisher. */
+	bool		must_use_password;
+	bool		all_rows;
+	char		user[COPY_USER_LEN];
+	char		appname[NAMEDATALEN];
+	Size		conninfo;		/* where it begins in "texts" */
+	char		texts[FLEXIBLE_ARRAY_MEMBER];	/* the COPY command; conninfo */
 } CopyTask;
 
 /* source.c: what the publisher has */
@@ -81,6 +98,13 @@ extern void copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverCon
 extern PGDLLEXPORT void copy_helper_main(dsm_segment *segment, shm_toc *toc);
 extern CopyTask *copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn);
 
+/* table.c: one table, from its question to its indexes */
+extern const char *copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn,
+								   Relation rel, const char *text);
+extern bool copy_table_unfinished(void);
+extern void copy_table_indexes(void);
+
+/* copy.c */
 extern void copy_install(void);
 
 #endif							/* WEFT_COPY_H */

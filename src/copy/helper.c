@@ -2,8 +2,8 @@
  * helper.c
  *	  Helpers: the parallel workers that copy a table.
  *
- * A table is copied in one transaction, that of its table synchronisation worker,
- * however many processes take part.  So nobody sees its rows before the server has
+ * A table is copied in one transaction, that of its table synchronisation worker or
+ * of a node that joins a group, however many processes take part.  So nobody sees its rows before the server has
  * committed it, and whatever ends the copy leaves nothing but dead rows behind, as
  * with the server's own copy.  There is nothing to be mended, and nothing that could
  * be doubled.
@@ -41,18 +41,16 @@
 #include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/pg_subscription.h"
 #include "copy/copy.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "replication/origin.h"
-#include "replication/worker_internal.h"
+#include "ring/wait.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #define KEY_TASK UINT64CONST(1)
 
@@ -109,9 +107,9 @@ insert_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 static void
 parse_command(const CopyTask *task, Relation rel, CopyCommand *command)
 {
-	if (!copy_command_parse(task->command, get_namespace_name(RelationGetNamespace(rel)),
+	if (!copy_command_parse(task->texts, get_namespace_name(RelationGetNamespace(rel)),
 							RelationGetRelationName(rel), command))
-		elog(ERROR, "could not parse command of the initial copy: %s", task->command);
+		elog(ERROR, "could not parse command of the initial copy: %s", task->texts);
 }
 
 /* What the server calls in a parallel worker. */
@@ -125,7 +123,6 @@ copy_helper_main(dsm_segment *segment, shm_toc *toc)
 	WalReceiverConn *conn;
 
 	pgstat_report_appname("weft copy helper");
-	MySubscription = GetSubscription(task->subid, false);
 	parse_command(task, rel, &command);
 	table_close(rel, NoLock);
 	conn = copy_source_join(task, &command);
@@ -136,16 +133,6 @@ copy_helper_main(dsm_segment *segment, shm_toc *toc)
 	insert_rows(task, &command, conn);
 	pg_atomic_fetch_sub_u32(&progress->helpers, 1);
 	walrcv_disconnect(conn);
-}
-
-static uint32
-wait_event(void)
-{
-	static uint32 event = 0;
-
-	if (event == 0)
-		event = WaitEventExtensionNew("WeftCopyHelpers");
-	return event;
 }
 
 /*
@@ -176,7 +163,7 @@ wait_for_helpers(ParallelContext *context, WalReceiverConn *conn)
 		if (!helpers_running(context))
 			break;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_INTERVAL, wait_event());
+						 LOOK_INTERVAL, ring_wait_event(RING_WAIT_COPY_HELPERS));
 		ResetLatch(MyLatch);
 		if (TimestampDifferenceExceeds(kept, GetCurrentTimestamp(), KEEP_ALIVE_INTERVAL))
 		{
@@ -223,8 +210,8 @@ copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 
 	if (context->nworkers_launched < task->num_helpers)
 		ereport(LOG,
-				(errmsg("table %s of subscription \"%s\" is copied by %d of %d helpers: no more parallel workers are left",
-						get_rel_name(task->relid), MySubscription->name,
+				(errmsg("table %s of %s is copied by %d of %d helpers: no more parallel workers are left",
+						get_rel_name(task->relid), task->user,
 						context->nworkers_launched, task->num_helpers),
 				 errhint("Increase \"max_worker_processes\" and \"max_parallel_workers\".")));
 	wait_for_helpers(context, conn);

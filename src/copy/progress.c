@@ -127,16 +127,17 @@ choose(Oid subid, Oid relid)
 }
 
 /*
- * Gives the calling table synchronisation worker an entry, until it ends.  What
- * failed before stays to be seen until then.
+ * Gives the calling process an entry for a table, until it ends or copies another
+ * one.  What failed before stays to be seen until then.
  */
 CopyProgress *
 copy_progress_claim(Oid subid, Oid relid)
 {
+	static CopyProgress *mine = NULL;
 	CopyProgress *entry;
 
 	LWLockAcquire(root->lock, LW_EXCLUSIVE);
-	entry = choose(subid, relid);
+	entry = mine ? mine : choose(subid, relid);
 	if (entry)
 	{
 		char		last_error[COPY_ERROR_LEN] = "";
@@ -159,8 +160,9 @@ copy_progress_claim(Oid subid, Oid relid)
 	LWLockRelease(root->lock);
 	if (entry == NULL)
 		elog(ERROR, "no entry is left for a table to be copied");
-	on_shmem_exit(release, PointerGetDatum(entry));
-	return entry;
+	if (mine == NULL)
+		on_shmem_exit(release, PointerGetDatum(entry));
+	return mine = entry;
 }
 
 /* Returns how many helpers the entry's owner may start, at most so many. */

@@ -2,7 +2,8 @@
  * progress.h
  *	  The tables that are being copied, in shared memory.
  *
- * An entry belongs to a table synchronisation worker while "pid" is not zero.
+ * An entry belongs to a process, which copies one table after the other, while "pid"
+ * is not zero: a table synchronisation worker, or one that joins a node group.
  * After that it stays, for its last error, until its table is copied again or
  * its place is needed.
  */
@@ -27,7 +28,7 @@ typedef struct CopyProgress
 {
 	/* What the entry's owner alone writes, under the lock of all entries. */
 	Oid			dbid;			/* InvalidOid while the entry is free */
-	Oid			subid;
+	Oid			subid;			/* InvalidOid if not for a subscription */
 	Oid			relid;
 	int			pid;			/* zero once the owner has ended */
 	int			reserved;		/* helpers that weft.max_copy_workers counts */

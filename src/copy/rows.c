@@ -18,8 +18,8 @@
 #include "nodes/value.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
+#include "ring/wait.h"
 #include "storage/latch.h"
-#include "utils/wait_event.h"
 
 /* A binary COPY begins with this, a word of flags, and more for the future. */
 static const char signature[11] = "PGCOPY\n\377\r\n";
@@ -54,16 +54,6 @@ typedef struct Reader
 
 /* COPY FROM asks without saying who it is. */
 static Reader reader;
-
-static uint32
-wait_event(void)
-{
-	static uint32 event = 0;
-
-	if (event == 0)
-		event = WaitEventExtensionNew("WeftCopyData");
-	return event;
-}
 
 static void
 tell_progress(void)
@@ -220,7 +210,8 @@ wait_for_data(pgsocket socket)
 		AddWaitEventToSet(reader.events, WL_SOCKET_READABLE, socket, NULL, NULL);
 		reader.socket = socket;
 	}
-	if (WaitEventSetWait(reader.events, -1, &event, 1, wait_event()) > 0 &&
+	if (WaitEventSetWait(reader.events, -1, &event, 1,
+						 ring_wait_event(RING_WAIT_COPY_DATA)) > 0 &&
 		event.events == WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();

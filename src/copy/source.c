@@ -28,7 +28,6 @@
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "query_result.h"
-#include "replication/worker_internal.h"
 #include "utils/builtins.h"
 
 /* Ranges of ctid are scanned as such from this version on. */
@@ -222,15 +221,16 @@ copy_source_keep_alive(WalReceiverConn *conn)
 
 /* What a helper says first; the same settings as on the server's connections. */
 static char *
-greeting(void)
+greeting(const CopyTask *task)
 {
-	return psprintf("SET client_encoding = %s;"
+	return psprintf("SET client_encoding = %s; %s"
 					"SET datestyle = ISO; SET intervalstyle = postgres;"
 					"SET extra_float_digits = 3; SET idle_in_transaction_session_timeout = 0;"
 					"SET enable_tidscan = on; SET max_parallel_workers_per_gather = 0;"
 					"SET lock_timeout = " LOCK_TIMEOUT ";"
 					"BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
-					quote_literal_cstr(GetDatabaseEncodingName()));
+					quote_literal_cstr(GetDatabaseEncodingName()),
+					task->all_rows ? "SET row_security = off;" : "");
 }
 
 /* Runs a command; returns what is wrong, or NULL. */
@@ -273,12 +273,11 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 	WalReceiverConn *conn;
 	char	   *problem = NULL;
 
-	conn = walrcv_connect(MySubscription->conninfo, false, false,
-						  MySubscription->passwordrequired && !MySubscription->ownersuperuser,
-						  MySubscription->name, &problem);
+	conn = walrcv_connect(task->texts + task->conninfo, false, false,
+						  task->must_use_password, task->appname, &problem);
 	if (conn != NULL)
 	{
-		problem = problem_with(conn, greeting());
+		problem = problem_with(conn, greeting(task));
 		if (problem == NULL)
 			problem = problem_with(conn, psprintf("SET TRANSACTION SNAPSHOT %s",
 												  quote_literal_cstr(task->snapshot)));
@@ -291,8 +290,8 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 		return conn;
 
 	ereport(LOG,
-			(errmsg("a helper cannot take part in the initial copy of subscription \"%s\": %s",
-					MySubscription->name, problem)));
+			(errmsg("a helper cannot take part in the initial copy of %s: %s",
+					task->user, problem)));
 	if (conn)
 		walrcv_disconnect(conn);
 	return NULL;

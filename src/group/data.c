@@ -2,10 +2,11 @@
  * data.c
  *	  The rows and the sequences' values of the member that is copied.
  *
- * Rows are stored frozen: nothing tells when, or where, they were changed last.
+ * Nothing tells when, or where, the rows that are stored were changed last: they are
+ * frozen, or of an origin that is no member's, if helpers have copied them (copy/table.c).
  * So whatever another member changes later takes effect, as it did on the member
  * that was copied (but see recent.c).  Only tables that are new, or have just been
- * truncated, can be filled that way; here they always are.
+ * truncated, can be filled with frozen rows; here they always are.
  */
 #include "postgres.h"
 
@@ -14,6 +15,8 @@
 #include "catalog/pg_class.h"
 #include "commands/copy.h"
 #include "commands/defrem.h"
+#include "copy/copy.h"
+#include "guc.h"
 #include "group/join.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -51,6 +54,7 @@ static const char *const settings[] = {
  * of the last message.
  */
 static Remote *source;
+static const char *source_dsn;
 static char *rest;
 static int	rest_len;
 
@@ -147,22 +151,47 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 	CommandCounterIncrement();
 }
 
+/* Copies a table with helpers, unless it is small or cannot be copied so. */
+static bool
+copy_with_helpers(Relation rel, const char *command)
+{
+	CopyPublisher publisher = {
+		.subid = InvalidOid,
+		.user = psprintf("node \"%s\"", source->node),
+		.appname = "weft group",
+		.conninfo = source_dsn,
+		.must_use_password = !superuser(),
+		.all_rows = true
+	};
+	bool		result;
+
+	if (weft_copy_workers_per_table == 0)
+		return false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	result = copy_table_rows(&publisher, source->conn, rel, command) != NULL;
+	PopActiveSnapshot();
+	if (result)
+		copy_table_indexes();
+	return result;
+}
+
 static void
 copy_table(Oid relid)
 {
 	Relation	rel = table_open(relid, RowExclusiveLock);
 	StringInfoData list;
 	List	   *names;
+	char	   *command;
 
 	initStringInfo(&list);
 	names = columns_of(rel, &list);
 	check_rights(rel);
-	if (names != NIL)
-		copy_into(rel, names,
-				  psprintf("COPY %s (%s) TO STDOUT",
-						   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-													  RelationGetRelationName(rel)),
-						   list.data), true);
+	command = psprintf("COPY %s (%s) TO STDOUT",
+					   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												  RelationGetRelationName(rel)),
+					   list.data);
+	if (names != NIL && !copy_with_helpers(rel, command))
+		copy_into(rel, names, command, true);
 	table_close(rel, NoLock);
 }
 
@@ -228,6 +257,7 @@ void
 data_open(const char *dsn, const char *node, const char *snapshot)
 {
 	source = remote_connect(dsn, node, false);
+	source_dsn = dsn;
 	remote_run(source, psprintf("SET client_encoding = %s",
 								quote_literal_cstr(GetDatabaseEncodingName())));
 	for (int i = 0; i < lengthof(settings); i++)

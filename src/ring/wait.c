@@ -63,6 +63,8 @@ static const char *const wait_event_names[] = {
 	[RING_WAIT_WRITER_CLOCK] = "WeftWriterClock",
 	[RING_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[RING_WAIT_SUBSCRIPTION] = "WeftSubscription",
+	[RING_WAIT_COPY_HELPERS] = "WeftCopyHelpers",
+	[RING_WAIT_COPY_DATA] = "WeftCopyData",
 };
 
 /* Returns what to give to WaitLatch for one of our wait events. */

@@ -63,6 +63,8 @@ typedef enum RingWaitEvent
 	RING_WAIT_WRITER_CLOCK,
 	RING_WAIT_WRITER_STREAM,
 	RING_WAIT_SUBSCRIPTION,
+	RING_WAIT_COPY_HELPERS,
+	RING_WAIT_COPY_DATA,
 } RingWaitEvent;
 
 extern uint32 ring_wait_event(RingWaitEvent event);

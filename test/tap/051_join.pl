@@ -8,6 +8,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use CopyTest;
 use GroupTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -89,6 +90,7 @@ foreach my $i (1 .. $joins)
 	}
 }
 check("after $joins joins under load", $a, $b, $c);
+cmp_ok(copied_by($c, 'public.ballast'), '>', 0, 'a table is copied as initially');
 
 # --- kill -9 ---
 

@@ -38,7 +38,7 @@ sub copied_by
 {
 	my ($node, $table, $offset) = @_;
 	my @by = slurp_file($node->logfile, $offset // 0) =~
-	  /table "\Q$table\E" of subscription "\w+" was copied by (\d+) process/g;
+	  /table "\Q$table\E" of \w+ "\w+" was copied by (\d+) process/g;
 	return @by ? $by[-1] : 0;
 }
 
@@ -47,7 +47,7 @@ sub left_to_server
 {
 	my ($node, $table, $offset) = @_;
 	my ($reason) = slurp_file($node->logfile, $offset // 0) =~
-	  /table "\Q$table\E" of subscription "\w+" is copied by the server's own code: (.*)/;
+	  /table "\Q$table\E" of \w+ "\w+" is copied by the server's own code: (.*)/;
 	return $reason // '';
 }
 

@@ -32,6 +32,7 @@ max_wal_senders = 20
 max_replication_slots = 20
 wal_retrieve_retry_interval = 100ms
 weft.writers_per_subscription = 2
+weft.min_parallel_copy_size = 64kB
 $offer_plugin
 EOC
 }

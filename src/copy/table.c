@@ -1,0 +1,286 @@
+/*
+ * table.c
+ *	  One table is copied with several processes.
+ *
+ * The caller has a transaction here, in which he has locked the table and checked
+ * what its user may do, and one on the publisher that has a snapshot:
+ *
+ *	 1. The publisher exports the snapshot of that transaction (source.c).
+ *	 2. The indexes are set aside (indexes.c).
+ *	 3. Helpers copy ranges of blocks, each on a connection of its own, within the
+ *		caller's transaction on this side (helper.c, rows.c).
+ *	 4. The indexes are built here.  The publisher is not needed for that any more, so
+ *		the caller may end the transaction there before.
+ *
+ * Whatever the copy meets is an error of the caller's transaction, and everything is
+ * rolled back; so a copy that has been cut off starts from the beginning.
+ *
+ * Locks on the local table, in this order: the caller's, RowExclusiveLock at least;
+ * ShareUpdateExclusiveLock while rows are copied, which lets others read and write,
+ * as they natively may; AccessExclusiveLock while the indexes are built.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "copy/copy.h"
+#include "guc.h"
+#include "replication/origin.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* What one helper takes at once, in bytes on the publisher's disk. */
+#define MIN_RANGE_BYTES (256 * 1024)
+#define MAX_RANGE_BYTES (16 * 1024 * 1024)
+
+/* The table whose rows are there, and whose indexes are to be built. */
+static CopyProgress *unfinished = NULL;
+static Oid	unfinished_relid;
+static List *suspended_indexes;
+
+/* The server copies the table itself. */
+static void
+leave_to_server(int level, const CopyPublisher *publisher, Relation rel, const char *reason)
+{
+	ereport(level,
+			(errmsg("table \"%s.%s\" of %s is copied by the server's own code: %s",
+					get_namespace_name(RelationGetNamespace(rel)),
+					RelationGetRelationName(rel), publisher->user, reason)));
+}
+
+/*
+ * May the table be copied here?  Says why not, unless it is just small.  What the
+ * publisher can tell is asked last, and what costs it more only of large tables.
+ */
+static bool
+suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
+		 const CopyCommand *command)
+{
+	const char *reason = NULL;
+
+	if (!copy_source_supported(conn))
+		reason = "the publisher is older than PostgreSQL 14";
+	else if (copy_source_size(conn, command) < (uint64) weft_min_parallel_copy_size * 1024)
+	{
+		leave_to_server(DEBUG1, publisher, rel, "it is small");
+		return false;
+	}
+	else if (copy_progress_unsafe(publisher->subid, RelationGetRelid(rel)))
+		reason = "functions that it uses are not safe in parallel workers";
+	else if (!copy_local_empty(rel))
+		reason = "it is not empty";
+	else
+		reason = copy_local_obstacle(rel, command);
+	if (reason != NULL)
+		leave_to_server(LOG, publisher, rel, reason);
+	return reason == NULL;
+}
+
+static CopyTask *
+make_task(const CopyPublisher *publisher, const char *text, Relation rel,
+		  const CopyCommand *command, const CopySource *source, Size *size)
+{
+	CopyTask   *task;
+	Size		text_size = strlen(text) + 1;
+	uint64		block_bytes = Max(source->bytes / Max(source->num_blocks, 1), 1);
+
+	*size = offsetof(CopyTask, texts) + text_size + strlen(publisher->conninfo) + 1;
+	task = palloc0(*size);
+	task->relid = RelationGetRelid(rel);
+	task->origin = replorigin_session_origin;
+	task->binary = command->binary || copy_local_binary(rel, command, source->types);
+	task->num_blocks = source->ranges ? source->num_blocks : 0;
+	task->min_range = Max(MIN_RANGE_BYTES / block_bytes, 1);
+	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
+	strlcpy(task->snapshot, source->snapshot, COPY_SNAPSHOT_LEN);
+	strlcpy(task->identity, source->identity, COPY_IDENTITY_LEN);
+	SpinLockInit(&task->mutex);
+	task->must_use_password = publisher->must_use_password;
+	task->all_rows = publisher->all_rows;
+	strlcpy(task->user, publisher->user, COPY_USER_LEN);
+	strlcpy(task->appname, publisher->appname, NAMEDATALEN);
+	strcpy(task->texts, text);
+	task->conninfo = text_size;
+	strcpy(task->texts + text_size, publisher->conninfo);
+	return task;
+}
+
+/*
+ * How many helpers would be good?  If the WAL may be decoded, and values are stored out
+ * of line, none: decoding forgets the parts of all such values of a transaction at each
+ * of its rows, since it expects them right in front of the row that they belong to.
+ */
+static int
+helpers_wanted(Relation rel, const CopySource *source, const CopyProgress *progress)
+{
+	if (!source->ranges || source->num_blocks == 0)
+		return 0;
+	if (copy_local_decoded(rel) &&
+		(progress->alone || source->toast_bytes > 0 || copy_local_out_of_line(rel)))
+		return 0;
+	return weft_copy_workers_per_table;
+}
+
+/* What was not to be expected: values that are stored out of line only here. */
+static void
+check_decoding(Relation rel, CopyProgress *progress)
+{
+	if (pg_atomic_read_u32(&progress->helpers_used) < 2 ||
+		!copy_local_decoded(rel) || !copy_local_out_of_line(rel))
+		return;
+	copy_progress_set_alone(progress);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("values of table \"%s\" had to be stored out of line while several processes copied it",
+					RelationGetRelationName(rel)),
+			 errdetail("Logical decoding could not read this."),
+			 errhint("It will be copied by one process the next time.")));
+}
+
+/* No transaction may commit that has set indexes aside, and has not built them. */
+static void
+check_finished(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_COMMIT && unfinished != NULL)
+		elog(ERROR, "indexes have not been built after an initial copy");
+}
+
+static void
+report_rows(Relation rel, const CopyTask *task, CopyProgress *progress)
+{
+	uint32		processes = pg_atomic_read_u32(&progress->helpers_used);
+
+	ereport(LOG,
+			(errmsg_plural("table \"%s.%s\" of %s was copied by %u process",
+						   "table \"%s.%s\" of %s was copied by %u processes",
+						   processes,
+						   get_namespace_name(RelationGetNamespace(rel)),
+						   RelationGetRelationName(rel), task->user, processes),
+			 errdetail("%llu rows, %llu bytes in %s format, %d ranges.",
+					   (unsigned long long) pg_atomic_read_u64(&progress->rows),
+					   (unsigned long long) pg_atomic_read_u64(&progress->bytes),
+					   task->binary ? "binary" : "text", task->ranges_taken)));
+}
+
+static void
+copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
+		   WalReceiverConn *conn, CopyProgress *progress)
+{
+	static bool registered = false;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (!registered)
+		RegisterXactCallback(check_finished, NULL);
+	registered = true;
+	unfinished = progress;
+	unfinished_relid = RelationGetRelid(rel);
+	suspended_indexes = copy_indexes_suspend(rel);
+	MemoryContextSwitchTo(old);
+	copy_source_keep_alive(conn);
+	task->num_helpers = copy_progress_reserve(progress, task->num_helpers);
+	if (task->num_helpers > 0)
+		task = copy_helpers_run(task, size, conn);
+	copy_progress_release_helpers(progress);
+	if (!task->all_taken)
+		copy_rows(task, command, conn);
+	CommandCounterIncrement();
+	check_decoding(rel, progress);
+
+	pg_atomic_write_u64(&progress->copied_at, GetCurrentTimestamp());
+	report_rows(rel, task, progress);
+}
+
+/* Remembers an error for the view, and goes on with it. */
+static void
+remember_error(CopyProgress *progress, MemoryContext context)
+{
+	MemoryContextSwitchTo(context);
+	copy_progress_failed(progress, CopyErrorData());
+}
+
+/*
+ * Copies a table, if that can be done here: its rows, but not its indexes.
+ *
+ * "conn" has begun the transaction on the publisher, and "text" is the server's
+ * command for it.  Returns a command that gets no row, which may be used in its place,
+ * or NULL if the table is small, or something is in the way; that is said in the log.
+ * After copy_table_rows() has done it, copy_table_indexes() must be called.
+ */
+const char *
+copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
+				const char *text)
+{
+	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context = AllocSetContextCreate(old, "weft initial copy",
+												  ALLOCSET_DEFAULT_SIZES);
+	CopyCommand command;
+	CopySource	source;
+	const char *result = NULL;
+
+	MemoryContextSwitchTo(context);
+	if (!copy_command_parse(text, get_namespace_name(RelationGetNamespace(rel)),
+							RelationGetRelationName(rel), &command))
+		leave_to_server(LOG, publisher, rel, "its command is not understood");
+	else if (suitable(publisher, conn, rel, &command))
+	{
+		CopyProgress *progress = copy_progress_claim(publisher->subid, RelationGetRelid(rel));
+		CopyTask   *task;
+		Size		size;
+
+		copy_source_ask(conn, &command, &source);
+		task = make_task(publisher, text, rel, &command, &source, &size);
+		task->progress = copy_progress_index(progress);
+		task->num_helpers = helpers_wanted(rel, &source, progress);
+		pg_atomic_write_u64(&progress->table_bytes, source.bytes);
+		pg_atomic_write_u64(&progress->blocks, source.num_blocks);
+		PG_TRY();
+		{
+			copy_with_helpers(task, size, rel, &command, conn, progress);
+		}
+		PG_CATCH();
+		{
+			remember_error(progress, context);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		result = MemoryContextStrdup(old, copy_command_nothing(&command));
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return result;
+}
+
+/* Have rows been copied, and indexes not yet been built? */
+bool
+copy_table_unfinished(void)
+{
+	return unfinished != NULL;
+}
+
+/* Builds the indexes of the table that has been copied. */
+void
+copy_table_indexes(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	CopyProgress *progress = unfinished;
+	Relation	rel = table_open(unfinished_relid, NoLock);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	PG_TRY();
+	{
+		copy_indexes_build(rel, suspended_indexes, progress);
+	}
+	PG_CATCH();
+	{
+		remember_error(progress, context);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	PopActiveSnapshot();
+	table_close(rel, NoLock);
+	pg_atomic_write_u32(&progress->phase, COPY_DONE);
+	unfinished = NULL;
+}
