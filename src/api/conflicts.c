@@ -1,7 +1,7 @@
 /*
  * conflicts.c
  *	  SQL functions about conflicts: how they are resolved, which columns are
- *	  counters, which tables remember their deletes, how many there were.
+ *	  counters, which tables remember their deletes.
  *
  * The tables they write belong to the extension's owner, and nobody else may write
  * them: the functions check what the caller may do, and become that owner for the
@@ -19,7 +19,6 @@
 #include "conflict/conflict.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "replication/logicalrelation.h"
 #include "utils/acl.h"
@@ -35,9 +34,6 @@ PG_FUNCTION_INFO_V1(weft_alter_node_set_conflict_resolver);
 PG_FUNCTION_INFO_V1(weft_set_delta_columns);
 PG_FUNCTION_INFO_V1(weft_track_deletes);
 PG_FUNCTION_INFO_V1(weft_conflict_settings_changed);
-PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
-
-#define CONFLICT_COLUMNS 3
 
 /* The owner of a table of ours. */
 static Oid
@@ -343,46 +339,4 @@ weft_conflict_settings_changed(PG_FUNCTION_ARGS)
 						"weft.conflict_settings_changed")));
 	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
 	return PointerGetDatum(NULL);
-}
-
-static void
-put_conflicts(ReturnSetInfo *rsinfo, Oid subid, SubscriptionShared *entry)
-{
-	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
-	{
-		Datum		values[CONFLICT_COLUMNS];
-		bool		nulls[CONFLICT_COLUMNS] = {0};
-
-		values[0] = ObjectIdGetDatum(subid);
-		values[1] = CStringGetTextDatum(conflict_kind_name(i));
-		values[2] = Int64GetDatum((int64) pg_atomic_read_u64(&entry->conflicts[i]));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-}
-
-/*
- * One row for each type of conflict and every subscription on this server that has
- * them detected.
- */
-Datum
-weft_stat_get_conflict(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < shmem_count(); i++)
-	{
-		SubscriptionShared *entry = shmem_get(i);
-		Oid			subid;
-		bool		detected;
-
-		SpinLockAcquire(&entry->mutex);
-		subid = entry->subid;
-		detected = entry->detect_conflicts;
-		SpinLockRelease(&entry->mutex);
-		if (OidIsValid(subid) && detected)
-			put_conflicts(rsinfo, subid, entry);
-	}
-	return (Datum) 0;
 }

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "conflict/conflict.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "relation_stats.h"
@@ -16,11 +17,13 @@ PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
 PG_FUNCTION_INFO_V1(weft_stat_get_writer);
 PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 PG_FUNCTION_INFO_V1(weft_stat_get_stream);
+PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
 
 #define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
 #define RELATION_COLUMNS 8
 #define STREAM_COLUMNS 7
+#define CONFLICT_COLUMNS 3
 
 static const char *const activity_names[] = {
 	[WRITER_STARTING] = "starting",
@@ -48,6 +51,7 @@ typedef struct EntryFields
 	Oid			subid;
 	int			leader_pid;
 	int			num_writers;
+	bool		detect_conflicts;
 	char		native_reason[NATIVE_REASON_LEN];
 } EntryFields;
 
@@ -58,9 +62,31 @@ read_entry(SubscriptionShared *entry, EntryFields *fields)
 	fields->subid = entry->subid;
 	fields->leader_pid = entry->leader_pid;
 	fields->num_writers = entry->num_writers;
+	fields->detect_conflicts = entry->detect_conflicts;
 	memcpy(fields->native_reason, entry->native_reason, NATIVE_REASON_LEN);
 	SpinLockRelease(&entry->mutex);
 	return OidIsValid(fields->subid);
+}
+
+/*
+ * The body of a function of which "put" stores the rows, for each subscription that is
+ * being applied on this server.
+ */
+static Datum
+put_entries(FunctionCallInfo fcinfo,
+			void (*put) (ReturnSetInfo *, SubscriptionShared *, const EntryFields *))
+{
+	shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		SubscriptionShared *entry = shmem_get(i);
+		EntryFields fields;
+
+		if (read_entry(entry, &fields))
+			put((ReturnSetInfo *) fcinfo->resultinfo, entry, &fields);
+	}
+	return (Datum) 0;
 }
 
 static Datum
@@ -118,7 +144,7 @@ output_plugin(SubscriptionShared *entry)
 }
 
 static void
-put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *fields)
+put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
 {
 	Datum		values[SUBSCRIPTION_COLUMNS];
 	bool		nulls[SUBSCRIPTION_COLUMNS] = {0};
@@ -164,19 +190,7 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, EntryFields *
 Datum
 weft_stat_get_subscription(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < shmem_count(); i++)
-	{
-		SubscriptionShared *entry = shmem_get(i);
-		EntryFields fields;
-
-		if (read_entry(entry, &fields))
-			put_subscription(rsinfo, entry, &fields);
-	}
-	return (Datum) 0;
+	return put_entries(fcinfo, put_subscription);
 }
 
 static void
@@ -212,26 +226,19 @@ is_stream_writer(WriterShared *writer, int number)
 		pg_atomic_read_u32(&writer->activity) != WRITER_EXITED;
 }
 
+static void
+put_writers(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		if (i < fields->num_writers || is_stream_writer(&entry->writers[i], i))
+			put_writer(rsinfo, fields->subid, i, &entry->writers[i]);
+}
+
 /* One row for every writer on this server. */
 Datum
 weft_stat_get_writer(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < shmem_count(); i++)
-	{
-		SubscriptionShared *entry = shmem_get(i);
-		EntryFields fields;
-
-		if (!read_entry(entry, &fields))
-			continue;
-		for (int j = 0; j < WEFT_MAX_PROCESSES; j++)
-			if (j < fields.num_writers || is_stream_writer(&entry->writers[j], j))
-				put_writer(rsinfo, fields.subid, j, &entry->writers[j]);
-	}
-	return (Datum) 0;
+	return put_entries(fcinfo, put_writers);
 }
 
 static void
@@ -297,28 +304,48 @@ put_stream(ReturnSetInfo *rsinfo, Oid subid, StreamShared *stream, StreamState s
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
+static void
+put_streams(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	for (int i = 0; i < NUM_STREAMS; i++)
+	{
+		StreamState state = pg_atomic_read_u32(&entry->streams[i].state);
+
+		if (state != STREAM_FREE)
+			put_stream(rsinfo, fields->subid, &entry->streams[i], state);
+	}
+}
+
 /* One row for every transaction that is streamed to this server. */
 Datum
 weft_stat_get_stream(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	return put_entries(fcinfo, put_streams);
+}
 
-	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < shmem_count(); i++)
+static void
+put_conflicts(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	if (!fields->detect_conflicts)
+		return;
+	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
 	{
-		SubscriptionShared *entry = shmem_get(i);
-		EntryFields fields;
+		Datum		values[CONFLICT_COLUMNS];
+		bool		nulls[CONFLICT_COLUMNS] = {0};
 
-		if (!read_entry(entry, &fields))
-			continue;
-		for (int j = 0; j < NUM_STREAMS; j++)
-		{
-			StreamState state = pg_atomic_read_u32(&entry->streams[j].state);
-
-			if (state != STREAM_FREE)
-				put_stream(rsinfo, fields.subid, &entry->streams[j], state);
-		}
+		values[0] = ObjectIdGetDatum(fields->subid);
+		values[1] = CStringGetTextDatum(conflict_kind_name(i));
+		values[2] = count(&entry->conflicts[i]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	return (Datum) 0;
+}
+
+/*
+ * One row for each type of conflict and every subscription on this server that has
+ * them detected.
+ */
+Datum
+weft_stat_get_conflict(PG_FUNCTION_ARGS)
+{
+	return put_entries(fcinfo, put_conflicts);
 }
