@@ -160,7 +160,6 @@ leader_collect(void)
 
 	if (ring == NULL)
 		return;
-	streams_collect();
 	committed = ring_committed(ring);
 	pg_read_barrier();
 	while (leader.collected < committed)
@@ -168,6 +167,7 @@ leader_collect(void)
 		transaction = ring_transaction(ring, ++leader.collected);
 		feedback_committed(transaction->end_lsn, transaction->local_end);
 	}
+	streams_collect();
 	if (transaction)
 	{
 		pg_atomic_write_u64(&leader.shared->applied_lsn, transaction->end_lsn);

@@ -124,12 +124,10 @@ wait_for_entry(void)
 	{
 		Stream	   *oldest = linitial(ended_streams);
 
-		if (oldest->seq > ring_committed(leader.producer.ring))
-			leader_drain(oldest->seq);
-		else if (oldest->seq == 0)
+		if (oldest->seq == 0)
 			leader_sleep(PGINVALID_SOCKET, leader.producer.seq + 1, RING_WAIT_LEADER_SPACE);
-		leader_collect();
-		streams_collect();
+		else
+			leader_drain(oldest->seq);
 	}
 	return result;
 }
@@ -399,7 +397,6 @@ discard(Stream *stream)
 	if (pg_atomic_compare_exchange_u32(&stream->shared->state, &state, STREAM_DISCARDED))
 		ring_wake_stream_writer(leader.producer.ring, stream->shared);
 	forget(stream);
-	streams_collect();
 }
 
 /* Must the transaction run alone? */
@@ -588,7 +585,7 @@ is_over(Stream *stream)
 	return state == STREAM_SPOOLED || state == STREAM_FAILED;
 }
 
-/* Removes what is left of transactions that have ended. */
+/* Removes what is left of transactions that have ended; a part of leader_collect(). */
 void
 streams_collect(void)
 {
