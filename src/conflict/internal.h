@@ -93,6 +93,7 @@ extern const ConflictTables *settings_tables(void);
 /* version.c */
 extern RowVersion version_of_xid(TransactionId xid);
 extern RowVersion version_of_row(Target *target, TupleTableSlot *row);
+extern bool version_newer(const RowVersion *version, const RowVersion *than);
 extern bool version_wins(const RowVersion *remote, const RowVersion *local);
 extern bool version_differs(const RowVersion *local);
 extern RowVersion version_newest(List *rows);

@@ -101,8 +101,7 @@ tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 
 		if (!this.known)
 			continue;
-		if (!found || this.time > version->time ||
-			(this.time == version->time && this.node > version->node))
+		if (!found || version_newer(&this, version))
 			*version = this;
 		found = true;
 	}

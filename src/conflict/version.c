@@ -85,15 +85,22 @@ version_differs(const RowVersion *local)
 		local->origin != conflict_session.version.origin;
 }
 
+/* Is the first of two known versions the newer one?  Of one time, the node decides. */
+bool
+version_newer(const RowVersion *version, const RowVersion *than)
+{
+	if (version->time != than->time)
+		return version->time > than->time;
+	return version->node > than->node;
+}
+
 /* Is the remote version to be kept, rather than the local one? */
 bool
 version_wins(const RowVersion *remote, const RowVersion *local)
 {
 	if (!local->known || local->own || local->origin == remote->origin)
 		return true;
-	if (remote->time != local->time)
-		return remote->time > local->time;
-	return remote->node > local->node;
+	return version_newer(remote, local);
 }
 
 /* Returns the newest version of some rows (LocalRow). */
@@ -109,9 +116,7 @@ version_newest(List *rows)
 
 		if (!row->version.known)
 			continue;
-		if (!result.known || result.own ||
-			row->version.time > result.time ||
-			(row->version.time == result.time && row->version.node > result.node))
+		if (!result.known || result.own || version_newer(&row->version, &result))
 			result = row->version;
 	}
 	return result;
