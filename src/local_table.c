@@ -1,12 +1,16 @@
 /*
  * local_table.c
- *	  What leader and writers both want to know of a subscriber's table.
+ *	  What several parts of Weft need of a subscriber's table.
  */
 #include "postgres.h"
 
+#include "catalog/objectaddress.h"
 #include "commands/trigger.h"
 #include "local_table.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 
 /* Does a change that is replicated into an open table fire a trigger? */
 bool
@@ -19,4 +23,25 @@ local_table_fires_triggers(Relation rel)
 			triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA)
 			return true;
 	return false;
+}
+
+/*
+ * Fails, as the server's apply worker does, if the current user may not do to an open
+ * table what "mode" says.
+ */
+void
+local_table_check_rights(Relation rel, AclMode mode)
+{
+	Oid			relid = RelationGetRelid(rel);
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), mode);
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
+					   RelationGetRelationName(rel));
+	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("user \"%s\" cannot replicate into relation with row-level security enabled: \"%s\"",
+						GetUserNameFromId(GetUserId(), true),
+						RelationGetRelationName(rel))));
 }

@@ -1,12 +1,14 @@
 /*
  * local_table.h
- *	  What leader and writers both want to know of a subscriber's table.
+ *	  What several parts of Weft need of a subscriber's table.
  */
 #ifndef WEFT_LOCAL_TABLE_H
 #define WEFT_LOCAL_TABLE_H
 
+#include "nodes/parsenodes.h"
 #include "utils/relcache.h"
 
 extern bool local_table_fires_triggers(Relation rel);
+extern void local_table_check_rights(Relation rel, AclMode mode);
 
 #endif							/* WEFT_LOCAL_TABLE_H */

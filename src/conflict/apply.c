@@ -52,17 +52,16 @@
 #include "catalog/pg_subscription_rel.h"
 #include "commands/trigger.h"
 #include "conflict/internal.h"
+#include "local_table.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
 #include "replication/worker_internal.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"
 #include "wire.h"
@@ -493,20 +492,8 @@ apply_delete(Target *target, const Remote *remote)
 static void
 check_privileges(Relation rel, char type)
 {
-	Oid			relid = RelationGetRelid(rel);
-	AclMode		mode = type == LOGICAL_REP_MSG_INSERT ? ACL_INSERT :
-		type == LOGICAL_REP_MSG_UPDATE ? ACL_UPDATE : ACL_DELETE;
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), mode);
-
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
-					   RelationGetRelationName(rel));
-	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("user \"%s\" cannot replicate into relation with row-level security enabled: \"%s\"",
-						GetUserNameFromId(GetUserId(), true),
-						RelationGetRelationName(rel))));
+	local_table_check_rights(rel, type == LOGICAL_REP_MSG_INSERT ? ACL_INSERT :
+							 type == LOGICAL_REP_MSG_UPDATE ? ACL_UPDATE : ACL_DELETE);
 }
 
 /* Makes what the executor's functions need for the open table. */

@@ -16,20 +16,19 @@
 #include "commands/copy.h"
 #include "commands/defrem.h"
 #include "copy/copy.h"
-#include "guc.h"
 #include "group/join.h"
+#include "guc.h"
+#include "local_table.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
 #include "replication/walreceiver.h"
 #include "storage/latch.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
@@ -115,20 +114,6 @@ columns_of(Relation rel, StringInfo list)
 	return names;
 }
 
-static void
-check_rights(Relation rel)
-{
-	AclResult	result = pg_class_aclcheck(RelationGetRelid(rel), GetUserId(), ACL_INSERT);
-
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_TABLE, RelationGetRelationName(rel));
-	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, false) == RLS_ENABLED)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("user \"%s\" cannot replicate into relation with row-level security enabled: \"%s\"",
-						GetUserNameFromId(GetUserId(), true), RelationGetRelationName(rel))));
-}
-
 /* Stores what a COPY TO STDOUT on the other member sends. */
 static void
 copy_into(Relation rel, List *names, const char *command, bool freeze)
@@ -185,7 +170,7 @@ copy_table(Oid relid)
 
 	initStringInfo(&list);
 	names = columns_of(rel, &list);
-	check_rights(rel);
+	local_table_check_rights(rel, ACL_INSERT);
 	command = psprintf("COPY %s (%s) TO STDOUT",
 					   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												  RelationGetRelationName(rel)),
