@@ -4,10 +4,15 @@
  */
 #include "postgres.h"
 
+#include "access/sysattr.h"
 #include "catalog/objectaddress.h"
 #include "commands/trigger.h"
+#include "compat.h"
+#include "executor/executor.h"
 #include "local_table.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_relation.h"
 #include "utils/acl.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
@@ -44,4 +49,37 @@ local_table_check_rights(Relation rel, AclMode mode)
 				 errmsg("user \"%s\" cannot replicate into relation with row-level security enabled: \"%s\"",
 						GetUserNameFromId(GetUserId(), true),
 						RelationGetRelationName(rel))));
+}
+
+/*
+ * Makes what the executor's functions need for an open table: returns their state,
+ * and in *info the table with its indexes open.  "columns" has the columns that are
+ * sent; "speculative" tells whether unique indexes will be asked before a row is stored.
+ * All of it is in the current memory context; the caller closes it.
+ */
+EState *
+local_table_prepare(Relation rel, const AttrMap *columns, bool speculative,
+					ResultRelInfo **info)
+{
+	EState	   *estate = CreateExecutorState();
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+	List	   *perminfos = NIL;
+	RTEPermissionInfo *perminfo;
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = AccessShareLock;
+	perminfo = addRTEPermissionInfo(&perminfos, rte);
+	for (int i = 0; i < columns->maplen; i++)
+		if (columns->attnums[i] >= 0)
+			perminfo->updatedCols =
+				bms_add_member(perminfo->updatedCols,
+							   i + 1 - FirstLowInvalidHeapAttributeNumber);
+	compat_init_range_table(estate, rte, perminfos);
+
+	*info = makeNode(ResultRelInfo);
+	InitResultRelInfo(*info, rel, 1, NULL, 0);
+	ExecOpenIndices(*info, speculative);
+	return estate;
 }

@@ -5,10 +5,14 @@
 #ifndef WEFT_LOCAL_TABLE_H
 #define WEFT_LOCAL_TABLE_H
 
+#include "access/attmap.h"
+#include "nodes/execnodes.h"
 #include "nodes/parsenodes.h"
 #include "utils/relcache.h"
 
 extern bool local_table_fires_triggers(Relation rel);
 extern void local_table_check_rights(Relation rel, AclMode mode);
+extern EState *local_table_prepare(Relation rel, const AttrMap *columns, bool speculative,
+								   ResultRelInfo **info);
 
 #endif							/* WEFT_LOCAL_TABLE_H */

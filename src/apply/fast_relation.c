@@ -29,8 +29,6 @@
 #include "catalog/pg_subscription_rel.h"
 #include "conflict/conflict.h"
 #include "local_table.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_relation.h"
 #include "replication/logicalrelation.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
@@ -221,32 +219,18 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		relation->valid = false;
 }
 
-/* Opens what a change needs, in memory of the local transaction. */
+/*
+ * Opens what a change needs, in memory of the local transaction; "columns" has the
+ * columns that are sent.
+ */
 static void
-open_table(FastRelation *relation, Relation rel)
+open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
 {
 	MemoryContext old = MemoryContextSwitchTo(CurTransactionContext);
-	EState	   *estate = CreateExecutorState();
-	RangeTblEntry *rte = makeNode(RangeTblEntry);
-	List	   *perminfos = NIL;
-	RTEPermissionInfo *perminfo;
-
-	rte->rtekind = RTE_RELATION;
-	rte->relid = RelationGetRelid(rel);
-	rte->relkind = rel->rd_rel->relkind;
-	rte->rellockmode = AccessShareLock;
-	perminfo = addRTEPermissionInfo(&perminfos, rte);
-	for (int i = 0; i < relation->num_columns; i++)
-		perminfo->updatedCols =
-			bms_add_member(perminfo->updatedCols,
-						   relation->columns[i].local + 1 - FirstLowInvalidHeapAttributeNumber);
-	compat_init_range_table(estate, rte, perminfos);
+	EState	   *estate = local_table_prepare(rel, columns, false, &relation->info);
 
 	relation->rel = rel;
 	relation->estate = estate;
-	relation->info = makeNode(ResultRelInfo);
-	InitResultRelInfo(relation->info, rel, 1, NULL, 0);
-	ExecOpenIndices(relation->info, false);
 	relation->found = table_slot_create(rel, &estate->es_tupleTable);
 	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
 	relation->scan = NULL;
@@ -324,7 +308,7 @@ fast_open(LogicalRepRelId relid)
 	if (!relation->valid)
 		describe(relation, entry, entry->localrel);
 	if (relation->reason == NULL)
-		open_table(relation, table_open(entry->localreloid, NoLock));
+		open_table(relation, table_open(entry->localreloid, NoLock), entry->attrmap);
 	logicalrep_rel_close(entry, NoLock);
 	check_turn(relation);
 	return relation->reason == NULL ? relation : NULL;

@@ -54,8 +54,6 @@
 #include "conflict/internal.h"
 #include "local_table.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_relation.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
@@ -500,35 +498,15 @@ check_privileges(Relation rel, char type)
 static void
 open_target(Target *target, LogicalRepRelMapEntry *entry, Oid key_index)
 {
-	RangeTblEntry *rte = makeNode(RangeTblEntry);
-	List	   *perminfos = NIL;
-	RTEPermissionInfo *perminfo;
-
 	memset(target, 0, sizeof(Target));
 	target->entry = entry;
 	target->rel = entry->localrel;
 	target->key_index = key_index;
 	target->deltas = settings_delta_columns(target->rel);
-	target->estate = CreateExecutorState();
-
-	rte->rtekind = RTE_RELATION;
-	rte->relid = RelationGetRelid(target->rel);
-	rte->relkind = target->rel->rd_rel->relkind;
-	rte->rellockmode = AccessShareLock;
-	perminfo = addRTEPermissionInfo(&perminfos, rte);
-	for (int i = 0; i < entry->attrmap->maplen; i++)
-		if (entry->attrmap->attnums[i] >= 0)
-			perminfo->updatedCols =
-				bms_add_member(perminfo->updatedCols,
-							   i + 1 - FirstLowInvalidHeapAttributeNumber);
-	compat_init_range_table(target->estate, rte, perminfos);
-
-	target->info = makeNode(ResultRelInfo);
-	InitResultRelInfo(target->info, target->rel, 1, NULL, 0);
+	target->estate = local_table_prepare(target->rel, entry->attrmap, true, &target->info);
 	target->estate->es_opened_result_relations =
 		lappend(target->estate->es_opened_result_relations, target->info);
 	target->estate->es_output_cid = GetCurrentCommandId(true);
-	ExecOpenIndices(target->info, true);
 	EvalPlanQualInit(&target->epq, target->estate, NULL, NIL, -1, NIL);
 	AfterTriggerBeginQuery();
 }
