@@ -86,7 +86,7 @@ COMMENT ON TABLE weft.merged_row IS
 CREATE FUNCTION weft.conflict_settings_changed()
 RETURNS trigger
 LANGUAGE C
-AS 'MODULE_PATHNAME', 'weft_conflict_settings_changed';
+AS 'MODULE_PATHNAME', 'weft_table_changed';
 
 CREATE TRIGGER conflict_settings_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.conflict_resolver

@@ -96,7 +96,7 @@ REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry, weft.join
 	weft.join_recent, weft.join_tombstone, weft.join_merged_row FROM PUBLIC;
 
 CREATE FUNCTION weft.node_entry_changed() RETURNS trigger
-LANGUAGE C AS 'MODULE_PATHNAME', 'weft_node_entry_changed';
+LANGUAGE C AS 'MODULE_PATHNAME', 'weft_table_changed';
 
 CREATE TRIGGER node_entry_changed AFTER INSERT OR UPDATE OR DELETE ON weft.node_entry
 	FOR EACH STATEMENT EXECUTE FUNCTION weft.node_entry_changed();

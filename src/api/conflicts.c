@@ -15,7 +15,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "conflict/conflict.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -33,7 +32,6 @@
 PG_FUNCTION_INFO_V1(weft_alter_node_set_conflict_resolver);
 PG_FUNCTION_INFO_V1(weft_set_delta_columns);
 PG_FUNCTION_INFO_V1(weft_track_deletes);
-PG_FUNCTION_INFO_V1(weft_conflict_settings_changed);
 
 /* The owner of a table of ours. */
 static Oid
@@ -321,22 +319,4 @@ weft_track_deletes(PG_FUNCTION_ARGS)
 	}
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();
-}
-
-/*
- * weft.conflict_settings_changed()
- *
- * A statement trigger on tables that conflict/settings.c reads: has everybody read
- * them again.
- */
-Datum
-weft_conflict_settings_changed(PG_FUNCTION_ARGS)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("\"%s\" must be called as a trigger",
-						"weft.conflict_settings_changed")));
-	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
-	return PointerGetDatum(NULL);
 }

@@ -4,7 +4,7 @@
  *
  * Resolvers, node ids and delta columns are read when they are needed first, and
  * again after one of their tables, or a subscription, has changed: a trigger on each
- * of them invalidates its relation cache entry (api/conflicts.c), which every process
+ * of them invalidates its relation cache entry (api/table_changed.c), which every process
  * hears of at its next change.
  *
  * A resolver of the subscription goes before that of the node, which has the

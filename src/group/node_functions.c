@@ -6,7 +6,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "fmgr.h"
 #include "group/remote.h"
 #include "miscadmin.h"
@@ -17,14 +16,11 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/inval.h"
-#include "utils/rel.h"
 
 PG_FUNCTION_INFO_V1(weft_node_query);
 PG_FUNCTION_INFO_V1(weft_node_send);
 PG_FUNCTION_INFO_V1(weft_node_query_all);
 PG_FUNCTION_INFO_V1(weft_create_node_subscription);
-PG_FUNCTION_INFO_V1(weft_node_entry_changed);
 
 /*
  * weft.node_query(dsn text, node text, query text) returns text
@@ -212,20 +208,4 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	ProcessUtility(planned, "CREATE SUBSCRIPTION", false, PROCESS_UTILITY_QUERY,
 				   NULL, NULL, None_Receiver, NULL);
 	PG_RETURN_VOID();
-}
-
-/*
- * Trigger of weft.node_entry: what sessions remember of it (snowflake.c) is out
- * of date.
- */
-Datum
-weft_node_entry_changed(PG_FUNCTION_ARGS)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager",
-						"node_entry_changed")));
-	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
-	PG_RETURN_POINTER(NULL);
 }
