@@ -271,18 +271,11 @@ spool_read_ranges(SpoolReader *reader, uint64 position, int count)
 	Size		length = mul_size(count, sizeof(SpoolRange));
 	SpoolRange *ranges = MemoryContextAllocHuge(TopTransactionContext, Max(length, 1));
 
-	for (Size done = 0; done < length;)
-	{
-		int			bytes = FileRead(reader->file, (char *) ranges + done, length - done,
-									 position + done, WAIT_EVENT_BUFFILE_READ);
-
-		if (bytes <= 0)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not read from temporary file \"%s\"",
-							FilePathName(reader->file))));
-		done += bytes;
-	}
+	for (int i = 0; i < count; i++)
+		memcpy(&ranges[i],
+			   need(reader, position + i * sizeof(SpoolRange), sizeof(SpoolRange),
+					position + length),
+			   sizeof(SpoolRange));
 	return ranges;
 }
 
