@@ -371,6 +371,18 @@ AS $$ SELECT node_group_name FROM weft.node_group_entry $$;
 COMMENT ON FUNCTION weft.local_node() IS 'the name of this node, if it is one';
 COMMENT ON FUNCTION weft.local_group() IS 'the group that this node is in';
 
+CREATE FUNCTION weft.local_subscription(from_node name)
+RETURNS oid LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT s.oid FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+	WHERE d.datname = current_database()
+		AND s.subname = weft.subscription_name(weft.local_group(), from_node, weft.local_node())
+$$;
+
+COMMENT ON FUNCTION weft.local_subscription(name) IS
+	'the subscription of this node to another one, if there is one';
+
 CREATE FUNCTION weft.member_make_slot(for_node name)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -418,9 +430,7 @@ DECLARE
 	node record;
 BEGIN
 	SELECT * INTO STRICT node FROM weft.node_entry WHERE node_name = to_node;
-	IF EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-		WHERE s.subname = subscription AND d.datname = current_database())
-	THEN
+	IF weft.local_subscription(to_node) IS NOT NULL THEN
 		RETURN;
 	END IF;
 	INSERT INTO weft.conflict_node
@@ -442,9 +452,7 @@ AS $$
 DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), from_node, weft.local_node());
 BEGIN
-	IF EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-		WHERE s.subname = subscription AND d.datname = current_database())
-	THEN
+	IF weft.local_subscription(from_node) IS NOT NULL THEN
 		EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', subscription);
 		EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subscription);
 		EXECUTE format('DROP SUBSCRIPTION %I', subscription);
@@ -508,9 +516,7 @@ RETURNS pg_lsn LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	subscription oid := (SELECT s.oid FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-		WHERE d.datname = current_database()
-			AND s.subname = weft.subscription_name(weft.local_group(), from_node, weft.local_node()));
+	subscription oid := weft.local_subscription(from_node);
 	until timestamptz := clock_timestamp() + interval '30 s';
 BEGIN
 	LOOP

@@ -174,10 +174,8 @@ RETURNS SETOF record LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT o.roident, n.node_name
-	FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
-		JOIN pg_replication_origin o ON o.roname = 'pg_' || s.oid
-		JOIN weft.node_entry n
-			ON s.subname = weft.subscription_name(weft.local_group(), n.node_name, weft.local_node())
+	FROM weft.node_entry n CROSS JOIN weft.local_subscription(n.node_name) subid
+		JOIN pg_replication_origin o ON o.roname = 'pg_' || subid
 $$;
 
 COMMENT ON FUNCTION weft.recent_query(regclass) IS 'asks for the rows of a table that were changed lately';
@@ -358,9 +356,8 @@ DECLARE
 	member record;
 BEGIN
 	FOR member IN SELECT s.oid, s.subname, n.start_lsn
-		FROM weft.node_entry n JOIN pg_subscription s
-			ON s.subname = weft.subscription_name(weft.local_group(), n.node_name, weft.local_node())
-			JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+		FROM weft.node_entry n CROSS JOIN weft.local_subscription(n.node_name) subid
+			JOIN pg_subscription s ON s.oid = subid
 		WHERE NOT n.is_local AND NOT s.subenabled
 	LOOP
 		IF member.start_lsn IS NOT NULL THEN

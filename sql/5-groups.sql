@@ -242,9 +242,8 @@ DECLARE
 BEGIN
 	UPDATE weft.node_group_entry SET num_writers = member_configure.num_writers;
 	FOR subscription IN SELECT s.subname
-		FROM weft.node_entry n JOIN pg_subscription s
-			ON s.subname = weft.subscription_name(weft.local_group(), n.node_name, weft.local_node())
-			JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+		FROM weft.node_entry n CROSS JOIN weft.local_subscription(n.node_name) subid
+			JOIN pg_subscription s ON s.oid = subid
 	LOOP
 		EXECUTE format('ALTER SUBSCRIPTION %I SET (num_writers = %s)', subscription, num_writers);
 	END LOOP;
