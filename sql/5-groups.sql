@@ -82,6 +82,17 @@ END $$;
 COMMENT ON FUNCTION weft.require_free_node() IS
 	'fails if this database is not a node, or is in a group';
 
+CREATE FUNCTION weft.is_joining()
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE backend_type = 'weft join' AND datname = current_database())
+$$;
+
+COMMENT ON FUNCTION weft.is_joining() IS
+	'is the background worker at work that joins this node to its group?';
+
 CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -91,7 +102,7 @@ DECLARE
 BEGIN
 	PERFORM weft.require_free_node();
 	IF NOT EXISTS (SELECT FROM weft.join_entry WHERE copied) THEN
-		IF EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'weft join' AND datname = current_database()) THEN
+		IF weft.is_joining() THEN
 			RAISE EXCEPTION 'node "%" is joining already', weft.local_node()
 				USING ERRCODE = 'object_in_use', HINT = 'Call weft.wait_for_join_completion.';
 		END IF;
@@ -135,9 +146,7 @@ BEGIN
 					DETAIL = concat_ws(' ', format('It has come to the step "%s".', entry.step), entry.error);
 		END IF;
 		-- After a restart of the server nobody else starts the worker.
-		IF clock_timestamp() > launched + interval '5 s' AND NOT EXISTS (
-			SELECT FROM pg_stat_activity WHERE backend_type = 'weft join' AND datname = current_database())
-		THEN
+		IF clock_timestamp() > launched + interval '5 s' AND NOT weft.is_joining() THEN
 			PERFORM weft.launch_join();
 			launched := clock_timestamp();
 		END IF;
@@ -494,6 +503,7 @@ REVOKE ALL ON FUNCTION
 	weft.drop_node(name),
 	weft.create_node_group(name, integer),
 	weft.require_free_node(),
+	weft.is_joining(),
 	weft.join_node_group(text, name),
 	weft.wait_for_join_completion(interval),
 	weft.part_node(name, boolean, interval),
