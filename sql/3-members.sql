@@ -500,8 +500,7 @@ BEGIN
 	PERFORM weft.member_unpublish();
 	PERFORM weft.member_track_deletes(false);
 	DELETE FROM weft.node_entry WHERE NOT is_local;
-	DELETE FROM weft.join_recent;
-	DELETE FROM weft.join_merged_row;
+	PERFORM weft.forget_recent();
 	DELETE FROM weft.conflict_node;
 	DELETE FROM weft.join_entry WHERE error IS NULL;
 	DELETE FROM weft.node_group_entry;

@@ -269,6 +269,17 @@ END $$;
 COMMENT ON FUNCTION weft.stamp_rows(timestamptz, name) IS
 	'changes nothing, but the time of the last change, of rows of that time';
 
+CREATE FUNCTION weft.forget_recent()
+RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	DELETE FROM weft.join_recent;
+	DELETE FROM weft.join_merged_row;
+$$;
+
+COMMENT ON FUNCTION weft.forget_recent() IS
+	'removes what weft.stamp_rows has needed';
+
 CREATE FUNCTION weft.join_catch_up()
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -389,8 +400,7 @@ BEGIN
 			true)
 		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
 	UPDATE weft.node_entry SET state = 'active' WHERE is_local;
-	DELETE FROM weft.join_recent;
-	DELETE FROM weft.join_merged_row;
+	PERFORM weft.forget_recent();
 	DELETE FROM weft.join_entry;
 END $$;
 

@@ -484,6 +484,7 @@ REVOKE ALL ON FUNCTION
 	weft.keep_recent(regclass),
 	weft.member_origins(),
 	weft.stamp_rows(timestamptz, name),
+	weft.forget_recent(),
 	weft.member_tombstones(timestamptz),
 	weft.member_merged_rows(timestamptz),
 	weft.keep_tombstones(),
