@@ -146,6 +146,7 @@ BEGIN
 					DETAIL = concat_ws(' ', format('It has come to the step "%s".', entry.step), entry.error);
 		END IF;
 		-- After a restart of the server nobody else starts the worker.
+		PERFORM pg_stat_clear_snapshot();
 		IF clock_timestamp() > launched + interval '5 s' AND NOT weft.is_joining() THEN
 			PERFORM weft.launch_join();
 			launched := clock_timestamp();
