@@ -22,7 +22,7 @@ our @EXPORT = qw(
   subscribe wait_for_apply wait_until_up
   leader_pid writer_pids describe
   rows same_rows same_tables errors_logged
-  start_pgbench running finish stop_load
+  start_pgbench running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
 );
 
@@ -384,6 +384,18 @@ sub finish
 	note($load->{output} =~ s/^SQL script.*//msr);
 	die "the load failed: $load->{output}"
 	  unless $success or $params{may_fail};
+	return;
+}
+
+# End a load that was to run for long as if its time was over: its clients finish
+# what they have begun, and it says how much that was.  It must be at work.
+sub end_load
+{
+	my ($load) = @_;
+
+	# that is how pgbench itself sets its time
+	$load->{run}->signal('ALRM');
+	finish($load);
 	return;
 }
 
