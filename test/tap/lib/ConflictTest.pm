@@ -26,10 +26,6 @@ sub new_member
 		LD_PRELOAD => $library,
 		FAKETIME => sprintf('%+ds', $params{ahead}),
 		FAKETIME_DONT_FAKE_MONOTONIC => 1) if $library && $params{ahead};
-	my $plugins =
-		`postgres --describe-config` =~ /^output_plugin_libraries\t/m
-	  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
-	  : '';
 
 	return new_subscriber($name, %params,
 		conf => <<EOC . ($params{conf} // ''));
@@ -38,7 +34,7 @@ autovacuum = off
 weft.writers_per_subscription = 4
 max_wal_senders = 20
 max_replication_slots = 20
-$plugins
+$offer_plugin
 EOC
 }
 

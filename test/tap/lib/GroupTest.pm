@@ -16,11 +16,6 @@ our @EXPORT = qw(
   subscription_name leftovers wait_for_group same_on_all
 );
 
-my $offer_plugin =
-	`postgres --describe-config` =~ /^output_plugin_libraries\t/m
-  ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
-  : '';
-
 # A server that can become a member.
 sub new_member
 {

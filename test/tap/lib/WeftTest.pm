@@ -17,7 +17,8 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
-  weft major new_publisher new_subscriber streaming_conf streaming_option
+  weft major $offer_plugin
+  new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll
   subscribe wait_for_apply wait_until_up
   leader_pid writer_pids describe
@@ -54,7 +55,7 @@ sub major
 }
 
 # What lets subscribers use our output plugin; older minor releases allow any.
-my $offer_plugin =
+our $offer_plugin =
 	`postgres --describe-config` =~ /^output_plugin_libraries\t/m
   ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
   : '';
