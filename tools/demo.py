@@ -4,22 +4,17 @@
 Started by "make demo" through setup.sh.  KEEP=1 leaves the servers running.
 """
 
-import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
-from psycopg.rows import namedtuple_row
-from rich.console import Console
+from demo_common import DemoError, Server, console, fingerprint, main, run, step
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -38,11 +33,6 @@ BALANCES = """
            (SELECT coalesce(sum(tbalance), 0) FROM pgbench_tellers) AS tellers,
            (SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS history"""
 
-COMMON_SETTINGS = """
-    listen_addresses = ''
-    max_wal_size = 4GB
-    shared_buffers = 256MB
-    """
 PUBLISHER_SETTINGS = """
     wal_level = logical
     """
@@ -52,57 +42,6 @@ SUBSCRIBER_SETTINGS = f"""
     max_worker_processes = 32
     max_logical_replication_workers = 8
     """
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-console = Console(highlight=False)
-
-
-class DemoError(Exception):
-    """Something that the demo was to show does not hold."""
-
-
-def run(*command: str) -> str:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise DemoError(f"{command[0]} failed:\n{done.stdout}{done.stderr}".rstrip())
-    return done.stdout
-
-
-class Server:
-    """A server that is reached only through a socket in its own directory."""
-
-    def __init__(self, directory: Path, settings: str):
-        self.directory = directory
-        self.data = directory / "data"
-        self.log = directory / "log"
-        self.socket_options = ("-h", str(directory), "-p", "5432", "-U", "postgres")
-        self.conninfo = f"host={directory} port=5432 user=postgres dbname=postgres"
-        self.settings = f"{COMMON_SETTINGS}{settings}\nunix_socket_directories = '{directory}'\n"
-
-    def start(self) -> None:
-        self.directory.mkdir()
-        run("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
-            "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.write(self.settings)
-        try:
-            run("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log))
-        except DemoError as error:
-            raise DemoError(f"{error}\n{self.log.read_text()}") from None
-
-    def stop(self) -> None:
-        for mode in ("fast", "immediate"):
-            stop = ("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-t", "15")
-            if subprocess.run(stop, capture_output=True).returncode == 0:
-                break
-
-    def connect(self) -> psycopg.Connection:
-        return psycopg.connect(self.conninfo, autocommit=True, row_factory=namedtuple_row)
-
-    def complaints(self) -> list[str]:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return [line for line in lines if re.search(r"(ERROR|FATAL|PANIC|WARNING): ", line)][-10:]
 
 
 class SnapshotChecker(threading.Thread):
@@ -193,13 +132,6 @@ def pgbench(server: Server):
         process.wait()
 
 
-@contextmanager
-def step(what: str):
-    start = time.monotonic()
-    yield
-    console.print(f"[green]✓[/] {what} [dim]({time.monotonic() - start:.1f} s)[/]")
-
-
 def readable(size: float) -> str:
     for unit in ("B", "kB", "MB"):
         if size < 1000:
@@ -251,21 +183,8 @@ def watch(load: Load, connection: psycopg.Connection, checker: SnapshotChecker) 
                 print(line.plain, flush=True)
 
 
-def fingerprint(server: Server) -> dict:
-    """Row count and a sum of row hashes of each table: no order, so no sort."""
-    with server.connect() as connection:
-        return {
-            table: tuple(
-                connection.execute(
-                    f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t"
-                ).fetchone()
-            )
-            for table in TABLES
-        }
-
-
 def compare(publisher: Server, subscriber: Server) -> dict:
-    there, here = fingerprint(publisher), fingerprint(subscriber)
+    there, here = fingerprint(publisher, TABLES), fingerprint(subscriber, TABLES)
     for table in TABLES:
         if there[table] != here[table]:
             raise DemoError(
@@ -332,49 +251,12 @@ def demo(publisher: Server, subscriber: Server) -> None:
     connection.close()
 
 
-def keep(directory: Path, publisher: Server, subscriber: Server) -> None:
-    psql = shutil.which("psql")
-    print("The servers are kept.  To connect to them:")
-    for server in (publisher, subscriber):
-        print(f"  {psql} {' '.join(server.socket_options)} postgres   # {server.directory.name}")
-    print("To stop and remove them:")
-    print(f"  kill -INT $(head -qn 1 {directory}/*/data/postmaster.pid); sleep 3")
-    print(f"  rm -r {directory}")
-
-
-def on_signal(number: int, _frame) -> None:
-    for again in STOP_SIGNALS:
-        signal.signal(again, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
-def main() -> int:
-    for number in STOP_SIGNALS:
-        signal.signal(number, on_signal)
-    # The caller's own settings for libpq are not meant for these servers.
-    for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]
-
-    with ExitStack() as cleanup:
-        directory = Path(tempfile.mkdtemp(prefix="weft-demo-"))
-        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
-        publisher = Server(directory / "publisher", PUBLISHER_SETTINGS)
-        cleanup.callback(publisher.stop)
-        subscriber = Server(directory / "subscriber", SUBSCRIBER_SETTINGS)
-        cleanup.callback(subscriber.stop)
-        try:
-            demo(publisher, subscriber)
-            failed = False
-        except (DemoError, psycopg.Error) as error:
-            failed = True
-            console.print(Text.assemble(("failed: ", "bold red"), str(error)))
-            for line in subscriber.complaints():
-                print("  subscriber:", line)
-        if os.environ.get("KEEP"):
-            cleanup.pop_all()
-            keep(directory, publisher, subscriber)
-    return 1 if failed else 0
+def make_servers(directory: Path) -> list[Server]:
+    return [
+        Server(directory / "publisher", PUBLISHER_SETTINGS),
+        Server(directory / "subscriber", SUBSCRIBER_SETTINGS),
+    ]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(make_servers, demo))

@@ -4,20 +4,14 @@
 Started by "make demo-group" through setup.sh.  KEEP=1 leaves the servers running.
 """
 
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
-from demo import STOP_SIGNALS, DemoError, Server, console, on_signal, run, step
+from demo_common import DemoError, Server, console, fingerprint, main, run, step
 from rich.table import Table
-from rich.text import Text
 
 GROUP = "demo"
 SCALE = 2
@@ -53,10 +47,6 @@ BALANCES = """
 
 
 class Member(Server):
-    @property
-    def name(self) -> str:
-        return self.directory.name
-
     def value(self, query: str, *parameters):
         with self.connect() as connection:
             row = connection.execute(query, parameters or None).fetchone()
@@ -111,23 +101,11 @@ def wait_for_all(members: list[Member]) -> None:
                 )
 
 
-def fingerprint(member: Member) -> dict:
-    with member.connect() as connection:
-        return {
-            table: tuple(
-                connection.execute(
-                    f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t"
-                ).fetchone()
-            )
-            for table in TABLES
-        }
-
-
 def compare(members: list[Member]) -> dict:
     first, *others = members
-    expected = fingerprint(first)
+    expected = fingerprint(first, TABLES)
     for other in others:
-        found = fingerprint(other)
+        found = fingerprint(other, TABLES)
         for table in TABLES:
             if found[table] != expected[table]:
                 raise DemoError(
@@ -204,8 +182,8 @@ def show_history(members: list[Member]) -> None:
         raise DemoError("the conflict is not in the history of any member")
 
 
-def demo(members: list[Member]) -> None:
-    a, b, c = members
+def demo(a: Member, b: Member, c: Member) -> None:
+    members = [a, b, c]
     with step(f"three servers, {run('pg_config', '--version').strip()}"):
         for member in members:
             member.start()
@@ -258,43 +236,9 @@ def demo(members: list[Member]) -> None:
     console.print(table)
 
 
-def keep(directory: Path, members: list[Member]) -> None:
-    psql = shutil.which("psql")
-    print("The servers are kept.  To connect to them:")
-    for member in members:
-        print(f"  {psql} {' '.join(member.socket_options)} postgres   # {member.name}")
-    print("To stop and remove them:")
-    print(f"  kill -INT $(head -qn 1 {directory}/*/data/postmaster.pid); sleep 3")
-    print(f"  rm -r {directory}")
-
-
-def main() -> int:
-    for number in STOP_SIGNALS:
-        signal.signal(number, on_signal)
-    # The caller's own settings for libpq are not meant for these servers.
-    for name in [name for name in os.environ if name.startswith("PG")]:
-        del os.environ[name]
-
-    with ExitStack() as cleanup:
-        directory = Path(tempfile.mkdtemp(prefix="weft-demo-"))
-        cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
-        members = [Member(directory / name, SETTINGS + offer_plugin()) for name in "abc"]
-        for member in members:
-            cleanup.callback(member.stop)
-        try:
-            demo(members)
-            failed = False
-        except (DemoError, psycopg.Error) as error:
-            failed = True
-            console.print(Text.assemble(("failed: ", "bold red"), str(error)))
-            for member in members:
-                for line in member.complaints():
-                    print(f"  {member.name}:", line)
-        if os.environ.get("KEEP"):
-            cleanup.pop_all()
-            keep(directory, members)
-    return 1 if failed else 0
+def make_members(directory: Path) -> list[Server]:
+    return [Member(directory / name, SETTINGS + offer_plugin()) for name in "abc"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(make_members, demo))
