@@ -89,7 +89,7 @@ my $unfinished = 0;
 my @mishaps = (
 	'kill -9 of a helper' => sub {
 		my @pids = pids($sub, 'parallel worker');
-		kill 9, $pids[0] if @pids;
+		kill_process($pids[0]) if @pids;
 	},
 	'end of a helper' => sub {
 		my @pids = pids($sub, 'parallel worker');
@@ -97,7 +97,7 @@ my @mishaps = (
 	},
 	'kill -9 of the table synchronisation worker' => sub {
 		my @pids = pids($sub, $sync);
-		kill 9, $pids[0] if @pids;
+		kill_process($pids[0]) if @pids;
 	},
 	'end of the table synchronisation worker' => sub {
 		my @pids = pids($sub, $sync);

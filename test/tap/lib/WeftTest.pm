@@ -19,9 +19,9 @@ use Time::HiRes qw(time usleep);
 our @EXPORT = qw(
   weft major $offer_plugin
   new_publisher new_subscriber streaming_conf streaming_option
-  query query_all open_session set_conf poll
+  query query_all open_session set_conf poll poll_for
   subscribe wait_for_apply wait_until_up
-  leader_pid writer_pids describe
+  leader_pid writer_pids kill_process describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
@@ -175,18 +175,29 @@ sub describe
 	return;
 }
 
-# Wait until a query returns true; errors (the server may be starting) count as
-# not yet.  Cluster's poll_query_until() writes the query to psql, and dies of a
-# broken pipe where psql has ended already because it could not connect.
+# Wait until a query returns true, or what is expected.
 sub poll
 {
 	my ($node, $sql, $expected) = @_;
+
+	$expected //= 't';
+	poll_for($node, $sql, sub { return $_[0] eq $expected });
+	return;
+}
+
+# Wait until a query returns what a function finds right, and return that; by
+# default anything but nothing.  Errors (the server may be starting) count as not
+# yet.  Cluster's poll_query_until() writes the query to psql, and dies of a
+# broken pipe where psql has ended already because it could not connect.
+sub poll_for
+{
+	my ($node, $sql, $right) = @_;
 	my @command = (
 		$node->installed_command('psql'),
 		'-XAtq', '-d', $node->connstr('postgres'),
 		'-c', $sql);
 
-	$expected //= 't';
+	$right //= sub { return $_[0] ne '' };
 	foreach my $i (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		my ($output, $errors) = ('', '');
@@ -194,7 +205,7 @@ sub poll
 			'>', \$output, '2>', \$errors);
 
 		chomp $output;
-		return if $success and $output eq $expected;
+		return $output if $success and $right->($output);
 		usleep(100_000);
 	}
 	describe($node);
@@ -250,11 +261,9 @@ sub wait_for_apply
 sub leader_pid
 {
 	my ($sub, $name) = @_;
-	my $sql =
-	  "SELECT pid FROM pg_stat_subscription WHERE subname = '$name' AND worker_type = 'apply' AND pid IS NOT NULL";
-
-	poll($sub, "SELECT EXISTS ($sql)");
-	return query($sub, $sql);
+	return poll_for($sub,
+		"SELECT pid FROM pg_stat_subscription WHERE subname = '$name' AND worker_type = 'apply' AND pid IS NOT NULL"
+	);
 }
 
 sub writer_pids
@@ -264,6 +273,22 @@ sub writer_pids
 	  query($sub,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft writer' ORDER BY pid"
 	  );
+}
+
+# kill -9 of a process of a server.  Until the postmaster has taken note of its
+# end, it would still let sessions in.
+sub kill_process
+{
+	my ($pid) = @_;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	note("process $pid was gone already") unless kill 9, $pid;
+	while (kill 0, $pid)
+	{
+		die "process $pid does not go away" if time > $deadline;
+		usleep(10_000);
+	}
+	return;
 }
 
 # All rows of a table (or of a subquery) as text, in an order that depends on
