@@ -193,9 +193,7 @@ query($a,
 	'CREATE ROLE only_here; CREATE TABLE owned (id int PRIMARY KEY); ALTER TABLE owned OWNER TO only_here'
 );
 query($b, join_sql($dsn_a));
-fails(
-	$b,
-	"SELECT weft.wait_for_join_completion('60 s')",
+fails($b, $wait_for_join,
 	qr/node "b" could not join node group "g": .*role "only_here" does not exist/
 );
 is(leftovers($b), '', 'undone on the node that could not join');
@@ -208,9 +206,7 @@ query($b,
 	"UPDATE weft.node_entry SET dsn = 'host=/nowhere port=1 password=$secret'"
 );
 query($b, join_sql($dsn_a));
-fails(
-	$b,
-	"SELECT weft.wait_for_join_completion('60 s')",
+fails($b, $wait_for_join,
 	qr/node "b" could not join node group "g": node "a": could not connect to node "b"/
 );
 is(leftovers($b), '', 'an unreachable node: undone');
@@ -239,7 +235,7 @@ query($b, 'DROP TABLE t, owned');
 query($b, "SELECT weft.drop_node('b')");
 query($b, "SELECT weft.create_node('" . 'b' x 40 . "', '$dsn_b')");
 query($b, join_sql($dsn_a));
-query($b, "SELECT weft.wait_for_join_completion('60 s')");
+wait_for_join($b);
 fails($c, join_sql($dsn_a),
 	qr/subscriptions of node group "g" cannot be named: "weft_g_[bc_]+" is longer than 63 bytes/
 );

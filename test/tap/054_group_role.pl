@@ -67,7 +67,7 @@ foreach my $node ($b, $c)
 {
 	as_manager($node,
 		'SELECT weft.join_node_group($dsn$' . role_dsn($a) . '$dsn$)');
-	as_manager($node, "SELECT weft.wait_for_join_completion('60 s')");
+	as_manager($node, $wait_for_join);
 }
 as_manager($_,
 	"INSERT INTO shop.t VALUES (ascii('@{[ $_->name ]}') + 1000, 'new')")

@@ -54,7 +54,7 @@ is(query($a, "SELECT count(*) FROM t WHERE v = 'from b'"),
 	0, 'what "b" has changed is not on "a" yet');
 $session->query_safe('COMMIT');
 $session->quit;
-query($c, "SELECT weft.wait_for_join_completion('60 s')");
+wait_for_join($c);
 
 wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], [ 't', '"Odd"' ], 'all decide alike');

@@ -13,6 +13,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   new_member dsn create_group join_group start_join
+  $wait_for_join wait_for_join
   subscription_name leftovers wait_for_group same_on_all
 );
 
@@ -61,14 +62,22 @@ sub start_join
 	return;
 }
 
+our $wait_for_join =
+  "SELECT weft.wait_for_join_completion('$PostgreSQL::Test::Utils::timeout_default s')";
+
+sub wait_for_join
+{
+	my ($node) = @_;
+	query($node, $wait_for_join);
+	return;
+}
+
 sub join_group
 {
 	my ($node, $target, $group) = @_;
 
 	start_join($node, $target, $group);
-	query($node,
-		"SELECT weft.wait_for_join_completion('$PostgreSQL::Test::Utils::timeout_default s')"
-	);
+	wait_for_join($node);
 	return;
 }
 
