@@ -12,7 +12,6 @@ use CopyTest;
 use GroupTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
@@ -50,6 +49,21 @@ sub start_load
 		@options);
 }
 
+# Wait until a member has some more of what "a" and "b" do.
+sub load_goes_on
+{
+	my ($member) = @_;
+
+	foreach my $from ($a, $b)
+	{
+		my $count = sprintf "SELECT count(*) FROM events WHERE node = '%s'",
+		  $from->name;
+		my $before = query($member, $count);
+		poll($member, "SELECT ($count) >= $before + 50");
+	}
+	return;
+}
+
 my @tables = qw(counts events ballast);
 
 sub check
@@ -77,7 +91,7 @@ foreach my $i (1 .. $joins)
 	# the new one is written to at once
 	my $load = start_load($c, '-t' => 100);
 	finish($load);
-	usleep(300_000);
+	load_goes_on($c);
 	if ($i == $joins)
 	{
 		stop_load($_) foreach @loads;
@@ -122,6 +136,7 @@ foreach my $stop (@stops)
 	my ($step, $where, $sql, $how) = @$stop;
 	my $session = open_session($where);
 
+	my $pid = $session->query_safe('SELECT pg_backend_pid()');
 	$session->query_safe('BEGIN');
 	if ($step =~ /announce|finish/)
 	{
@@ -140,14 +155,17 @@ foreach my $stop (@stops)
 		start_join($c, $a, 'g');
 	}
 	poll($c, "SELECT step = '$step' FROM weft.join_entry");
-	usleep(200_000);
+	poll($where,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $pid = ANY (pg_blocking_pids(pid)))"
+	);
 	my $was = query($c, 'SELECT step FROM weft.join_entry');
 	if ($how eq 'kill')
 	{
-		kill 9,
-		  query($c,
-			"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft join'"
-		  );
+		kill_process(
+			poll_for(
+				$c,
+				"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft join'"
+			));
 	}
 	else
 	{
@@ -161,8 +179,8 @@ foreach my $stop (@stops)
 
 	# after a crash of the worker it goes on by itself, else when it is asked to
 	start_join($c, $a, 'g') if $how eq 'stop';
-	query($c, "SELECT weft.wait_for_join_completion('60 s')");
-	usleep(300_000);
+	wait_for_join($c);
+	load_goes_on($c);
 	stop_load($_) foreach @loads;
 	check("killed in $step", $a, $b, $c);
 	query($b, "SELECT weft.part_node('c')");
