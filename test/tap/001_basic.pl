@@ -51,11 +51,11 @@ EOS
 
 sub load
 {
-	my ($transactions) = @_;
+	my (@length) = @_;
 	return start_pgbench(
 		$pub, { $tpcb => 1 },
 		'-c' => 8,
-		'-t' => $transactions,
+		@length,
 		'-M' => 'prepared',
 		'-s' => 1,
 		'--random-seed=1');
@@ -79,7 +79,7 @@ sub writers_become
 }
 
 # Initial copy while the tables are changed.
-my $load = load(300);
+my $load = load('-t' => 300);
 subscribe($pub, $sub, 'sub', 'pub');
 writers_become(4, 'four writers by default');
 finish($load);
@@ -93,7 +93,7 @@ is( query(
 
 # Apply, and what is seen of it.
 my $started = query($sub, 'SELECT pg_postmaster_start_time()');
-finish(load(500));
+finish(load('-t' => 500));
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'eight clients');
 
@@ -198,7 +198,7 @@ if (weft())
 # The number of writers changes under load and without a restart.
 if (weft())
 {
-	$load = load(1000);
+	$load = load('-T' => 600);
 	foreach my $number (6, 1, 2, 8)
 	{
 		query($sub, "ALTER SUBSCRIPTION sub SET (num_writers = $number)");
@@ -208,7 +208,7 @@ if (weft())
 	writers_become(0, 'num_writers = 0');
 	query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 3)');
 	writers_become(3, 'num_writers = 3');
-	finish($load);
+	stop_load($load);
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, 'num_writers changed under load');
 
@@ -247,7 +247,7 @@ if (weft())
 # Off and on again by parameter, under load.
 if (weft())
 {
-	$load = load(1000);
+	$load = load('-T' => 600);
 	my $offset = -s $sub->logfile;
 	set_conf($sub, 'weft.writers_per_subscription' => 0);
 	writers_become(0, 'writers_per_subscription = 0');
@@ -261,7 +261,7 @@ if (weft())
 	poll($sub, "SELECT count(*) > $count FROM pgbench_history");
 	set_conf($sub, 'weft.writers_per_subscription' => 4);
 	writers_become(4, 'writers_per_subscription = 4');
-	finish($load);
+	stop_load($load);
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables,
 		'switched to native and back under load');
@@ -270,7 +270,7 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 	writers_become(0, 'disabled');
 	set_conf($sub, 'weft.ring_size' => '64kB');
-	$load = load(500);
+	$load = load('-t' => 500);
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	query($pub,
 		"INSERT INTO wide SELECT i, repeat('y', 1000) FROM generate_series(1001, 3000) i"
