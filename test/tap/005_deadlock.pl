@@ -10,13 +10,15 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 use WeftTest;
 
-# Weft aims at a second or two; the machine may be busy with other things.
+# Weft aims at a second or two; the machine may be busy with other things, see
+# in_time().
 my $limit = 5;
 
 my $pub = new_publisher('publisher');
@@ -75,6 +77,30 @@ sub apply_is_blocked
 	return;
 }
 
+# How long it takes a change to arrive when nothing is in its way.
+sub usual_time
+{
+	my $start = time;
+
+	query($pub, 'UPDATE a SET v = v WHERE id = 10');
+	wait_for_apply($pub, $sub, 'sub');
+	return time - $start;
+}
+
+# One test: so many seconds are within the limit, or, where the machine is so slow
+# that it takes long even if nothing is in the way, not out of proportion.
+sub in_time
+{
+	my ($passed, $what, %params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $allowed = $params{limit} // $limit;
+
+	$allowed = max($allowed, 20 * ($params{usual} // usual_time()))
+	  if $passed >= $allowed;
+	cmp_ok($passed, '<', $allowed, $what);
+	return;
+}
+
 # The local user's next command must succeed in time, and so must everything
 # else after his commit.
 sub goes_through
@@ -84,12 +110,15 @@ sub goes_through
 
 	my $start = time;
 	$local->query_safe($sql);
-	cmp_ok(time - $start, '<', $limit, "$what: the local user goes on");
+	my $local_user = time - $start;
 
 	$start = time;
 	$local->query_safe('COMMIT');
 	wait_for_apply($pub, $sub, 'sub');
-	cmp_ok(time - $start, '<', $limit, "$what: then the writers go on");
+	my $writers = time - $start;
+
+	in_time($local_user, "$what: the local user goes on");
+	in_time($writers, "$what: then the writers go on");
 	same_tables($pub, $sub, \@tables, "$what: equal");
 	return;
 }
@@ -138,7 +167,7 @@ foreach my $sql (
 		my $start = time;
 		$local->query_safe("$sql; COMMIT");
 		wait_for_apply($pub, $sub, 'sub');
-		cmp_ok(time - $start, '<', $limit, $sql);
+		in_time(time - $start, $sql);
 	}
 }
 
@@ -166,7 +195,7 @@ foreach my $sql (
 	$reader->quit;
 	$local->query_safe('SELECT 1');
 	wait_for_apply($pub, $sub, 'sub');
-	cmp_ok(time - $start, '<', $limit, 'a table lock behind a reader');
+	in_time(time - $start, 'a table lock behind a reader');
 	same_tables($pub, $sub, \@tables, 'a table lock behind a reader: equal');
 }
 
@@ -212,12 +241,13 @@ goes_through(
 
 	my $start = time;
 	$local->query_safe('UPDATE b SET v = -1 WHERE id = 2');
-	cmp_ok(time - $start, '<', $limit,
-		'a writer that waits for another local user: the local user goes on');
+	my $passed = time - $start;
 	$local->query_safe('COMMIT');
 	$other->query_safe('COMMIT');
 	$other->quit;
 	wait_for_apply($pub, $sub, 'sub');
+	in_time($passed,
+		'a writer that waits for another local user: the local user goes on');
 	same_tables($pub, $sub, \@tables,
 		'a writer that waits for another local user: equal');
 }
@@ -314,7 +344,7 @@ my $start = time;
 $local->query('UPDATE a SET v = v WHERE id = 1');
 $local->query('COMMIT');
 wait_for_apply($pub, $sub, 'sub');
-cmp_ok(time - $start, '<', 2 * $limit, 'a true deadlock ends');
+in_time(time - $start, 'a true deadlock ends', limit => 2 * $limit);
 same_tables($pub, $sub, \@tables, 'a true deadlock: equal');
 $local->quit;
 
@@ -350,13 +380,14 @@ same_tables($pub, $sub, \@tables, 'local users under load: equal');
 
 # Dropping the subscription does not wait for a local user either.
 $local = open_session($sub);
+my $usual = usual_time();
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
 query($pub, 'UPDATE a SET v = 0 WHERE id = 1');
 query($pub, 'UPDATE b SET v = 0 WHERE id = 1');
 apply_is_blocked();
 $start = time;
 query($sub, 'DROP SUBSCRIPTION sub');
-cmp_ok(time - $start, '<', $limit, 'DROP SUBSCRIPTION amid a wait');
+in_time(time - $start, 'DROP SUBSCRIPTION amid a wait', usual => $usual);
 poll($sub,
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
 );
