@@ -56,6 +56,9 @@ sub at_once
 sub apply_backlog
 {
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
+	);
 	query_all(
 		[ $pub, $sub ],
 		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"
