@@ -243,7 +243,8 @@ EOS
 	$session->query_safe('BEGIN');
 	insert_rows($session, 5000);
 	poll($sub, streams($all_applied), 1);
-	$local->query_safe("SET lock_timeout = '60s'");
+	$local->query_safe(
+		"SET lock_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'");
 	$local->query_until(qr/start/,
 		"\\echo start\nALTER TABLE large ADD COLUMN here int DEFAULT 0;\n");
 	poll($sub,
