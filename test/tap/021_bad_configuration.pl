@@ -436,6 +436,7 @@ SELECT l::text FROM pg_shseclabel l;
 EOC
 }
 
+writers_become($sub, '2', 'it has its writers');
 push @said, all_that_shows();
 like($said[0], qr/secret/, 'the views show the subscription');
 like($said[0], qr/weft writer/, 'and its writers');
