@@ -178,7 +178,7 @@ sub conflicts
 	join_again(\@nodes);
 	quiet(\@nodes);
 	return query($n1,
-		"SELECT string_agg(conflict_type, ' ' ORDER BY id) FROM weft.conflict_history"
+		"SELECT string_agg(conflict_type, ' ' ORDER BY remote_lsn, id) FROM weft.conflict_history"
 	);
 }
 

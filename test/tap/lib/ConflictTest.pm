@@ -160,13 +160,14 @@ sub conflict_counts
 	);
 }
 
+# In the order of the remote transactions; writers record in any.
 sub history
 {
 	my ($node, $columns, $where) = @_;
 	return query($node,
 			"SELECT $columns FROM weft.conflict_history"
 		  . ($where ? " WHERE $where" : '')
-		  . ' ORDER BY id');
+		  . ' ORDER BY remote_lsn, id');
 }
 
 1;
