@@ -512,7 +512,10 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	{
 		if ($start_late == 1)
 		{
-			poll($pub, 'SELECT count(*) > 500 FROM journal');
+			# a slow machine may not get as far
+			usleep(50_000)
+			  while running($load)
+			  and query($pub, 'SELECT count(*) FROM journal') <= 500;
 		}
 		else
 		{
