@@ -16,7 +16,6 @@ use ConflictTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -24,6 +23,7 @@ plan skip_all => 'about Weft' unless weft();
 my $seeds = $ENV{WEFT_SEEDS} // 4;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $seconds = $ENV{WEFT_SECONDS} // 2;
+my $some = 50 * $seconds;
 
 my @nodes = new_members(3, ahead => [ 0, 3, -2 ]);
 my @tables = qw(plain wide moving);
@@ -92,28 +92,46 @@ SELECT op(current_setting('cluster_name'), :kind, :a, :b);
 COMMIT;
 EOS
 
+# Without a time, it goes on until end_load() is called.
 sub start_load
 {
-	my ($seed) = @_;
+	my ($seed, $time) = @_;
 	return map {
-		start_pgbench($_, { $script => 1 },
-			'-c', 3, '-T', $seconds, '-R', 200,
-			"--random-seed=$seed", '--max-tries=0')
+		start_pgbench(
+			$_, { $script => 1 },
+			'-c', 3, '-T', $time // 600,
+			'-R', 200, "--random-seed=$seed", '--max-tries=0')
 	} @nodes;
+}
+
+# Wait until every node has written some more.
+sub load_goes_on
+{
+	my $count = 'SELECT count(*) FROM journal';
+	my @before = map { query($_, $count) } @nodes;
+
+	poll($nodes[$_], "SELECT ($count) >= $before[$_] + $some")
+	  foreach 0 .. $#nodes;
+	return;
 }
 
 foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 {
-	my @loads = start_load($seed);
-
 	if ($seed % 2 == 0)
 	{
-		usleep(300_000);
+		my @loads = start_load($seed);
+
+		load_goes_on();
 		cut_off(\@nodes);
-		usleep(500_000);
+		load_goes_on();
 		join_again(\@nodes);
+		load_goes_on();
+		end_load($_) foreach @loads;
 	}
-	finish($_) foreach @loads;
+	else
+	{
+		finish($_) foreach start_load($seed, $seconds);
+	}
 	quiet(\@nodes);
 
 	my $same = 1;
