@@ -22,15 +22,25 @@ CREATE TABLE t (id int PRIMARY KEY, v int);
 EOS
 query($n1, 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
 
-# the copy takes its time, so that there are changes meanwhile
+# the copy waits for us, so that there are changes meanwhile
 query($n2, <<'EOS');
-CREATE FUNCTION dawdle() RETURNS bool LANGUAGE sql AS $$ SELECT pg_sleep(0.002) IS NOT NULL $$;
-ALTER TABLE t ADD CONSTRAINT dawdle CHECK (dawdle());
+CREATE FUNCTION wait_for_lock() RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_catalog.pg_advisory_xact_lock_shared(1);
+	RETURN true;
+END
+$$;
+ALTER TABLE t ADD CONSTRAINT wait_for_lock CHECK (wait_for_lock());
 EOS
+my $holder = open_session($n2);
+$holder->query_safe('SELECT pg_advisory_lock(1)');
 subscribe($n1, $n2, 'from_n1', 'pub', 'origin = none, detect_conflicts = on');
-poll($n2, "SELECT count(*) > 0 FROM pg_stat_progress_copy");
+poll($n2,
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'advisory'"
+);
 query($n1, 'UPDATE t SET v = 1 WHERE id <= 10');
 query($n1, 'DELETE FROM t WHERE id BETWEEN 11 AND 20');
+$holder->quit;
 wait_for_apply($n1, $n2, 'from_n1');
 same_tables($n1, $n2, ['t'], 'what was changed while it was copied');
 query($n1, 'UPDATE t SET v = v + 1 WHERE id <= 10');
