@@ -18,6 +18,7 @@
 #include "replication/logicalproto.h"
 #include "utils/snapshot.h"
 #include "utils/usercontext.h"
+#include "wire.h"
 
 typedef struct FastInput
 {
@@ -34,6 +35,7 @@ typedef struct FastColumn
 	int			local;			/* its index in the local table, from 0 */
 	Oid			type;
 	int32		typmod;
+	int			fixed_length;	/* of the binary form, if that is just a number */
 	FastInput	text_input;
 	FastInput	binary_input;
 } FastColumn;
@@ -69,6 +71,8 @@ typedef struct FastRelation
 	IndexScanDesc scan;			/* NULL until a row is looked for */
 	SnapshotData dirty;			/* that of the scan */
 	uint32		key_hash;		/* of the row that is looked for */
+	ItemPointerData last;		/* place of the last row that was found */
+	int			in_a_row;		/* rows that were found behind each other */
 	TupleTableSlot *found;		/* the row that was looked for */
 	TupleTableSlot *row;		/* what becomes of it */
 	AclMode		allowed;		/* privileges that were checked */
@@ -93,8 +97,12 @@ extern dlist_head fast_open_relations;
 extern FastRelation *fast_open(LogicalRepRelId relid);
 extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastRelation *fast_look_up(LogicalRepRelId relid);
-extern FastInput *fast_input(FastRelation *relation, FastColumn *column, bool binary);
 extern void fast_forget_open(void);
+
+/* fast_value.c */
+extern void fast_describe_values(FastColumn *column, Oid type, int32 typmod);
+extern bool fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *sent,
+							Datum *value, bool *isnull);
 
 /* fast_find.c */
 extern bool fast_find(FastRelation *relation);

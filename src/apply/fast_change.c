@@ -28,7 +28,6 @@
 #include "common/hashfn.h"
 #include "compat.h"
 #include "conflict/conflict.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
@@ -159,47 +158,6 @@ check_privileges(FastRelation *relation, CmdType command, AclMode mode)
 }
 
 /*
- * Makes a column's value of what was sent.  Returns false if that is nothing
- * for the fast path.
- */
-static bool
-make_value(FastRelation *relation, FastColumn *column, WireColumn *sent,
-		   Datum *value, bool *isnull)
-{
-	char	   *copy;
-
-	*isnull = sent->status == LOGICALREP_COLUMN_NULL;
-	*value = (Datum) 0;
-	if (*isnull)
-		return true;
-
-	/* Input functions rely on a terminating null byte. */
-	copy = palloc(sent->length + 1);
-	memcpy(copy, sent->data, sent->length);
-	copy[sent->length] = '\0';
-
-	if (sent->status == LOGICALREP_COLUMN_BINARY)
-	{
-		FastInput  *input = fast_input(relation, column, true);
-		StringInfoData buffer;
-
-		initStringInfoFromString(&buffer, copy, sent->length);
-		*value = ReceiveFunctionCall(&input->function, &buffer, input->param, column->typmod);
-		return buffer.cursor == buffer.len;
-	}
-	if (sent->status == LOGICALREP_COLUMN_TEXT)
-	{
-		FastInput  *input = fast_input(relation, column, false);
-
-		if (!pg_verify_mbstr(GetDatabaseEncoding(), copy, sent->length, true))
-			return false;
-		*value = InputFunctionCall(&input->function, copy, input->param, column->typmod);
-		return true;
-	}
-	return false;
-}
-
-/*
  * Reads a tuple into the values of a slot.  Columns that are not sent are left as
  * they are there.
  */
@@ -224,7 +182,7 @@ read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 				return false;
 			continue;
 		}
-		if (!make_value(relation, column, &sent, &row->tts_values[column->local],
+		if (!fast_make_value(relation, column, &sent, &row->tts_values[column->local],
 						&row->tts_isnull[column->local]))
 			return false;
 	}
@@ -254,7 +212,7 @@ read_key(FastRelation *relation, WireCursor cursor)
 
 			if (relation->key_columns[key] != column->local)
 				continue;
-			if (!make_value(relation, column, &sent,
+			if (!fast_make_value(relation, column, &sent,
 							&relation->keys[key].sk_argument, &isnull) || isnull)
 				return false;
 			relation->key_hash = hash_combine(relation->key_hash,

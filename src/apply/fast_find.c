@@ -14,6 +14,10 @@
  * them; in the moment between, the place may be behind the end of the file, and
  * the error that this gives is one of the fast path: the transaction is applied
  * again without it.
+ *
+ * A statement that changes many rows does so, as a rule, in the order in which they
+ * are stored, here as on the publisher.  So if some rows have been found behind each
+ * other, the next one is looked for behind the last one first, with the same care.
  */
 #include "postgres.h"
 
@@ -30,6 +34,9 @@ typedef struct Place
 	uint32		key_hash;
 	ItemPointerData tid;		/* invalid: nothing is known */
 } Place;
+
+/* After so many rows behind each other, the next one is looked for there. */
+#define SOME_IN_A_ROW 3
 
 static Place places[NUM_PLACES];
 
@@ -118,16 +125,58 @@ find_version(FastRelation *relation, ItemPointerData first, bool *all_dead)
 }
 
 static bool
-find_at_place(FastRelation *relation, const Place *place)
+find_at_place(FastRelation *relation, ItemPointerData tid)
 {
 	bool		all_dead;
 
-	if (!find_version(relation, place->tid, &all_dead))
+	if (!find_version(relation, tid, &all_dead))
 		return false;
 	if (fast_has_key(relation, relation->found))
 		return true;
 	ExecClearTuple(relation->found);
 	return false;
+}
+
+/* Looks behind the last row that was found: next to it, or on the next block. */
+static bool
+find_behind_last(FastRelation *relation)
+{
+	BlockNumber block = ItemPointerGetBlockNumberNoCheck(&relation->last);
+	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(&relation->last);
+	ItemPointerData tid;
+	bool		found;
+
+	if (relation->in_a_row < SOME_IN_A_ROW)
+		return false;
+	ItemPointerSet(&tid, block, OffsetNumberNext(offset));
+	found = find_at_place(relation, tid);
+	if (!found && block + 1 < RelationGetNumberOfBlocks(relation->rel))
+	{
+		ItemPointerSet(&tid, block + 1, FirstOffsetNumber);
+		found = find_at_place(relation, tid);
+	}
+	if (found)
+		relation->last = tid;
+	else
+		relation->in_a_row = 0;
+	return found;
+}
+
+/* Takes down where the index has found a row. */
+static void
+remember_last(FastRelation *relation, ItemPointerData tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumberNoCheck(&relation->last);
+	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(&relation->last);
+	bool		behind;
+
+	if (ItemPointerGetBlockNumber(&tid) == block)
+		behind = ItemPointerGetOffsetNumber(&tid) == offset + 1;
+	else
+		behind = ItemPointerGetBlockNumber(&tid) == block + 1 &&
+			ItemPointerGetOffsetNumber(&tid) == FirstOffsetNumber;
+	relation->in_a_row = behind ? relation->in_a_row + 1 : 0;
+	relation->last = tid;
 }
 
 static bool
@@ -171,11 +220,15 @@ fast_find(FastRelation *relation)
 		return false;
 
 	if (ItemPointerIsValid(&place->tid) && place->relid == relation->remote_relid &&
-		place->key_hash == relation->key_hash && find_at_place(relation, place))
+		place->key_hash == relation->key_hash && find_at_place(relation, place->tid))
+		return true;
+	if (find_behind_last(relation))
 		return true;
 
 	MemoryContextSwitchTo(relation->estate->es_query_cxt);
 	result = find_by_index(relation, place);
 	MemoryContextSwitchTo(old);
+	if (result)
+		remember_last(relation, place->tid);
 	return result;
 }

@@ -136,8 +136,7 @@ describe_columns(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation 
 		}
 		column = &relation->columns[remote];
 		column->local = i;
-		column->type = attribute->atttypid;
-		column->typmod = attribute->atttypmod;
+		fast_describe_values(column, attribute->atttypid, attribute->atttypmod);
 	}
 	for (int i = 0; i < relation->num_columns; i++)
 		if (relation->columns[i].local < 0)
@@ -234,6 +233,8 @@ open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
 	relation->found = table_slot_create(rel, &estate->es_tupleTable);
 	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
 	relation->scan = NULL;
+	ItemPointerSetInvalid(&relation->last);
+	relation->in_a_row = 0;
 	relation->num_gathered = relation->num_slots = 0;
 	relation->allowed = ACL_NO_RIGHTS;
 	dlist_push_tail(&fast_open_relations, &relation->open_node);
@@ -387,26 +388,4 @@ fast_forget_open(void)
 	dlist_foreach(iter, &fast_open_relations)
 		dlist_container(FastRelation, open_node, iter.cur)->rel = NULL;
 	dlist_init(&fast_open_relations);
-}
-
-/*
- * Returns how values of a column are made of what is sent, as text or in binary
- * form; looked up when it is needed first.
- */
-FastInput *
-fast_input(FastRelation *relation, FastColumn *column, bool binary)
-{
-	FastInput  *input = binary ? &column->binary_input : &column->text_input;
-
-	if (!OidIsValid(input->function.fn_oid))
-	{
-		Oid			function;
-
-		if (binary)
-			getTypeBinaryInputInfo(column->type, &function, &input->param);
-		else
-			getTypeInputInfo(column->type, &function, &input->param);
-		fmgr_info_cxt(function, &input->function, relation->context);
-	}
-	return input;
 }

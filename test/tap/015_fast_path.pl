@@ -73,6 +73,39 @@ query($pub,
 query($pub, $update) for 1 .. 3;
 applied_alike('the table is new', 'places');
 
+# Rows that are changed in the order in which they are stored, and then not: what is
+# behind a row is another one, or none, or an older version.
+query_all([ $pub, $sub ],
+	'CREATE TABLE in_order (id int, k text, v int, PRIMARY KEY (k, id)) WITH (fillfactor = 70)'
+);
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+wait_for_apply($pub, $sub, 'sub');
+query($pub,
+	"INSERT INTO in_order SELECT i, md5(i::text), 0 FROM generate_series(1, 3000) i"
+);
+my $all = 'UPDATE in_order SET v = v + 1';
+my @changes = (
+	'all rows' => $all,
+	'again, within pages' => "$all; $all",
+	'every other row' => "$all WHERE id % 2 = 0",
+	'all rows, some of which have moved' => $all,
+	'rows are missing' => 'DELETE FROM in_order WHERE id % 7 = 0',
+	'what is left' => $all,
+	'keys that take those of their neighbours' =>
+	  "UPDATE in_order SET id = id + 1 WHERE id % 7 = 6; $all",
+	'backwards' =>
+	  "DO \$\$ BEGIN FOR i IN REVERSE 3000 .. 1 LOOP $all WHERE id = i; END LOOP; END \$\$",
+	'new ones in the gaps' =>
+	  "INSERT INTO in_order SELECT i, 'new', i FROM generate_series(1, 500) i; $all",
+	'the end of the table' => 'DELETE FROM in_order WHERE id > 1000',
+	'all that is left' => 'DELETE FROM in_order');
+while (my ($what, $sql) = splice @changes, 0, 2)
+{
+	query($sub, 'VACUUM in_order') if $what =~ /left|new/;
+	query($pub, "BEGIN; $sql; COMMIT");
+	applied_alike("in order: $what", 'in_order');
+}
+
 # Keys of several columns, and rows that grow out of their page.
 query($pub,
 	"INSERT INTO parted SELECT 'key ' || i % 10, i / 10.0, 0 FROM generate_series(1, 100) i"
