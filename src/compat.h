@@ -22,6 +22,7 @@
 
 /* These have more arguments from 18 on. */
 #if PG_VERSION_NUM < 180000
+#define compat_injection_point(name) INJECTION_POINT(name)
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos)
 #define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \
@@ -29,6 +30,7 @@
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, num_keys, 0)
 #else
+#define compat_injection_point(name) INJECTION_POINT(name, NULL)
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos, bms_make_singleton(1))
 #define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \

@@ -9,6 +9,8 @@
  * and the server's own code takes that in.  It ends its transaction on the publisher
  * next, and when that is done, so that nothing is held there any longer, the indexes
  * are built here, before the server commits on this side.
+ *
+ * What becomes of the worker's slot in the end is seen to, too (slots.c).
  */
 #include "postgres.h"
 
@@ -48,11 +50,7 @@ begins_with(const char *query, const char *word)
 	return strncmp(query, word, strlen(word)) == 0;
 }
 
-/*
- * In place of walrcv_exec.  The server drops a table's slot in the transaction that
- * says that the table is in step, and commits that as a rule without waiting for the
- * disk.  After a crash it could ask for that slot again, for ever; so this one waits.
- */
+/* In place of walrcv_exec. */
 static WalRcvExecResult *
 copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
 {
@@ -70,19 +68,37 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 		query = before_copy(conn, query);
 		copying = false;
 	}
-	else if (begins_with(query, "DROP_REPLICATION_SLOT "))
-		ForceSyncCommit();
 	result = (native->walrcv_exec) (conn, query, num_types, types);
 
+	if (begins_with(query, "DROP_REPLICATION_SLOT "))
+		copy_slot_dropped(result);
 	if (copy_table_unfinished() && strcmp(query, "COMMIT") == 0 &&
 		result->status == WALRCV_OK_COMMAND)
 		copy_table_indexes();
 	return result;
 }
 
+/* In place of walrcv_endstreaming. */
+static void
+copy_endstreaming(WalReceiverConn *conn, TimeLineID *next_tli)
+{
+	(native->walrcv_endstreaming) (conn, next_tli);
+	if (MyLogicalRepWorker != NULL && am_tablesync_worker())
+		copy_slot_unused();
+}
+
+/* In place of walrcv_startstreaming. */
+static bool
+copy_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+{
+	if (MyLogicalRepWorker != NULL && am_leader_apply_worker())
+		copy_slots_clean(conn);
+	return (native->walrcv_startstreaming) (conn, options);
+}
+
 /*
- * Puts us between the server and its COPY; called once, while the postmaster loads
- * us, behind seam_install().
+ * Puts us between the server and its connections to publishers; called once, while
+ * the postmaster loads us, behind seam_install().
  */
 void
 copy_install(void)
@@ -90,5 +106,7 @@ copy_install(void)
 	native = WalReceiverFunctions;
 	functions = *native;
 	functions.walrcv_exec = copy_exec;
+	functions.walrcv_startstreaming = copy_startstreaming;
+	functions.walrcv_endstreaming = copy_endstreaming;
 	WalReceiverFunctions = &functions;
 }

@@ -104,6 +104,11 @@ extern const char *copy_table_rows(const CopyPublisher *publisher, WalReceiverCo
 extern bool copy_table_unfinished(void);
 extern void copy_table_indexes(void);
 
+/* slots.c: slots of table synchronisation workers on the publisher */
+extern void copy_slot_unused(void);
+extern void copy_slot_dropped(WalRcvExecResult *result);
+extern void copy_slots_clean(WalReceiverConn *conn);
+
 /* copy.c */
 extern void copy_install(void);
 
