@@ -45,8 +45,13 @@
 /* How often a sleeping writer asks give_up, in milliseconds. */
 #define GIVE_UP_CHECK_INTERVAL 10
 
-/* After so long, in microseconds, who has taken nothing is thought to be kept. */
+/*
+ * After so long, in microseconds, who has taken nothing is thought to be kept: if it is
+ * seen to wait for something, and else after longer.  Who does not wait has not got a
+ * processor, as a rule, and another one would not get it either.
+ */
 #define STUCK_TIME 1000
+#define STUCK_TIME_RUNNING 20000
 
 /* A commit takes some microseconds; sleeping and waking cost more. */
 #define SPINS_BEFORE_SLEEP 100
@@ -147,6 +152,20 @@ ring_wake_for_backlog(Ring *ring)
 		(void) wake_idle_writer(ring);
 }
 
+/* Does a writer that has something to do wait for something? */
+static bool
+any_writer_waits(Ring *ring, uint64 idle)
+{
+	int			active = pg_atomic_read_u32(&ring->active_writers);
+
+	for (int i = 0; i < active; i++)
+		if (!(idle & (UINT64CONST(1) << i)) &&
+			ring->writer_procno[i] != INVALID_PROC_NUMBER &&
+			GetPGProcByNumber(ring->writer_procno[i])->wait_event_info != 0)
+			return true;
+	return false;
+}
+
 /*
  * Called before the leader sleeps.  Who is awake will take what is there soon, but
  * may as well be waiting for something for long: if nothing has been taken for a
@@ -161,6 +180,7 @@ ring_wake_before_sleep(Ring *ring, RingProgress *progress)
 	uint64		idle;
 	uint64		wanted;
 	TimestampTz now;
+	TimestampTz since;
 	bool		stuck;
 
 	pg_memory_barrier();
@@ -174,7 +194,9 @@ ring_wake_before_sleep(Ring *ring, RingProgress *progress)
 		progress->taken = taken;
 		progress->time = now;
 	}
-	stuck = now - progress->time >= STUCK_TIME;
+	since = now - progress->time;
+	stuck = since >= STUCK_TIME_RUNNING ||
+		(since >= STUCK_TIME && any_writer_waits(ring, idle));
 	wanted = stuck ? ring_backlog(ring) : (unattended(ring, idle) + limit - 1) / limit;
 	while (wanted-- > 0 && wake_idle_writer(ring))
 		;
