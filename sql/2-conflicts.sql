@@ -74,9 +74,10 @@ CREATE TABLE weft.merged_row (
 	commit_time timestamptz,
 	node_id integer,
 	recorded_at timestamptz NOT NULL,
-	written_by xid NOT NULL);
+	written_by bigint NOT NULL);
 
-CREATE INDEX merged_row_key_index ON weft.merged_row (relation, key);
+-- A hot row has many of them, of which one is looked for; there is no order of xid.
+CREATE INDEX merged_row_key_index ON weft.merged_row (relation, key, written_by);
 CREATE INDEX merged_row_time_index ON weft.merged_row (recorded_at);
 ALTER TABLE weft.merged_row REPLICA IDENTITY NOTHING;
 

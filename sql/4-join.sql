@@ -209,7 +209,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT m.relation::regclass::text, m.key, m.commit_time, m.node_id,
 		(m.c).timestamp, coalesce(o.node_name, weft.local_node())
-	FROM (SELECT *, pg_xact_commit_timestamp_origin(written_by) AS c FROM weft.merged_row
+	FROM (SELECT *, pg_xact_commit_timestamp_origin(written_by::text::xid) AS c FROM weft.merged_row
 			WHERE recorded_at >= since) m
 		JOIN pg_class k ON k.oid = m.relation
 		LEFT JOIN weft.member_origins() o ON o.roident = (m.c).roident
@@ -258,7 +258,7 @@ BEGIN
 	END LOOP;
 	INSERT INTO weft.merged_row (relation, key, commit_time, node_id, recorded_at, written_by)
 		SELECT to_regclass(m.relation), m.key, m.commit_time, m.node_id, clock_timestamp(),
-			pg_current_xact_id()::xid
+			pg_current_xact_id()::xid::text::bigint
 		FROM weft.join_merged_row m
 		WHERE m.changed = stamp_rows.changed AND m.node_name = stamp_rows.node_name
 			AND to_regclass(m.relation) IS NOT NULL;

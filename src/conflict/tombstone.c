@@ -49,19 +49,21 @@ PG_FUNCTION_INFO_V1(weft_record_delete);
 #define RECORDED_COLUMN 5
 #define XID_COLUMN 6
 
-/* Opens a scan of one of the tables for a key. */
+/* Opens a scan of one of the tables for a key, and for who has written it, unless zero. */
 static SysScanDesc
-begin_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash)
+begin_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xid)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
 
 	ScanKeyInit(&keys[0], RELATION_COLUMN, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(relid));
 	ScanKeyInit(&keys[1], KEY_COLUMN, BTEqualStrategyNumber, F_UUID_EQ,
 				UUIDPGetDatum(hash));
+	ScanKeyInit(&keys[2], XID_COLUMN, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(xid));
 
 	/* Whoever has taken the row away is committed, and so is this. */
-	return systable_beginscan(rel, index, true, SnapshotSelf, 2, keys);
+	return systable_beginscan(rel, index, true, SnapshotSelf,
+							  TransactionIdIsValid(xid) ? 3 : 2, keys);
 }
 
 static RowVersion
@@ -91,7 +93,8 @@ tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 	Relation	rel = table_open(tables->tombstone, AccessShareLock);
 	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
 	SysScanDesc scan = begin_scan(rel, tables->tombstone_key,
-								  RelationGetRelid(target->rel), &hash);
+								  RelationGetRelid(target->rel), &hash,
+								  InvalidTransactionId);
 	HeapTuple	tuple;
 	bool		found = false;
 
@@ -125,7 +128,7 @@ write_row(Oid table, Relation rel, pg_uuid_t hash, const RowVersion *version, Tr
 		values[NODE_COLUMN - 1] = Int32GetDatum(version->node);
 	}
 	values[RECORDED_COLUMN - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	values[XID_COLUMN - 1] = TransactionIdGetDatum(xid);
+	values[XID_COLUMN - 1] = Int64GetDatum(xid);
 	store_row(table, values, nulls);
 }
 
@@ -153,20 +156,14 @@ merged_row_find(Target *target, TupleTableSlot *row, TransactionId xid,
 	Relation	rel = table_open(tables->merged_row, AccessShareLock);
 	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, row);
 	SysScanDesc scan = begin_scan(rel, tables->merged_row_key,
-								  RelationGetRelid(target->rel), &hash);
+								  RelationGetRelid(target->rel), &hash, xid);
 	HeapTuple	tuple;
 	bool		found = false;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		bool		isnull;
-		Datum		this = heap_getattr(tuple, XID_COLUMN, RelationGetDescr(rel), &isnull);
-
-		if (!isnull && TransactionIdEquals(DatumGetTransactionId(this), xid))
-		{
-			*version = read_version(rel, tuple);
-			found = true;
-		}
+		*version = read_version(rel, tuple);
+		found = true;
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
