@@ -35,7 +35,8 @@ typedef struct FastColumn
 	int			local;			/* its index in the local table, from 0 */
 	Oid			type;
 	int32		typmod;
-	int			fixed_length;	/* of the binary form, if that is just a number */
+	int			fixed_length;	/* of the binary form, if that is just a
+								 * number */
 	FastInput	text_input;
 	FastInput	binary_input;
 } FastColumn;

@@ -183,7 +183,7 @@ read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 			continue;
 		}
 		if (!fast_make_value(relation, column, &sent, &row->tts_values[column->local],
-						&row->tts_isnull[column->local]))
+							 &row->tts_isnull[column->local]))
 			return false;
 	}
 	return true;
@@ -213,7 +213,7 @@ read_key(FastRelation *relation, WireCursor cursor)
 			if (relation->key_columns[key] != column->local)
 				continue;
 			if (!fast_make_value(relation, column, &sent,
-							&relation->keys[key].sk_argument, &isnull) || isnull)
+								 &relation->keys[key].sk_argument, &isnull) || isnull)
 				return false;
 			relation->key_hash = hash_combine(relation->key_hash,
 											  hash_bytes((const unsigned char *) sent.data,

@@ -167,7 +167,7 @@ report_rows(Relation rel, const CopyTask *task, CopyProgress *progress)
 
 static void
 copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *command,
-		   WalReceiverConn *conn, CopyProgress *progress)
+				  WalReceiverConn *conn, CopyProgress *progress)
 {
 	static bool registered = false;
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);

@@ -75,7 +75,8 @@ applied_alike('the table is new', 'places');
 
 # Rows that are changed in the order in which they are stored, and then not: what is
 # behind a row is another one, or none, or an older version.
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE in_order (id int, k text, v int, PRIMARY KEY (k, id)) WITH (fillfactor = 70)'
 );
 query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');

@@ -16,8 +16,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
-plan skip_all => 'prlimit is not there'
-  if !grep { -x "$_/prlimit" } split /:/, $ENV{PATH};
+plan
+  skip_all => 'prlimit is not there'
+  if !grep { -x "$_/prlimit" } split /:/,
+  $ENV{PATH};
 
 # As it says for files that may not grow.
 my $no_room = qr/File too large/;
@@ -58,8 +60,7 @@ sub set_room
 
 sub files
 {
-	return join "\n",
-	  sort grep { -f }
+	return join "\n", sort grep { -f }
 	  map { glob $sub->data_dir . "/base/pgsql_tmp/$_" } '*', '*/*';
 }
 
@@ -77,13 +78,16 @@ sub run_out_of_room
 	{
 		$log = slurp_file($sub->logfile, $start);
 		last
-		  if $log =~ /$no_room.*worker for subscription "$table".* has started.*$no_room/s;
+		  if $log =~
+		  /$no_room.*worker for subscription "$table".* has started.*$no_room/s;
 		select undef, undef, undef, 0.1;
 	}
 	like($log, $error, "$what: it says what had no room");
 	is(query($sub, "SELECT count(*) FROM $table"),
 		0, "$what: no row is to be seen");
-	unlike($log, qr/replication origin .* is already active/,
+	unlike(
+		$log,
+		qr/replication origin .* is already active/,
 		"$what: the next worker does not come too early");
 	set_room('unlimited');
 	wait_for_apply($pub, $sub, $table);
@@ -100,8 +104,7 @@ run_out_of_room(
 	qr/could not extend file .*$no_room/,
 	sub { subscribe($pub, $sub, 'heap', 'p_heap') });
 run_out_of_room(
-	'index',
-	'indexed',
+	'index', 'indexed',
 	qr/could not (extend|write)[^\n]*$no_room/,
 	sub { subscribe($pub, $sub, 'indexed', 'p_indexed') });
 

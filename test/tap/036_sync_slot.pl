@@ -19,7 +19,8 @@ plan skip_all => 'the server was built without injection points'
 my $pub = new_publisher('publisher');
 my $sub = copy_subscriber('subscriber', conf => 'restart_after_crash = on');
 plan skip_all => 'the extension injection_points is not there'
-  unless query($sub,
+  unless query(
+	$sub,
 	"SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'"
   );
 
@@ -36,7 +37,8 @@ EOS
 sub sync_slots
 {
 	return query($pub,
-		"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '_sync_'");
+		"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
+	);
 }
 
 # What is known of the table is on disk before the slot is dropped.
@@ -74,16 +76,21 @@ query($pub, "SELECT pg_create_logical_replication_slot('$_', 'pgoutput')")
   foreach keys %slots;
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 poll($sub,
-	"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)");
+	"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
+);
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 wait_for_apply($pub, $sub, 'sub');
+
 foreach my $slot (sort keys %slots)
 {
 	is( query(
 			$pub,
-			"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$slot'"),
+			"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$slot'"
+		),
 		$slots{$slot},
-		$slots{$slot} ? 'a slot of others stays' : 'one that is left over goes');
+		$slots{$slot}
+		? 'a slot of others stays'
+		: 'one that is left over goes');
 	query($pub, "SELECT pg_drop_replication_slot('$slot')") if $slots{$slot};
 }
 
@@ -103,7 +110,8 @@ SELECT injection_points_detach('weft-copy-drop-slot');
 SELECT injection_points_wakeup('weft-copy-drop-slot');
 EOS
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['t'], 'in step, though somebody has dropped the slot');
+same_tables($pub, $sub, ['t'],
+	'in step, though somebody has dropped the slot');
 unlike(slurp_file($sub->logfile, $start), qr/ERROR/, 'no error');
 
 $sub->stop;

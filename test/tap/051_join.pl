@@ -104,7 +104,8 @@ foreach my $i (1 .. $joins)
 	}
 }
 check("after $joins joins under load", $a, $b, $c);
-cmp_ok(copied_by($c, 'public.ballast'), '>', 0, 'a table is copied as initially');
+cmp_ok(copied_by($c, 'public.ballast'),
+	'>', 0, 'a table is copied as initially');
 
 # --- kill -9 ---
 

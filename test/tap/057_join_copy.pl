@@ -30,9 +30,8 @@ CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW;
 CREATE TRIGGER nothing BEFORE INSERT ON "triggered" FOR EACH ROW EXECUTE FUNCTION nothing();
 ALTER TABLE "triggered" ENABLE ALWAYS TRIGGER nothing;
 EOS
-my @tables = (
-	qw(plain large_values parted_0 parted_1 small triggered),
-	'"Odd ""name"');
+my @tables =
+  (qw(plain large_values parted_0 parted_1 small triggered), '"Odd ""name"');
 query_all([ $a, $b ], $schema);
 query($a, <<'EOS');
 INSERT INTO plain SELECT i, md5(i::text), i / 7.0 FROM generate_series(1, 20000) i;
@@ -53,10 +52,12 @@ foreach my $node ($b, $c)
 	same_on_all([ $a, $node ], \@tables, "$what: equal");
 	indexes_sound($node, $what);
 	is( query(
-			$node, "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+			$node,
+			"SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
 			  . " WHERE c.relnamespace = 'public'::regnamespace"),
 		query(
-			$a, "SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+			$a,
+			"SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
 			  . " WHERE c.relnamespace = 'public'::regnamespace"),
 		"$what: all indexes");
 	foreach my $table (qw(plain parted_0 parted_1), 'Odd "name')
@@ -73,7 +74,8 @@ foreach my $node ($b, $c)
 		$reason, "$what: what is in the way is said");
 	nothing_left($node == $b ? $a : $b, $what);
 	is( query(
-			$node, 'SELECT count(*) FROM weft.copy_progress WHERE subid IS NULL'),
+			$node,
+			'SELECT count(*) FROM weft.copy_progress WHERE subid IS NULL'),
 		0,
 		"$what: no copy is shown any more");
 }
@@ -81,11 +83,16 @@ foreach my $node ($b, $c)
 # What was copied is older than any change; so the change wins.
 query($a, "UPDATE plain SET t = 'from a' WHERE id = 1");
 query($b, "UPDATE plain SET t = 'from b' WHERE id = 2");
-query($c, "UPDATE plain SET t = 'from c' WHERE id = 3; DELETE FROM plain WHERE id = 4");
+query($c,
+	"UPDATE plain SET t = 'from c' WHERE id = 3; DELETE FROM plain WHERE id = 4"
+);
 wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], \@tables, 'changes after the join');
-is( query($a, 'SELECT string_agg(t, \',\' ORDER BY id) FROM plain WHERE id < 5'),
-	'from a,from b,from c', 'every change took effect');
+is( query(
+		$a, 'SELECT string_agg(t, \',\' ORDER BY id) FROM plain WHERE id < 5'
+	),
+	'from a,from b,from c',
+	'every change took effect');
 
 $_->stop foreach $a, $b, $c;
 done_testing();
