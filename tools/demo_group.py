@@ -17,6 +17,7 @@ GROUP = "demo"
 SCALE = 2
 CLIENTS = 2
 SECONDS = 15
+RATE = 300  # transactions/s on each member: three servers share this machine
 WRITERS = 3
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history", "notes")
 
@@ -71,7 +72,7 @@ def load(members: list[Member], seconds: int):
     processes = [
         subprocess.Popen(
             ["pgbench", *member.socket_options, "-n", "-M", "prepared", "-c", str(CLIENTS),
-             "-T", str(seconds), "postgres"],
+             "-T", str(seconds), "-R", str(RATE), "postgres"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
         )
@@ -196,12 +197,12 @@ def demo(a: Member, b: Member, c: Member) -> None:
     with step(f"{b.name} joins"):
         join(b, a)
 
-    with step(f"pgbench on {a.name} and {b.name}, {SECONDS} s; {c.name} joins amid it"):
+    with step(f"pgbench on {a.name} and {b.name}, {RATE}/s, {SECONDS} s; {c.name} joins amid it"):
         with load([a, b], SECONDS) as counts:
             time.sleep(2)
             console.print(f"  {c.name} has joined after {join(c, a):.1f} s")
         transactions = sum(counts)
-    with step(f"pgbench on all three, {SECONDS} s"):
+    with step(f"pgbench on all three, {RATE}/s, {SECONDS} s"):
         with load(members, SECONDS) as counts:
             pass
         transactions += sum(counts)
