@@ -9,18 +9,19 @@
 #include "utils/builtins.h"
 
 /*
- * Returns the values of the first row of a query's result, all of whose columns are
- * of type text, each NULL if it is null; or NULL if there is no row.
+ * Returns the rows of a query's result, each an array of values, all of whose columns
+ * are of type text; a value is NULL if it is null.
  */
-char	  **
-query_result_row(WalRcvExecResult *result, int columns)
+List *
+query_result_rows(WalRcvExecResult *result, int columns)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-	char	  **values = NULL;
+	List	   *rows = NIL;
 
-	if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
+	while (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
 	{
-		values = palloc0(columns * sizeof(char *));
+		char	  **values = palloc0(columns * sizeof(char *));
+
 		for (int i = 0; i < columns; i++)
 		{
 			bool		isnull;
@@ -29,7 +30,17 @@ query_result_row(WalRcvExecResult *result, int columns)
 			if (!isnull)
 				values[i] = TextDatumGetCString(value);
 		}
+		rows = lappend(rows, values);
 	}
 	ExecDropSingleTupleTableSlot(slot);
-	return values;
+	return rows;
+}
+
+/* Returns the first of them, or NULL if there is no row. */
+char	  **
+query_result_row(WalRcvExecResult *result, int columns)
+{
+	List	   *rows = query_result_rows(result, columns);
+
+	return rows != NIL ? linitial(rows) : NULL;
 }

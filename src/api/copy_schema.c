@@ -28,6 +28,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "pg_dump.h"
+#include "query_result.h"
 #include "replication/walreceiver.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -109,15 +110,15 @@ publication_list(ArrayType *publications)
 static List *
 ask_tables(WalReceiverConn *conn, ArrayType *publications)
 {
-	Oid			types[3] = {TEXTOID, TEXTOID, BOOLOID};
+	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
 	char	   *names = publication_list(publications);
 	WalRcvExecResult *result;
-	TupleTableSlot *slot;
 	List	   *tables = NIL;
+	ListCell   *cell;
 
 	result = walrcv_exec(conn,
 						 psprintf("SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text,"
-								  " c.relkind = 'p'"
+								  " (c.relkind = 'p')::pg_catalog.text"
 								  " FROM pg_catalog.pg_publication_tables p"
 								  " JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname"
 								  " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
@@ -128,18 +129,16 @@ ask_tables(WalReceiverConn *conn, ArrayType *publications)
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not ask the publisher for its published tables: %s",
 						result->err ? result->err : "unexpected answer")));
-	slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-	while (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
+	foreach(cell, query_result_rows(result, 3))
 	{
+		char	  **row = lfirst(cell);
 		PublishedTable *table = palloc(sizeof(PublishedTable));
-		bool		isnull;
 
-		table->nspname = TextDatumGetCString(slot_getattr(slot, 1, &isnull));
-		table->relname = TextDatumGetCString(slot_getattr(slot, 2, &isnull));
-		table->partitioned = DatumGetBool(slot_getattr(slot, 3, &isnull));
+		table->nspname = row[0];
+		table->relname = row[1];
+		table->partitioned = strcmp(row[2], "true") == 0;
 		tables = lappend(tables, table);
 	}
-	ExecDropSingleTupleTableSlot(slot);
 	walrcv_clear_result(result);
 	return tables;
 }

@@ -23,11 +23,10 @@
 #include "catalog/pg_type.h"
 #include "compat.h"
 #include "copy/copy.h"
-#include "executor/tuptable.h"
+#include "query_result.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "utils/injection_point.h"
-#include "utils/tuplestore.h"
 
 /* A table synchronisation worker has ended streaming. */
 void
@@ -83,7 +82,7 @@ drop(WalReceiverConn *conn, const char *slot)
 	walrcv_clear_result(result);
 }
 
-/* Returns the names of all slots there whose names say that they are of our workers. */
+/* Returns all slots there whose names say that they are of our workers: rows of one name. */
 static List *
 find_slots(WalReceiverConn *conn)
 {
@@ -97,14 +96,7 @@ find_slots(WalReceiverConn *conn)
 					1, types);
 
 	if (result->status == WALRCV_OK_TUPLES)
-	{
-		TupleTableSlot *row = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-		bool		isnull;
-
-		while (tuplestore_gettupleslot(result->tuplestore, true, true, row))
-			slots = lappend(slots, TextDatumGetCString(slot_getattr(row, 1, &isnull)));
-		ExecDropSingleTupleTableSlot(row);
-	}
+		slots = query_result_rows(result, 1);
 	else
 		ereport(LOG,
 				(errmsg("could not look for slots that table synchronizations of subscription \"%s\" may have left on the publisher: %s",
@@ -117,13 +109,15 @@ find_slots(WalReceiverConn *conn)
 void
 copy_slots_clean(WalReceiverConn *conn)
 {
-	List	   *slots;
 	ListCell   *cell;
 
 	StartTransactionCommand();
-	slots = find_slots(conn);
-	foreach(cell, slots)
-		if (is_left_over(lfirst(cell)))
-		drop(conn, lfirst(cell));
+	foreach(cell, find_slots(conn))
+	{
+		char	  **row = lfirst(cell);
+
+		if (is_left_over(row[0]))
+			drop(conn, row[0]);
+	}
 	CommitTransactionCommand();
 }
