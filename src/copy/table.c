@@ -38,7 +38,6 @@
 
 /* The table whose rows are there, and whose indexes are to be built. */
 static CopyProgress *unfinished = NULL;
-static Oid	unfinished_relid;
 static List *suspended_indexes;
 
 /* The server copies the table itself. */
@@ -176,7 +175,6 @@ copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *co
 		RegisterXactCallback(check_finished, NULL);
 	registered = true;
 	unfinished = progress;
-	unfinished_relid = RelationGetRelid(rel);
 	suspended_indexes = copy_indexes_suspend(rel);
 	MemoryContextSwitchTo(old);
 	copy_source_keep_alive(conn);
@@ -266,7 +264,7 @@ copy_table_indexes(void)
 {
 	MemoryContext context = CurrentMemoryContext;
 	CopyProgress *progress = unfinished;
-	Relation	rel = table_open(unfinished_relid, NoLock);
+	Relation	rel = table_open(progress->relid, NoLock);
 
 	PushActiveSnapshot(GetTransactionSnapshot());
 	PG_TRY();
