@@ -84,20 +84,20 @@ ALTER TABLE weft.merged_row REPLICA IDENTITY NOTHING;
 COMMENT ON TABLE weft.merged_row IS
 	'versions of rows of which only delta columns were written last';
 
-CREATE FUNCTION weft.conflict_settings_changed()
+CREATE FUNCTION weft.table_changed()
 RETURNS trigger
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'weft_table_changed';
 
 CREATE TRIGGER conflict_settings_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.conflict_resolver
-	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.table_changed();
 CREATE TRIGGER conflict_settings_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.conflict_node
-	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.table_changed();
 CREATE TRIGGER conflict_settings_changed
 	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.delta_column
-	FOR EACH STATEMENT EXECUTE FUNCTION weft.conflict_settings_changed();
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.table_changed();
 
 CREATE FUNCTION weft.record_delete()
 RETURNS trigger

@@ -95,11 +95,8 @@ COMMENT ON TABLE weft.join_recent IS
 REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry, weft.join_recent_key,
 	weft.join_recent, weft.join_tombstone, weft.join_merged_row FROM PUBLIC;
 
-CREATE FUNCTION weft.node_entry_changed() RETURNS trigger
-LANGUAGE C AS 'MODULE_PATHNAME', 'weft_table_changed';
-
 CREATE TRIGGER node_entry_changed AFTER INSERT OR UPDATE OR DELETE ON weft.node_entry
-	FOR EACH STATEMENT EXECUTE FUNCTION weft.node_entry_changed();
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.table_changed();
 ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_changed;
 
 -- The worker that joins a node is a replica to triggers.

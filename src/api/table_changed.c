@@ -11,9 +11,9 @@
 PG_FUNCTION_INFO_V1(weft_table_changed);
 
 /*
- * weft.conflict_settings_changed(), weft.node_entry_changed()
+ * weft.table_changed()
  *
- * Statement triggers on tables of which processes remember what they have read
+ * A statement trigger on tables of which processes remember what they have read
  * (conflict/settings.c, group/snowflake.c): has everybody read them again.
  */
 Datum
@@ -22,7 +22,7 @@ weft_table_changed(PG_FUNCTION_ARGS)
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("\"%s\" must be called as a trigger", "weft_table_changed")));
+				 errmsg("\"%s\" must be called as a trigger", "weft.table_changed")));
 	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
 	return PointerGetDatum(NULL);
 }
