@@ -16,6 +16,9 @@ plan skip_all => 'about Weft alone' unless weft();
 
 my ($a, $b, $c) = map { new_member($_) } qw(a b c);
 query_all([ $b, $c ], 'CREATE EXTENSION amcheck');
+my $indexes =
+	"SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+  . " WHERE c.relnamespace = 'public'::regnamespace";
 my $schema = <<'EOS';
 CREATE TABLE plain (id int PRIMARY KEY, t text UNIQUE, n numeric);
 CREATE INDEX ON plain (n, t);
@@ -51,15 +54,7 @@ foreach my $node ($b, $c)
 	join_group($node, $node == $b ? $a : $b, 'g');
 	same_on_all([ $a, $node ], \@tables, "$what: equal");
 	indexes_sound($node, $what);
-	is( query(
-			$node,
-			"SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
-			  . " WHERE c.relnamespace = 'public'::regnamespace"),
-		query(
-			$a,
-			"SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
-			  . " WHERE c.relnamespace = 'public'::regnamespace"),
-		"$what: all indexes");
+	is(query($node, $indexes), query($a, $indexes), "$what: all indexes");
 	foreach my $table (qw(plain parted_0 parted_1), 'Odd "name')
 	{
 		cmp_ok(copied_by($node, "public.$table"),
