@@ -47,7 +47,8 @@ CREATE FUNCTION weft.stat_get_relation(
 	OUT inserts bigint,
 	OUT updates bigint,
 	OUT deletes bigint,
-	OUT general_rows bigint)
+	OUT general_rows bigint,
+	OUT coalesced_rows bigint)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_relation';
@@ -109,7 +110,7 @@ COMMENT ON VIEW weft.stat_writer IS
 
 CREATE VIEW weft.stat_relation AS
 	SELECT g.subid, s.subname, g.relation, g.path, g.reason,
-		g.inserts, g.updates, g.deletes, g.general_rows
+		g.inserts, g.updates, g.deletes, g.general_rows, g.coalesced_rows
 	FROM weft.stat_get_relation() g
 		JOIN pg_catalog.pg_subscription s ON s.oid = g.subid
 		JOIN pg_catalog.pg_class c ON c.oid = g.relation;

@@ -10,7 +10,7 @@
 #include "guc.h"
 #include "utils/guc.h"
 
-int			weft_commit_group_size = 64;
+int			weft_commit_group_size = 256;
 int			weft_compression = COMPRESSION_OFF;
 int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
@@ -52,7 +52,7 @@ guc_define(void)
 							"Sets how many consecutive remote transactions may share one local commit.",
 							"Used only while transactions are waiting to be applied. 1 commits each on its own.",
 							&weft_commit_group_size,
-							64, 1, 1000,
+							256, 1, WEFT_MAX_COMMIT_GROUP,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

@@ -18,6 +18,9 @@
 /* The same for helpers of one table's initial copy. */
 #define WEFT_MAX_COPY_WORKERS 64
 
+/* How many remote transactions can share a commit, whatever is configured. */
+#define WEFT_MAX_COMMIT_GROUP 1000
+
 /* How a subscriber asks for what it is sent. */
 typedef enum Compression
 {

@@ -158,6 +158,7 @@ add(SubscriptionShared *shared, const RelationStats *stats, bool up_to_date)
 	entry->counts.updates += stats->counts.updates;
 	entry->counts.deletes += stats->counts.deletes;
 	entry->counts.general_rows += stats->counts.general_rows;
+	entry->counts.coalesced_rows += stats->counts.coalesced_rows;
 	dshash_release_lock(own_table, entry);
 }
 

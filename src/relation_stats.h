@@ -16,6 +16,7 @@ typedef struct RelationCounts
 	uint64		updates;
 	uint64		deletes;
 	uint64		general_rows;	/* those of them that took the general path */
+	uint64		coalesced_rows; /* those that another update made needless */
 } RelationCounts;
 
 typedef struct RelationStats

@@ -21,7 +21,7 @@ PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
 
 #define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
-#define RELATION_COLUMNS 8
+#define RELATION_COLUMNS 9
 #define STREAM_COLUMNS 7
 #define CONFLICT_COLUMNS 3
 
@@ -257,6 +257,7 @@ put_relation(ReturnSetInfo *rsinfo, Oid subid, const RelationStats *relation)
 	values[i++] = Int64GetDatum((int64) relation->counts.updates);
 	values[i++] = Int64GetDatum((int64) relation->counts.deletes);
 	values[i++] = Int64GetDatum((int64) relation->counts.general_rows);
+	values[i++] = Int64GetDatum((int64) relation->counts.coalesced_rows);
 	Assert(i == RELATION_COLUMNS);
 
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -37,6 +37,7 @@ typedef struct FastColumn
 	int32		typmod;
 	int			fixed_length;	/* of the binary form, if that is just a
 								 * number */
+	bool		is_key;			/* of the key that rows are found by */
 	FastInput	text_input;
 	FastInput	binary_input;
 } FastColumn;
@@ -59,6 +60,7 @@ typedef struct FastRelation
 	const char *key_reason;		/* why for UPDATE and DELETE */
 	int			num_columns;	/* that are sent */
 	FastColumn *columns;		/* in the order in which they are sent */
+	bool		coalesces;		/* an update can be needless */
 	Oid			index;			/* to find rows by */
 	int			num_keys;
 	int			key_columns[INDEX_MAX_KEYS];	/* local, from 0 */
@@ -96,6 +98,7 @@ typedef struct FastRelation
 extern dlist_head fast_open_relations;
 
 extern FastRelation *fast_open(LogicalRepRelId relid);
+extern FastRelation *fast_find_relation(LogicalRepRelId relid);
 extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastRelation *fast_look_up(LogicalRepRelId relid);
 extern void fast_forget_open(void);
@@ -109,6 +112,9 @@ extern bool fast_make_value(FastRelation *relation, FastColumn *column, const Wi
 extern bool fast_find(FastRelation *relation);
 extern bool fast_has_key(FastRelation *relation, TupleTableSlot *row);
 extern void fast_forget_places(FastRelation *relation);
+
+/* fast_coalesce.c */
+extern bool fast_describe_coalescing(FastRelation *relation, Relation rel);
 
 /* fast_insert.c */
 extern TupleTableSlot *fast_gather(FastRelation *relation);
@@ -129,6 +135,9 @@ extern void fast_close_all(void);
 
 extern bool fast_apply(const char *message, int length);
 extern bool fast_deferrable(const char *message, int length);
+extern bool fast_may_coalesce(const char *message, int length, uint32 *row);
+extern bool fast_makes_needless(const char *later, int later_length,
+								const char *earlier, int earlier_length);
 extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
 extern bool fast_ready(LogicalRepRelId relid);
@@ -138,6 +147,7 @@ extern LogicalRepRelId fast_after_abort(void);
 
 extern void fast_count_begin(void);
 extern void fast_count_general(LogicalRepRelId relid, char type);
+extern void fast_count_needless(const char *message, int length);
 extern bool fast_count_report(bool force);
 
 #endif							/* WEFT_FAST_H */

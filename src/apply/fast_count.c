@@ -88,6 +88,21 @@ fast_count_general(LogicalRepRelId relid, char type)
 	}
 }
 
+/* An UPDATE is left out because a later one makes it needless. */
+void
+fast_count_needless(const char *message, int length)
+{
+	WireChange	change;
+	FastRelation *relation;
+
+	if (wire_read_change(message, length, false, &change) != NULL)
+		return;
+	relation = fast_find_relation(change.relid);
+	fast_count_touch(relation);
+	relation->counts.updates++;
+	relation->counts.coalesced_rows++;
+}
+
 /* Says which path the relation's changes take, and why. */
 static void
 describe_path(const FastRelation *relation, RelationStats *stats)

@@ -212,6 +212,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		old = MemoryContextSwitchTo(relation->context);
 		describe_columns(relation, entry, rel);
 		describe_key(relation, entry, rel);
+		relation->coalesces = fast_describe_coalescing(relation, rel);
 		MemoryContextSwitchTo(old);
 	}
 	else if (entry->state != SUBREL_STATE_READY)
@@ -256,8 +257,9 @@ check_turn(FastRelation *relation)
 				 errmsg_internal("a trigger would fire in a speculative transaction")));
 }
 
-static FastRelation *
-find_relation(LogicalRepRelId relid)
+/* Returns what is known of a relation, which may be nothing. */
+FastRelation *
+fast_find_relation(LogicalRepRelId relid)
 {
 	static FastRelation *latest = NULL;
 	bool		known;
@@ -279,7 +281,7 @@ find_relation(LogicalRepRelId relid)
 bool
 fast_known(LogicalRepRelId relid, bool insert)
 {
-	FastRelation *relation = find_relation(relid);
+	FastRelation *relation = fast_find_relation(relid);
 
 	/* A conflict is decided in its turn. */
 	return !writer.detect_conflicts && relation->valid && relation->reason == NULL &&
@@ -293,7 +295,7 @@ fast_known(LogicalRepRelId relid, bool insert)
 FastRelation *
 fast_open(LogicalRepRelId relid)
 {
-	FastRelation *relation = find_relation(relid);
+	FastRelation *relation = fast_find_relation(relid);
 	LogicalRepRelMapEntry *entry;
 
 	if (relation->rel != NULL)
@@ -338,7 +340,7 @@ fast_ready(LogicalRepRelId relid)
 FastRelation *
 fast_look_up(LogicalRepRelId relid)
 {
-	FastRelation *relation = find_relation(relid);
+	FastRelation *relation = fast_find_relation(relid);
 	LogicalRepRelMapEntry *entry;
 	bool		applied;
 

@@ -21,6 +21,15 @@
  * subscriber's WAL sees another order within a transaction; with
  * weft.commit_group_size = 1 nothing is put aside.
  *
+ * An update of a row that has been changed a moment ago is put aside, too, even if
+ * nothing keeps it: such a row may well be changed once more before the commit, and
+ * then all but the last of its updates are needless (fast_coalesce.c).  What touches
+ * the row between two of its updates is put aside as well, by the rule below, and
+ * if that is no update that keeps the key, nothing before it is left out; an INSERT
+ * only comes after something else has removed the row.  Whoever decodes the
+ * subscriber's WAL may want to see every update, so while there is a logical slot in
+ * the database, none is left out.
+ *
  * The order of changes to one row is kept: a later one in the same group either
  * has the number of a transaction of which something is put aside, or the flag
  * RING_ROW_AGAIN, and is put aside itself.  Rows that no replica identity tells
@@ -37,27 +46,74 @@
 #include "apply/fast.h"
 #include "apply/order.h"
 #include "apply/writer.h"
+#include "miscadmin.h"
 #include "replication/logicalproto.h"
+#include "replication/slot.h"
 
 /* With so many changes put aside, the writer waits for its turn. */
-#define MAX_DEFERRED 1024
+#define MAX_DEFERRED 4096
+
+/* Rows of which the latest update is known; a power of two. */
+#define NUM_LATEST 1024
 
 /* The message stays in the ring: nothing of a group is released before its end. */
 typedef struct DeferredChange
 {
-	uint64		seq;			/* its transaction */
-	char	   *message;
+	char	   *message;		/* NULL: needless */
 	int			length;
+	uint32		row;			/* if it is an update that may coalesce */
 } DeferredChange;
 
 static DeferredChange deferred[MAX_DEFERRED];
 static int	num_deferred = 0;
 
+/* Of which transactions of the group is anything put aside? */
+static bool deferred_of[WEFT_MAX_COMMIT_GROUP];
+
+/* May updates be left out in this attempt? */
+static bool coalescing = false;
+
+/* By their rows: the latest updates that were put aside, counted from 1. */
+static uint16 latest[NUM_LATEST];
+
+/* What was put aside before this is not left out. */
+static int	needed_before = 0;
+
+StaticAssertDecl(MAX_DEFERRED <= PG_UINT16_MAX, "the number of a deferred change fits");
+
+static void
+forget_deferred(void)
+{
+	num_deferred = needed_before = 0;
+	memset(deferred_of, false, sizeof(deferred_of));
+	if (coalescing)
+		memset(latest, 0, sizeof(latest));
+}
+
+/* Is there anybody who decodes what is done in our database? */
+static bool
+decoded_here(void)
+{
+	bool		result = false;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; i < max_replication_slots && !result; i++)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
+
+		result = slot->in_use && slot->data.database == MyDatabaseId;
+	}
+	LWLockRelease(ReplicationSlotControlLock);
+	return result;
+}
+
 /* An attempt begins. */
 void
 order_begin(void)
 {
-	num_deferred = 0;
+	coalescing = writer.first < writer.last && weft_commit_group_size > 1 &&
+		!decoded_here();
+	forget_deferred();
 }
 
 /* Is anything put aside? */
@@ -70,10 +126,8 @@ order_pending(void)
 static bool
 something_deferred_of(uint64 seq)
 {
-	for (int i = num_deferred - 1; i >= 0 && deferred[i].seq >= seq; i--)
-		if (deferred[i].seq == seq)
-			return true;
-	return false;
+	Assert(seq >= writer.first && seq - writer.first < lengthof(deferred_of));
+	return deferred_of[seq - writer.first];
 }
 
 static void
@@ -85,8 +139,9 @@ apply_deferred(void)
 	 */
 	fast_renew_snapshot();
 	for (int i = 0; i < num_deferred; i++)
-		change_apply(deferred[i].message, deferred[i].length);
-	num_deferred = 0;
+		if (deferred[i].message != NULL)
+			change_apply(deferred[i].message, deferred[i].length);
+	forget_deferred();
 }
 
 /*
@@ -121,14 +176,58 @@ satisfied(const RingRecordHeader *header)
 		(committed == writer.first - 1 && num_deferred == 0);
 }
 
+/* Leaves out what an update that is being put aside makes needless. */
+static void
+coalesce(const DeferredChange *update)
+{
+	uint16	   *entry = &latest[update->row & (NUM_LATEST - 1)];
+	DeferredChange *earlier = &deferred[*entry - 1];
+
+	if (*entry > needed_before && earlier->row == update->row &&
+		fast_makes_needless(update->message, update->length,
+							earlier->message, earlier->length))
+	{
+		fast_count_needless(earlier->message, earlier->length);
+		pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
+		earlier->message = NULL;
+	}
+	*entry = update - deferred + 1;
+}
+
 /* Puts a change aside.  It must be one that may be. */
 static void
 defer(const RingRecordHeader *header, const char *payload)
 {
-	deferred[num_deferred].seq = writer.seq;
-	deferred[num_deferred].message = unconstify(char *, payload);
-	deferred[num_deferred].length = header->length;
+	DeferredChange *change = &deferred[num_deferred];
+
+	change->message = unconstify(char *, payload);
+	change->length = header->length;
+	if (coalescing && fast_may_coalesce(payload, header->length, &change->row))
+		coalesce(change);
+	else if (payload[0] != LOGICAL_REP_MSG_INSERT)
+		needed_before = num_deferred + 1;
 	num_deferred++;
+	deferred_of[writer.seq - writer.first] = true;
+}
+
+/* Is the change an update whose row may well be changed again before the commit? */
+static bool
+worth_keeping(const RingRecordHeader *header, const char *payload)
+{
+	return coalescing && payload[0] == LOGICAL_REP_MSG_UPDATE &&
+		((header->flags & RING_ROW_AGAIN) != 0 ||
+		 (header->number != 0 && writer.seq - header->number < weft_commit_group_size));
+}
+
+/* May the change be put aside? */
+static bool
+deferrable(const RingRecordHeader *header, const char *payload, bool whole)
+{
+	/* A transaction that is not complete may have to give its space up. */
+	return whole && !(header->flags & RING_IN_PLACE) && !writer.careful &&
+		num_deferred < MAX_DEFERRED && weft_commit_group_size > 1 &&
+		pg_atomic_read_u32(&writer.cursor.transaction->complete) != 0 &&
+		fast_deferrable(payload, header->length);
 }
 
 /*
@@ -138,26 +237,23 @@ defer(const RingRecordHeader *header, const char *payload)
 OrderResult
 order_change(const RingRecordHeader *header, const char *payload, bool whole)
 {
-	bool		deferrable = false;
+	bool		keep = worth_keeping(header, payload);
+	uint32		row;
 
-	if (num_deferred > 0 && transaction_is_oldest() && !order_settle())
+	if (num_deferred > 0 && !coalescing && transaction_is_oldest() && !order_settle())
 		return ORDER_TOO_EARLY;
-	if (num_deferred == 0 ? satisfied(header) : payload[0] == LOGICAL_REP_MSG_BEGIN)
+	if (num_deferred == 0 ? !keep && satisfied(header) : payload[0] == LOGICAL_REP_MSG_BEGIN)
 		return ORDER_APPLY;
 
-	/* A transaction that is not complete may have to give its space up. */
-	if (whole && !(header->flags & RING_IN_PLACE) && !writer.careful &&
-		num_deferred < MAX_DEFERRED && weft_commit_group_size > 1 &&
-		pg_atomic_read_u32(&writer.cursor.transaction->complete) != 0)
-		deferrable = fast_deferrable(payload, header->length);
-
-	if (!deferrable)
+	if (!deferrable(header, payload, whole))
 	{
+		if (num_deferred == 0 && satisfied(header))
+			return ORDER_APPLY;
 		if (num_deferred > 0 ? order_settle() : transaction_wait_dependency(header->number))
 			return ORDER_APPLY;
 		return ORDER_TOO_EARLY;
 	}
-	if (satisfied(header))
+	if (satisfied(header) && !(keep && fast_may_coalesce(payload, header->length, &row)))
 		return ORDER_APPLY;
 	defer(header, payload);
 	return ORDER_DEFERRED;

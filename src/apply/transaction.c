@@ -61,8 +61,8 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
-/* A group is not continued behind so many bytes in the ring. */
-#define GROUP_BYTES (64 * 1024)
+/* A group is not continued behind such a share of the ring. */
+#define GROUP_SHARE 64
 
 /* A transaction that has read so much of the ring lets go of it if it can. */
 #define RELEASE_SHARE 8			/* one eighth */
@@ -469,7 +469,7 @@ group_ends(void)
 	if (writer.committed_to || writer.detect_conflicts ||
 		writer.cursor.transaction->alone ||
 		writer.cursor.position -
-		ring_transaction(writer.ring, writer.first)->start >= GROUP_BYTES ||
+		ring_transaction(writer.ring, writer.first)->start >= writer.ring->size / GROUP_SHARE ||
 		(writer.seq == writer.last && !take_more()))
 		return true;
 
