@@ -39,6 +39,14 @@
 	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
 #endif
 
+/* From 18 on pgoutput has an invalidation of its own. */
+#if PG_VERSION_NUM < 180000
+#define compat_register_relsync_callback(function, arg) ((void) 0)
+#else
+#define compat_register_relsync_callback(function, arg) \
+	CacheRegisterRelSyncCallback(function, arg)
+#endif
+
 /*
  * The name under which the server finds a prepared transaction of a subscription
  * again; version 17 keeps the function to itself.

@@ -5,7 +5,8 @@
  * All callbacks are pgoutput's own.  If the subscriber asks for batches, the
  * functions that pgoutput's output goes through are replaced: messages are
  * gathered, and sent together, compressed if it asks for that, too, at the end
- * of a transaction.  Without that option everything is as pgoutput makes it.
+ * of a transaction.  The rows of ordinary tables are then written by rows.c, and
+ * not by pgoutput.  Without that option everything is as pgoutput makes it.
  *
  * While decoding is far behind the end of the WAL, transactions are held back
  * until there is a good deal of them.  Two things must not happen then:
@@ -35,6 +36,7 @@
 #include "libpq/pqformat.h"
 #include "port/pg_bswap.h"
 #include "publish/batch.h"
+#include "publish/rows.h"
 #include "replication/logical.h"
 #include "replication/logicalproto.h"
 #include "replication/output_plugin.h"
@@ -66,7 +68,7 @@ static XLogPageReadCB read_page;
 static LogicalDecodingContext *context;
 static StringInfo outer;		/* where a message to be sent is made */
 static StringInfo batch;		/* what pgoutput writes to instead */
-static int	message_start;		/* of the last message in the batch */
+static int	complete;			/* how much of it is whole messages */
 static XLogRecPtr last_lsn;
 static TransactionId last_xid;
 static bool more_held;			/* the subscriber knows that we may hold back */
@@ -117,7 +119,9 @@ send_batch(bool hold)
 {
 	int			flags_offset;
 
-	if (batch->len == 0 && more_held == hold)
+	/* An error, of a transaction that is aborted, may have left half a message. */
+	batch->len = complete;
+	if (complete == 0 && more_held == hold)
 		return;
 
 	more_held = hold;
@@ -131,6 +135,7 @@ send_batch(bool hold)
 	else
 		appendBinaryStringInfo(outer, batch->data, batch->len);
 	resetStringInfo(batch);
+	complete = 0;
 	send_write(context, last_lsn, last_xid, true);
 	context->out = batch;
 }
@@ -142,7 +147,7 @@ gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 {
 	XLogRecPtr	shown = last_write ? lsn : InvalidXLogRecPtr;
 
-	message_start = batch->len;
+	batch->len = complete;
 	enlargeStringInfo(batch, sizeof(uint32) + DATA_HEADER_LENGTH);
 	pq_sendint32(batch, 0);		/* length, set once it is known */
 	pq_sendbyte(batch, 'w');
@@ -178,11 +183,19 @@ static void
 gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			 bool last_write)
 {
-	int			length = batch->len - message_start - (int) sizeof(uint32);
+	char	   *start = batch->data + complete;
+	char	   *message = start + sizeof(uint32) + DATA_HEADER_LENGTH;
+	int			length = batch->data + batch->len - start - (int) sizeof(uint32);
 	uint32		wire_length = pg_hton32(length);
-	char		type = batch->data[message_start + sizeof(uint32) + DATA_HEADER_LENGTH];
+	char		type = *message;
 
-	memcpy(batch->data + message_start, &wire_length, sizeof(wire_length));
+	if (!rows_message(message, length - DATA_HEADER_LENGTH))
+	{
+		batch->len = complete;
+		return;
+	}
+	memcpy(start, &wire_length, sizeof(wire_length));
+	complete = batch->len;
 	last_lsn = lsn;
 	last_xid = xid;
 
@@ -272,14 +285,19 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 {
 	const char *method;
 	int			version = take_options(&ctx->output_plugin_options, &method);
+	bool		in_batches = !is_init && version >= BATCH_FIRST_VERSION && am_walsender;
 
+	if (in_batches)
+		rows_take_options(&ctx->output_plugin_options);
 	pgoutput_startup(ctx, options, is_init);
-	if (is_init || version < BATCH_FIRST_VERSION || !am_walsender)
+	if (!in_batches)
 		return;
 
+	rows_start(ctx);
 	context = ctx;
 	outer = ctx->out;
 	batch = makeStringInfo();
+	complete = 0;
 	more_held = false;
 	compression = choose_compression(version, method);
 	send_prepare = ctx->prepare_write;
