@@ -717,8 +717,7 @@ my @random = (
 	sub { 'ALTER TYPE own SET (SEND = ' . (rand() < 0.5 ? 'NONE' : 'own_send') . ')' },
 	sub { 'UPDATE types SET ow = (random() * 1e6)::int::text::own' },
 	sub { 'CREATE TEMP TABLE t' . $next_id++ . ' (id int)' },
-	sub { "SELECT pg_logical_emit_message(true, 'prefix', 'random')" },
-	sub { "INSERT INTO journal (t) SELECT 'many' FROM generate_series(1, 1500)" });
+	sub { "SELECT pg_logical_emit_message(true, 'prefix', 'random')" });
 
 sub random_transactions
 {
