@@ -119,7 +119,10 @@ send_batch(bool hold)
 {
 	int			flags_offset;
 
-	/* An error, of a transaction that is aborted, may have left half a message. */
+	/*
+	 * An error, of a transaction that is aborted, may have left half a
+	 * message.
+	 */
 	batch->len = complete;
 	if (complete == 0 && more_held == hold)
 		return;

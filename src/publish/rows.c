@@ -203,12 +203,15 @@ register_callbacks(void)
 	CacheRegisterSyscacheCallback(TYPEOID, type_changed, (Datum) 0);
 }
 
-/* The decoding context goes away. */
+/* A decoding context goes away, which may be one that an error has left behind. */
 static void
-rows_end(void *arg)
+rows_end(void *context)
 {
-	relations = NULL;
-	lesson = NULL;
+	if (context == rows_context)
+	{
+		relations = NULL;
+		lesson = NULL;
+	}
 }
 
 /* The form of a value that is sent in binary. */
@@ -772,6 +775,7 @@ rows_start(LogicalDecodingContext *ctx)
 	row_context = AllocSetContextCreate(rows_context, "weft row", ALLOCSET_DEFAULT_SIZES);
 	end = MemoryContextAllocZero(rows_context, sizeof(MemoryContextCallback));
 	end->func = rows_end;
+	end->arg = rows_context;
 	MemoryContextRegisterResetCallback(rows_context, end);
 
 	info.keysize = sizeof(Oid);

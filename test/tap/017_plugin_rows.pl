@@ -29,7 +29,8 @@ EOC
 ####
 
 # Which of these Weft writes itself is asked for below.
-my $text = q{(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %d))};
+my $text =
+  q{(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %d))};
 my $gencols = major() >= 18 ? ', publish_generated_columns = stored' : '';
 
 query($pub, <<"EOS");
@@ -103,13 +104,24 @@ my $some = 'pub,inserts,schema,root';
 my %cases = (
 	text => { publication_names => $some },
 	binary => { publication_names => $some, binary => 'true' },
-	all => { publication_names => 'everything', binary => 'true', origin => 'none' },
-	all_and_some =>
-	  { publication_names => "inserts,schema,everything", binary => 'on', messages => 'true' },
+	all => {
+		publication_names => 'everything',
+		binary => 'true',
+		origin => 'none'
+	},
+	all_and_some => {
+		publication_names => "inserts,schema,everything",
+		binary => 'on',
+		messages => 'true'
+	},
 	latin1_text => { publication_names => $some, encoding => 'LATIN1' },
 	latin1_binary =>
 	  { publication_names => $some, binary => 'true', encoding => 'LATIN1' },
-	sql_ascii => { publication_names => $some, encoding => 'SQL_ASCII', binary => 'false' },
+	sql_ascii => {
+		publication_names => $some,
+		encoding => 'SQL_ASCII',
+		binary => 'false'
+	},
 	streamed => {
 		publication_names => $some,
 		binary => 'true',
@@ -173,9 +185,12 @@ sub recvlogical
 	my %options = (weft_batch_version => 2, plugin_options($case));
 
 	return (
-		$pub->installed_command('pg_recvlogical'),
-		'-d', $pub->connstr('postgres'),
-		'-S', $case, '--start', '--no-loop', '-s', '1', '-f', $file, @more,
+		$pub->installed_command('pg_recvlogical'), '-d',
+		$pub->connstr('postgres'), '-S',
+		$case, '--start',
+		'--no-loop', '-s',
+		'1', '-f',
+		$file, @more,
 		map { ('-o', "$_=$options{$_}") } sort keys %options);
 }
 
@@ -193,13 +208,15 @@ sub parse_batches
 		$offset += 2;
 		while (substr($output, $offset, 1) ne "\n")
 		{
-			my ($length, $type, $high, $low) =
-			  unpack "N a N N", substr $output, $offset, 13;
+			my ($length, $type, $high, $low) = unpack "N a N N",
+			  substr $output, $offset, 13;
 			die "no message at $offset" if $type ne 'w' || $length < 26;
 			push @messages,
 			  [
 				sprintf('%X/%X', $high, $low),
-				substr $output, $offset + 4 + 25, $length - 25
+				substr $output,
+				$offset + 4 + 25,
+				$length - 25
 			  ];
 			$offset += 4 + $length;
 			die "batch without an end" if $offset >= length $output;
@@ -217,9 +234,14 @@ sub ours
 
 	IPC::Run::run(
 		[ recvlogical($case, '-', '--endpos', $end) ],
-		'<', \undef, '>', \$output, '2>', \$errors,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default))
-	  or die "pg_recvlogical failed: $errors";
+		'<',
+		\undef,
+		'>',
+		\$output,
+		'2>',
+		\$errors,
+		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default)
+	) or die "pg_recvlogical failed: $errors";
 	return parse_batches($output);
 }
 
@@ -285,15 +307,18 @@ sub written
 	my %number = (insert => 0, update => 1, delete => 2);
 	my %by;
 
-	$by{$_}++ foreach $log =~
+	$by{$_}++
+	  foreach $log =~
 	  /table "$table", change $number{$change}: rows are written by (.*)/g;
 	return join ' or ', sort keys %by;
 }
 
 foreach my $case (sort keys %cases)
 {
-	query($pub,
-		sprintf "SELECT pg_create_logical_replication_slot('$case', 'weft', false, %s)",
+	query(
+		$pub,
+		sprintf
+		  "SELECT pg_create_logical_replication_slot('$case', 'weft', false, %s)",
 		$cases{$case}{two_phase} // 'false');
 }
 query($pub, <<'EOS');
@@ -344,7 +369,8 @@ sub prepare
 {
 	my ($end, $statements) = @_;
 	$prepared++;
-	return "BEGIN; $statements; PREPARE TRANSACTION 'p$prepared';\n"
+	return
+		"BEGIN; $statements; PREPARE TRANSACTION 'p$prepared';\n"
 	  . "INSERT INTO accounts VALUES (1000000 + $prepared, 0, 'between');\n"
 	  . "$end PREPARED 'p$prepared';\n";
 }
@@ -644,18 +670,23 @@ UPDATE accounts SET v = v + 1 WHERE id IN (1, 2, 3);
 EOS
 	],
 	[
-		'prepared transactions' =>
-		  join '',
-		prepare('COMMIT',
+		'prepared transactions' => join '',
+		prepare(
+			'COMMIT',
 			'INSERT INTO accounts VALUES (500, 1, NULL); UPDATE accounts SET v = 2 WHERE id = 500'
 		),
 		prepare('ROLLBACK', 'UPDATE accounts SET v = 2 WHERE id = 1'),
 		prepare('COMMIT', "INSERT INTO unpublished VALUES (500)"),
-		prepare('COMMIT',
-			"INSERT INTO journal (t) SELECT 'many' FROM generate_series(1, 3000)"),
-		prepare('ROLLBACK',
-			"INSERT INTO journal (t) SELECT 'many' FROM generate_series(1, 3000)"),
-		prepare('COMMIT',
+		prepare(
+			'COMMIT',
+			"INSERT INTO journal (t) SELECT 'many' FROM generate_series(1, 3000)"
+		),
+		prepare(
+			'ROLLBACK',
+			"INSERT INTO journal (t) SELECT 'many' FROM generate_series(1, 3000)"
+		),
+		prepare(
+			'COMMIT',
 			"SAVEPOINT a; UPDATE accounts SET v = 7 WHERE id = 2; ROLLBACK TO a; UPDATE accounts SET v = 8 WHERE id = 2; UPDATE types SET mo = 'ok' WHERE id = 7"
 		)
 	],
@@ -685,14 +716,22 @@ EOS
 # Any of these, in any order.
 my $next_id = 5000;
 my @random = (
-	(
-		sub { 'UPDATE accounts SET v = v + 1 WHERE id = ' . int(rand 50) },
+	(   sub { 'UPDATE accounts SET v = v + 1 WHERE id = ' . int(rand 50) },
 		sub { 'INSERT INTO accounts VALUES (' . $next_id++ . ", 1, 'x')" },
 		sub { 'DELETE FROM accounts WHERE id = ' . int(rand 6000) },
 		sub { "INSERT INTO journal (t) VALUES ('random')" },
-		sub { 'UPDATE types SET i8 = i8 + 1 WHERE id = ' . int(rand 20) }) x 4,
-	sub { 'UPDATE accounts SET id = ' . $next_id++ . ' WHERE id = ' . int(rand 50) },
-	sub { "UPDATE types SET $some_types = $random_types WHERE id = " . int(rand 20) },
+		sub { 'UPDATE types SET i8 = i8 + 1 WHERE id = ' . int(rand 20) }
+	) x 4,
+	sub {
+		'UPDATE accounts SET id = '
+		  . $next_id++
+		  . ' WHERE id = '
+		  . int(rand 50);
+	},
+	sub {
+		"UPDATE types SET $some_types = $random_types WHERE id = "
+		  . int(rand 20);
+	},
 	sub { "UPDATE toasted SET plain = $long WHERE id = 102" },
 	sub { 'UPDATE toasted SET v = v + 1 WHERE id = 102' },
 	sub { 'UPDATE whole SET n = n + 1 WHERE id = ' . int(rand 20) },
@@ -704,17 +743,38 @@ my @random = (
 	sub { 'INSERT INTO unpublished VALUES (' . $next_id++ . ", 'u')" },
 	sub { 'INSERT INTO s.in_schema VALUES (' . $next_id++ . ", 'u')" },
 	sub { 'TRUNCATE journal' },
-	sub { 'ALTER TABLE accounts ADD COLUMN a' . $next_id++ . " text DEFAULT 'd'" },
+	sub {
+		'ALTER TABLE accounts ADD COLUMN a'
+		  . $next_id++
+		  . " text DEFAULT 'd'";
+	},
 	sub { 'ALTER TABLE journal ADD COLUMN j' . $next_id++ . ' int' },
-	sub { 'ALTER TABLE accounts ALTER v TYPE ' . (rand() < 0.5 ? 'int' : 'bigint') },
+	sub {
+		'ALTER TABLE accounts ALTER v TYPE '
+		  . (rand() < 0.5 ? 'int' : 'bigint');
+	},
 	sub { 'ALTER TABLE whole REPLICA IDENTITY FULL' },
-	sub { 'ALTER TABLE s.in_schema RENAME TO in_schema' . $next_id
-		  . "; ALTER TABLE s.in_schema$next_id RENAME TO in_schema" },
-	sub { "ALTER PUBLICATION pub SET (publish = '" . ('insert', 'insert, update', 'update, delete')[rand 3] . "')" },
-	(sub { "ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')" }) x 2,
-	sub { 'ALTER PUBLICATION pub SET TABLE accounts, types, whole, filtered WHERE (v > 0)' },
-	(sub { 'ALTER PUBLICATION pub SET TABLE accounts, types, journal, toasted, whole, filtered WHERE (id % 2 = 0), listed (id, b), generated' }) x 2,
-	sub { 'ALTER TYPE own SET (SEND = ' . (rand() < 0.5 ? 'NONE' : 'own_send') . ')' },
+	sub {
+		'ALTER TABLE s.in_schema RENAME TO in_schema' . $next_id
+		  . "; ALTER TABLE s.in_schema$next_id RENAME TO in_schema";
+	},
+	sub {
+		"ALTER PUBLICATION pub SET (publish = '"
+		  . ('insert', 'insert, update', 'update, delete')[ rand 3 ] . "')";
+	},
+	(   sub {
+			"ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')";
+		}) x 2,
+	sub {
+		'ALTER PUBLICATION pub SET TABLE accounts, types, whole, filtered WHERE (v > 0)';
+	},
+	(   sub {
+			'ALTER PUBLICATION pub SET TABLE accounts, types, journal, toasted, whole, filtered WHERE (id % 2 = 0), listed (id, b), generated';
+		}) x 2,
+	sub {
+		'ALTER TYPE own SET (SEND = '
+		  . (rand() < 0.5 ? 'NONE' : 'own_send') . ')';
+	},
 	sub { 'UPDATE types SET ow = (random() * 1e6)::int::text::own' },
 	sub { 'CREATE TEMP TABLE t' . $next_id++ . ' (id int)' },
 	sub { "SELECT pg_logical_emit_message(true, 'prefix', 'random')" });
@@ -783,12 +843,14 @@ foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 		like(written($log, $table, 'update'),
 			qr/Weft/, "$case: we wrote updates of $table");
 	}
-	foreach my $table (qw(filtered listed generated parted_low parted_high rooted_low))
+	foreach my $table (
+		qw(filtered listed generated parted_low parted_high rooted_low))
 	{
 		is(written($log, $table, 'insert'),
 			'pgoutput', "$case: pgoutput wrote rows of $table");
 	}
-	is(written($log, 'no_key', 'insert'), 'Weft', "$case: inserts only: ours");
+	is(written($log, 'no_key', 'insert'), 'Weft',
+		"$case: inserts only: ours");
 	is(written($log, 'unpublished', 'insert'),
 		'pgoutput', "$case: what is not published is left to pgoutput");
 }
