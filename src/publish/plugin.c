@@ -148,15 +148,20 @@ static void
 gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			   bool last_write)
 {
-	XLogRecPtr	shown = last_write ? lsn : InvalidXLogRecPtr;
+	uint64		shown = pg_hton64(last_write ? lsn : InvalidXLogRecPtr);
+	char	   *start;
 
 	batch->len = complete;
 	enlargeStringInfo(batch, sizeof(uint32) + DATA_HEADER_LENGTH);
-	pq_sendint32(batch, 0);		/* length, set once it is known */
-	pq_sendbyte(batch, 'w');
-	pq_sendint64(batch, shown);
-	pq_sendint64(batch, shown);
-	pq_sendint64(batch, 0);
+	start = batch->data + batch->len;
+	batch->len += sizeof(uint32) + DATA_HEADER_LENGTH;
+
+	/* the length, which is set once it is known, and the time are zero */
+	memset(start, 0, sizeof(uint32) + DATA_HEADER_LENGTH);
+	start += sizeof(uint32);
+	*start++ = 'w';
+	memcpy(start, &shown, sizeof(shown));
+	memcpy(start + sizeof(shown), &shown, sizeof(shown));
 }
 
 /* Does a message of this type leave a transaction, or its block, unfinished? */

@@ -52,7 +52,6 @@
 #include "commands/defrem.h"
 #include "compat.h"
 #include "fmgr.h"
-#include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "nodes/makefuncs.h"
 #include "nodes/value.h"
@@ -133,6 +132,7 @@ static LogicalDecodeMessageCB pgoutput_message;
 static MemoryContext rows_context;	/* as long as the decoding context */
 static MemoryContext row_context;	/* reset for each row */
 static HTAB *relations;			/* NULL while nothing is decoded */
+static RowRelation *recent[64]; /* by the last bits of "relid" */
 static Datum *values;			/* of the row that is written */
 static bool *nulls;
 
@@ -514,8 +514,10 @@ write_value(StringInfo out, RowColumn *column, Datum value)
 static void
 write_tuple(StringInfo out, RowRelation *entry, TupleDesc desc, HeapTuple tuple)
 {
+	uint16		num_columns = pg_hton16(entry->num_columns);
+
 	heap_deform_tuple(tuple, desc, values, nulls);
-	pq_sendint16(out, entry->num_columns);
+	memcpy(add_bytes(out, sizeof(num_columns)), &num_columns, sizeof(num_columns));
 	for (int i = 0; i < entry->num_columns; i++)
 	{
 		RowColumn  *column = &entry->columns[i];
@@ -542,6 +544,7 @@ write_change(StringInfo out, RowRelation *entry, Relation relation,
 	TupleDesc	desc = RelationGetDescr(relation);
 	HeapTuple	old_tuple = change->data.tp.oldtuple;
 	HeapTuple	new_tuple = change->data.tp.newtuple;
+	uint32		relid = pg_hton32(entry->relid);
 	char		type = LOGICAL_REP_MSG_INSERT;
 	char		old_kind = relation->rd_rel->relreplident == REPLICA_IDENTITY_FULL ? 'O' : 'K';
 
@@ -550,16 +553,16 @@ write_change(StringInfo out, RowRelation *entry, Relation relation,
 	else if (change->action == REORDER_BUFFER_CHANGE_DELETE)
 		type = LOGICAL_REP_MSG_DELETE;
 
-	pq_sendbyte(out, type);
-	pq_sendint32(out, entry->relid);
+	*add_bytes(out, 1) = type;
+	memcpy(add_bytes(out, sizeof(relid)), &relid, sizeof(relid));
 	if (type != LOGICAL_REP_MSG_INSERT && old_tuple)
 	{
-		pq_sendbyte(out, old_kind);
+		*add_bytes(out, 1) = old_kind;
 		write_tuple(out, entry, desc, old_tuple);
 	}
 	if (type != LOGICAL_REP_MSG_DELETE)
 	{
-		pq_sendbyte(out, 'N');
+		*add_bytes(out, 1) = 'N';
 		write_tuple(out, entry, desc, new_tuple);
 	}
 }
@@ -661,9 +664,16 @@ is_complete(Relation relation, ReorderBufferChange *change)
 static RowRelation *
 find_entry(Oid relid)
 {
+	RowRelation **found_last = &recent[relid % lengthof(recent)];
+	RowRelation *entry = *found_last;
 	bool		found;
-	RowRelation *entry = hash_search(relations, &relid, HASH_ENTER, &found);
 
+	/* Entries are never removed, so they stay where they are. */
+	if (entry && entry->relid == relid)
+		return entry;
+
+	entry = hash_search(relations, &relid, HASH_ENTER, &found);
+	*found_last = entry;
 	if (!found)
 	{
 		forget(entry);
@@ -782,6 +792,7 @@ rows_start(LogicalDecodingContext *ctx)
 	info.entrysize = sizeof(RowRelation);
 	info.hcxt = rows_context;
 	relations = hash_create("weft rows", 128, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	memset(recent, 0, sizeof(recent));
 	values = MemoryContextAlloc(rows_context, MaxTupleAttributeNumber * sizeof(Datum));
 	nulls = MemoryContextAlloc(rows_context, MaxTupleAttributeNumber * sizeof(bool));
 	begun = false;
