@@ -22,6 +22,7 @@ int			weft_max_writers_per_subscription = 8;
 int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
+bool		weft_tune_writers = true;
 int			weft_writers_per_subscription = 4;
 
 /* A publisher's list tells subscribers what it knows (receive/connection.c). */
@@ -143,6 +144,14 @@ guc_define(void)
 							7 * 24 * 60 * 60, 1, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("weft.tune_writers",
+							 "Chooses by measuring how many of a subscription's writers are used.",
+							 "Done while transactions come in a steady flow. If it is off, all are used.",
+							 &weft_tune_writers,
+							 true,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("weft.writers_per_subscription",
 							"Sets the number of writers that apply a subscription's transactions.",

@@ -11,6 +11,7 @@
 
 #include "access/genam.h"
 #include "access/skey.h"
+#include "common/hashfn.h"
 #include "executor/executor.h"
 #include "lib/ilist.h"
 #include "nodes/execnodes.h"
@@ -42,6 +43,12 @@ typedef struct FastColumn
 	FastInput	binary_input;
 } FastColumn;
 
+/* What is known of an index's leaf pages; see fast_leaf.c. */
+typedef struct FastLeaves FastLeaves;
+
+/* So many places of rows with one key are looked at without the index. */
+#define FAST_MAX_PLACES 4
+
 /* A remote relation, as far as the fast path needs it. */
 typedef struct FastRelation
 {
@@ -65,14 +72,17 @@ typedef struct FastRelation
 	int			num_keys;
 	int			key_columns[INDEX_MAX_KEYS];	/* local, from 0 */
 	ScanKeyData keys[INDEX_MAX_KEYS];
+	FastLeaves *leaves;			/* NULL: rows are found by the index only */
 
 	/* Valid while the table is open, within one local transaction. */
 	Relation	rel;			/* NULL: not open */
 	dlist_node	open_node;
 	EState	   *estate;
 	ResultRelInfo *info;
-	IndexScanDesc scan;			/* NULL until a row is looked for */
+	Relation	key_index;		/* NULL until a row is looked for */
+	IndexScanDesc scan;
 	SnapshotData dirty;			/* that of the scan */
+	Size		row_length;		/* of the last row that was found */
 	uint32		key_hash;		/* of the row that is looked for */
 	ItemPointerData last;		/* place of the last row that was found */
 	int			in_a_row;		/* rows that were found behind each other */
@@ -107,11 +117,45 @@ extern void fast_forget_open(void);
 extern void fast_describe_values(FastColumn *column, Oid type, int32 typmod);
 extern bool fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *sent,
 							Datum *value, bool *isnull);
+extern bool fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value);
+
+/* The hash of a key's first column, or one more with the hash so far. */
+static inline uint32
+fast_hash_key(uint32 hash, const WireColumn *sent)
+{
+	return hash_combine(hash, hash_bytes((const unsigned char *) sent->data, sent->length));
+}
 
 /* fast_find.c */
 extern bool fast_find(FastRelation *relation);
 extern bool fast_has_key(FastRelation *relation, TupleTableSlot *row);
 extern void fast_forget_places(FastRelation *relation);
+extern bool fast_place_known(FastRelation *relation, uint32 key_hash);
+extern void fast_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid,
+								Buffer buffer);
+
+/* fast_buffer.c */
+extern Buffer fast_read_buffer(Relation rel, BlockNumber block, Buffer *recent);
+extern void fast_ask_for_page(Buffer buffer, OffsetNumber offset);
+
+/* So much memory is asked for at a time. */
+#define FAST_CACHE_LINE 64
+
+/* Asks the processor to have memory ready that is needed soon; any address will do. */
+static inline void
+fast_ask_for(const void *memory)
+{
+	__builtin_prefetch(memory);
+}
+
+
+/* fast_leaf.c */
+extern FastLeaves *fast_describe_leaves(Relation index);
+extern int64 fast_leaf_key(const FastLeaves *leaves, Datum value);
+extern int	fast_places_by_leaf(FastLeaves *leaves, Relation index, int64 key,
+								ItemPointerData *places);
+extern bool fast_leaves_worth(const FastLeaves *leaves);
+extern void fast_ask_for_leaf(FastLeaves *leaves, Relation index, int64 key);
 
 /* fast_coalesce.c */
 extern bool fast_describe_coalescing(FastRelation *relation, Relation rel);
@@ -121,6 +165,8 @@ extern TupleTableSlot *fast_gather(FastRelation *relation);
 extern void fast_store(FastRelation *relation);
 
 /* fast_change.c */
+extern void fast_enter(LogicalRepRelId relid);
+extern void fast_leave(void);
 extern bool fast_become_owner(FastRelation *relation, UserContext *context);
 
 /* fast_count.c */
@@ -133,6 +179,7 @@ extern void fast_relation_changed(LogicalRepRelId relid);
 extern void fast_store_all(void);
 extern void fast_close_all(void);
 
+extern void fast_look_ahead(void);
 extern bool fast_apply(const char *message, int length);
 extern bool fast_deferrable(const char *message, int length);
 extern bool fast_may_coalesce(const char *message, int length, uint32 *row);

@@ -25,7 +25,6 @@
 #include "access/xact.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
-#include "common/hashfn.h"
 #include "compat.h"
 #include "conflict/conflict.h"
 #include "miscadmin.h"
@@ -53,6 +52,19 @@ void
 fast_renew_snapshot(void)
 {
 	snapshot_taken = false;
+}
+
+/* From here to fast_leave(), an error is one of the fast path, at that relation. */
+void
+fast_enter(LogicalRepRelId relid)
+{
+	in_progress = relid;
+}
+
+void
+fast_leave(void)
+{
+	in_progress = InvalidOid;
 }
 
 /* Was it here that an error has been thrown? */
@@ -94,12 +106,12 @@ fast_store_all(void)
 
 		if (relation->num_gathered == 0)
 			continue;
-		in_progress = relation->remote_relid;
+		fast_enter(relation->remote_relid);
 		switched = fast_become_owner(relation, &context);
 		fast_store(relation);
 		if (switched)
 			RestoreUserContext(&context);
-		in_progress = InvalidOid;
+		fast_leave();
 	}
 }
 
@@ -215,9 +227,7 @@ read_key(FastRelation *relation, WireCursor cursor)
 			if (!fast_make_value(relation, column, &sent,
 								 &relation->keys[key].sk_argument, &isnull) || isnull)
 				return false;
-			relation->key_hash = hash_combine(relation->key_hash,
-											  hash_bytes((const unsigned char *) sent.data,
-														 sent.length));
+			relation->key_hash = fast_hash_key(relation->key_hash, &sent);
 			found++;
 		}
 	}
@@ -422,13 +432,13 @@ fast_apply(const char *message, int length)
 	if (wire_read_change(message, length, false, &change) != NULL)
 		return false;
 
-	in_progress = change.relid;
+	fast_enter(change.relid);
 	prepare();
 	relation = fast_open(change.relid);
 	result = relation != NULL && apply_to_table(relation, &change);
 	if (result)
 		CommandCounterIncrement();
-	in_progress = InvalidOid;
+	fast_leave();
 	return result;
 }
 

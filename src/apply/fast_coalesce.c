@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "apply/fast.h"
-#include "common/hashfn.h"
 #include "replication/logicalproto.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -83,8 +82,7 @@ fast_may_coalesce(const char *message, int length, uint32 *row)
 			continue;
 		if (column.data == NULL)
 			return false;
-		*row = hash_combine(*row, hash_bytes((const unsigned char *) column.data,
-											 column.length));
+		*row = fast_hash_key(*row, &column);
 	}
 	return true;
 }

@@ -33,6 +33,7 @@ typedef struct Place
 	LogicalRepRelId relid;
 	uint32		key_hash;
 	ItemPointerData tid;		/* invalid: nothing is known */
+	Buffer		buffer;			/* that its page was in, or InvalidBuffer */
 } Place;
 
 /* After so many rows behind each other, the next one is looked for there. */
@@ -49,9 +50,35 @@ fast_forget_places(FastRelation *relation)
 			ItemPointerSetInvalid(&places[i].tid);
 }
 
-/* Begins the scan for rows of an open table; there may be no index for it. */
+static Place *
+place_of(uint32 key_hash)
+{
+	return &places[key_hash & (NUM_PLACES - 1)];
+}
+
+/* Is it known where a row is, or was? */
+bool
+fast_place_known(FastRelation *relation, uint32 key_hash)
+{
+	const Place *place = place_of(key_hash);
+
+	return ItemPointerIsValid(&place->tid) && place->relid == relation->remote_relid &&
+		place->key_hash == key_hash;
+}
+
+/* Takes down where a row is likely to be. */
+void
+fast_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid, Buffer buffer)
+{
+	*place_of(key_hash) = (Place)
+	{
+		relation->remote_relid, key_hash, tid, buffer
+	};
+}
+
+/* Gets ready to look for rows of an open table; there may be no index for it. */
 static void
-begin_scan(FastRelation *relation)
+begin_search(FastRelation *relation)
 {
 	InitDirtySnapshot(relation->dirty);
 	for (int i = 0; i < relation->info->ri_NumIndices; i++)
@@ -59,8 +86,7 @@ begin_scan(FastRelation *relation)
 		Relation	index = relation->info->ri_IndexRelationDescs[i];
 
 		if (RelationGetRelid(index) == relation->index)
-			relation->scan = compat_index_beginscan(relation->rel, index, &relation->dirty,
-													relation->num_keys);
+			relation->key_index = index;
 	}
 }
 
@@ -90,12 +116,12 @@ fast_has_key(FastRelation *relation, TupleTableSlot *row)
  * costs more than all the rest.
  */
 static bool
-find_version(FastRelation *relation, ItemPointerData first, bool *all_dead)
+find_version(FastRelation *relation, ItemPointerData first, Buffer *recent, bool *all_dead)
 {
 	Relation	rel = relation->rel;
 	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) relation->found;
 	HeapTuple	tuple = &slot->base.tupdata;
-	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&first));
+	Buffer		buffer = fast_read_buffer(rel, ItemPointerGetBlockNumber(&first), recent);
 	bool		pruned = false;
 
 	for (;;)
@@ -120,20 +146,24 @@ find_version(FastRelation *relation, ItemPointerData first, bool *all_dead)
 		heap_page_prune_opt(rel, buffer);
 		pruned = true;
 	}
+	relation->row_length = MAXALIGN(tuple->t_len);
 	ExecStorePinnedBufferHeapTuple(tuple, relation->found, buffer);
 	return true;
 }
 
+/*
+ * Looks for the row at a place where it may be.  If it is not there, *all_dead tells
+ * whether nobody can see any version of what is.
+ */
 static bool
-find_at_place(FastRelation *relation, ItemPointerData tid)
+find_at_place(FastRelation *relation, ItemPointerData tid, Buffer *recent, bool *all_dead)
 {
-	bool		all_dead;
-
-	if (!find_version(relation, tid, &all_dead))
+	if (!find_version(relation, tid, recent, all_dead))
 		return false;
 	if (fast_has_key(relation, relation->found))
 		return true;
 	ExecClearTuple(relation->found);
+	*all_dead = false;
 	return false;
 }
 
@@ -144,16 +174,18 @@ find_behind_last(FastRelation *relation)
 	BlockNumber block = ItemPointerGetBlockNumberNoCheck(&relation->last);
 	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(&relation->last);
 	ItemPointerData tid;
+	Buffer		buffer = InvalidBuffer;
+	bool		all_dead;
 	bool		found;
 
 	if (relation->in_a_row < SOME_IN_A_ROW)
 		return false;
 	ItemPointerSet(&tid, block, OffsetNumberNext(offset));
-	found = find_at_place(relation, tid);
+	found = find_at_place(relation, tid, &buffer, &all_dead);
 	if (!found && block + 1 < RelationGetNumberOfBlocks(relation->rel))
 	{
 		ItemPointerSet(&tid, block + 1, FirstOffsetNumber);
-		found = find_at_place(relation, tid);
+		found = find_at_place(relation, tid, &buffer, &all_dead);
 	}
 	if (found)
 		relation->last = tid;
@@ -179,20 +211,53 @@ remember_last(FastRelation *relation, ItemPointerData tid)
 	relation->last = tid;
 }
 
+/*
+ * Looks where the leaf page that is to have the key says that the row is.  An entry
+ * of a dead row is left to the index's own code, which marks it as such.
+ */
 static bool
-find_by_index(FastRelation *relation, Place *place)
+find_by_leaf(FastRelation *relation)
 {
-	IndexScanDesc scan = relation->scan;
+	ItemPointerData tids[FAST_MAX_PLACES];
+	int			num = 0;
+	Buffer		buffer = InvalidBuffer;
+	bool		all_dead = false;
+
+	if (relation->leaves)
+		num = fast_places_by_leaf(relation->leaves, relation->key_index,
+								  fast_leaf_key(relation->leaves,
+												relation->keys[0].sk_argument),
+								  tids);
+	for (int i = 0; i < num && !all_dead; i++)
+	{
+		if (find_at_place(relation, tids[i], &buffer, &all_dead))
+		{
+			fast_remember_place(relation, relation->key_hash, tids[i], buffer);
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool
+find_by_index(FastRelation *relation)
+{
+	IndexScanDesc scan;
 	ItemPointer tid;
 
+	if (relation->scan == NULL)
+		relation->scan = compat_index_beginscan(relation->rel, relation->key_index,
+												&relation->dirty, relation->num_keys);
+	scan = relation->scan;
 	index_rescan(scan, relation->keys, relation->num_keys, NULL, 0);
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{
-		Place		here = {relation->remote_relid, relation->key_hash, *tid};
+		ItemPointerData place = *tid;
+		Buffer		buffer = InvalidBuffer;
 
-		if (find_version(relation, here.tid, &scan->kill_prior_tuple))
+		if (find_version(relation, place, &buffer, &scan->kill_prior_tuple))
 		{
-			*place = here;
+			fast_remember_place(relation, relation->key_hash, place, buffer);
 			return true;
 		}
 	}
@@ -207,26 +272,25 @@ find_by_index(FastRelation *relation, Place *place)
 bool
 fast_find(FastRelation *relation)
 {
-	Place	   *place = &places[relation->key_hash & (NUM_PLACES - 1)];
+	Place	   *place = place_of(relation->key_hash);
 	MemoryContext old;
+	bool		all_dead;
 	bool		result;
 
-	/* What the scan allocates on its way, it keeps. */
-	old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
-	if (relation->scan == NULL)
-		begin_scan(relation);
-	MemoryContextSwitchTo(old);
-	if (relation->scan == NULL)
+	if (relation->key_index == NULL)
+		begin_search(relation);
+	if (relation->key_index == NULL)
 		return false;
 
-	if (ItemPointerIsValid(&place->tid) && place->relid == relation->remote_relid &&
-		place->key_hash == relation->key_hash && find_at_place(relation, place->tid))
+	if (fast_place_known(relation, relation->key_hash) &&
+		find_at_place(relation, place->tid, &place->buffer, &all_dead))
 		return true;
 	if (find_behind_last(relation))
 		return true;
 
-	MemoryContextSwitchTo(relation->estate->es_query_cxt);
-	result = find_by_index(relation, place);
+	/* What the index's code allocates on its way, it keeps. */
+	old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
+	result = find_by_leaf(relation) || find_by_index(relation);
 	MemoryContextSwitchTo(old);
 	if (result)
 		remember_last(relation, place->tid);

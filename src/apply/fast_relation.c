@@ -184,6 +184,7 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 							   InvalidOid, index->rd_indcollation[i],
 							   get_opcode(operator), (Datum) 0);
 	}
+	relation->leaves = relation->key_reason ? NULL : fast_describe_leaves(index);
 	index_close(index, AccessShareLock);
 }
 
@@ -233,6 +234,7 @@ open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
 	relation->estate = estate;
 	relation->found = table_slot_create(rel, &estate->es_tupleTable);
 	relation->row = ExecInitExtraTupleSlot(estate, RelationGetDescr(rel), &TTSOpsVirtual);
+	relation->key_index = NULL;
 	relation->scan = NULL;
 	ItemPointerSetInvalid(&relation->last);
 	relation->in_a_row = 0;

@@ -11,7 +11,9 @@
 #include "apply/fast.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "nodes/miscnodes.h"
 #include "replication/logicalproto.h"
+#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
 /* Takes down how values of a column's type are made. */
@@ -73,6 +75,30 @@ fixed_value(const WireColumn *sent)
 		default:
 			return Int64GetDatum((int64) wire_uint64(&cursor));
 	}
+}
+
+/* Reads an integer in whatever form it is sent; false if it is none. */
+bool
+fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value)
+{
+	ErrorSaveContext refused = {T_ErrorSaveContext};
+	char text[	32];
+	Datum		fixed;
+
+	if (sent->status == LOGICALREP_COLUMN_BINARY && sent->length == column->fixed_length)
+	{
+		fixed = fixed_value(sent);
+		*value = sent->length == sizeof(int16) ? DatumGetInt16(fixed) :
+			sent->length == sizeof(int32) ? DatumGetInt32(fixed) : DatumGetInt64(fixed);
+		return true;
+	}
+	if (sent->status != LOGICALREP_COLUMN_TEXT || sent->length >= sizeof(text))
+		return false;
+	memcpy(text, sent->data, sent->length);
+	text[		sent->length] = '\0';
+
+	*value = pg_strtoint64_safe(text, (Node *) &refused);
+	return !refused.error_occurred;
 }
 
 /*

@@ -425,8 +425,10 @@ apply_changes(void)
 
 	while (changed)
 	{
-		RingReadResult result = ring_read(&writer.cursor, &header, &payload);
+		RingReadResult result;
 
+		fast_look_ahead();
+		result = ring_read(&writer.cursor, &header, &payload);
 		if (result == RING_READ_END)
 			return true;
 		if (result == RING_READ_NOTHING_YET)

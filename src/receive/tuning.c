@@ -5,18 +5,22 @@
  * What is best depends on what the machine is short of.  While writers wait for
  * the disk, all of them should, each for a transaction of its own.  While it is
  * processors that are missing, or every transaction needs the rows of the one
- * before, further writers only add the price of waking them, and few writers that
- * commit long groups are fastest.  No figure that could be looked at tells these
- * apart for certain, so while there is a steady flow each setting is tried for a
- * moment, and the one that has committed most is used.  Then its neighbours are
- * tried again now and then.
+ * before, further writers only add the price of waking them and of caches that
+ * they share, and few writers that commit long groups are fastest.  No figure that
+ * could be looked at tells these apart for certain, so they are measured, in the
+ * order of settings from few writers to many: as many as there are processors are
+ * used at first, and while there is a steady flow, now and then, more are tried for
+ * a moment, further and further on for as long as that is better, or else fewer.
+ * The longer nothing better is found, the less often it is looked for.
  *
- * Outside of a steady flow nothing is measured, and all writers are used: then
- * it is how long a transaction waits that counts.
+ * Where transactions come one by one, or have begun to come a moment ago, all writers
+ * are used: then it is how long a transaction waits that counts.
  *
  * This decides about speed only: any setting is right at any moment.
  */
 #include "postgres.h"
+
+#include <unistd.h>
 
 #include "access/commit_ts.h"
 #include "receive/leader.h"
@@ -26,8 +30,26 @@
 #define SETTLE_TIME 15000		/* us */
 #define MEASURE_TIME 40000		/* us */
 
-/* So many times longer the best one is used before the others are tried again. */
-#define MEASURES_BETWEEN_TRIALS 30
+/* If nothing has come for so long, what comes next is no flow before so long. */
+#define FLOW_GAP 100000			/* us */
+#define FLOW_BEGINS_AFTER 50000 /* us */
+
+/*
+ * The best setting is used for so many measures before others are tried: at first,
+ * after it has changed, and at most.  Each time in vain doubles it.
+ */
+#define FIRST_HOLD 5
+#define MIN_HOLD 30
+#define MAX_HOLD 240
+
+/* If the best one is suddenly slower by more than this, others are tried at once. */
+#define SUDDENLY_SLOWER 0.7
+
+/* Another setting is better if it is faster by more than what is chance. */
+#define BETTER 1.03
+
+/* The weight of one measure in the rate of the setting that is being used. */
+#define WEIGHT 0.2
 
 /*
  * Of several writers, each takes such a share of a group at a time, and more only
@@ -49,15 +71,21 @@ typedef struct Setting
 static Setting settings[8];
 static int	num_settings;
 static int	all_grouped;		/* all writers with groups: outside of a flow */
-static int	configured;			/* weft.commit_group_size that they are for */
-static int	current;
+static int	configured_group;	/* the parameters that they are for */
+static bool configured_tuning;
+
 static int	best;
-static int	first_tried;		/* in this trial */
-static int	last_tried;
-static int	measures_left;		/* with the best one, before others are tried */
+static int	current;			/* the best one, or one that is being tried */
+static int	direction;			/* in which others are tried: 1 up, -1 down */
+static bool improved;			/* by this trial */
+static int	hold;				/* measures with the best one between trials */
+static int	measures_left;		/* of these */
+
 static TimestampTz since;		/* of the current setting, or of its measure */
 static uint64 committed_then;
 static bool settling;
+static TimestampTz last_step;
+static TimestampTz flow_since;
 static bool in_flow;
 
 /*
@@ -103,80 +131,115 @@ add(int writers, int group)
 	num_settings++;
 }
 
-/* Begins anew: there is a new ring, or weft.commit_group_size has changed. */
+/* Begins anew: there is a new ring, or a parameter has changed. */
 void
 tuning_reset(void)
 {
+	long		processors = sysconf(_SC_NPROCESSORS_ONLN);
+
 	num_settings = 0;
+	best = 0;
 	for (int writers = 1; writers < leader.num_writers; writers *= 2)
+	{
+		if (writers <= processors)
+			best = num_settings;
 		add(writers, group_size());
+	}
 	all_grouped = num_settings;
+	if (leader.num_writers <= processors)
+		best = all_grouped;
 	add(leader.num_writers, group_size());
 	if (group_size() > 1)
 		add(leader.num_writers, 1);
-	configured = weft_commit_group_size;
-	best = all_grouped;
-	first_tried = 0;
-	last_tried = num_settings - 1;
-	measures_left = 0;
-	current = first_tried;
+	configured_group = weft_commit_group_size;
+	configured_tuning = weft_tune_writers;
+	current = best;
+	hold = measures_left = FIRST_HOLD;
 	in_flow = false;
+	flow_since = last_step = 0;
 	set(all_grouped);
 }
 
-/* The flow is interrupted: what is being measured is worth nothing. */
+/* There is a pause, if a short one: what is being measured is worth nothing. */
 void
 tuning_interrupt(void)
 {
-	if (!in_flow || leader.num_writers == 0)
-		return;
-	in_flow = false;
-	set(all_grouped);
+	if (in_flow)
+		use(best);
 }
 
-/* A measure is complete: go on to the next. */
+/* Tries the next setting in this direction; false if there is none. */
+static bool
+try_next(int from)
+{
+	int			next = from + direction;
+
+	if (next < 0 || next >= num_settings)
+		return false;
+	use(next);
+	return true;
+}
+
 static void
-measured(double rate)
+begin_trial(void)
+{
+	improved = false;
+	direction = 1;
+	if (try_next(best))
+		return;
+	direction = -1;
+	if (!try_next(best))
+		measures_left = hold;
+}
+
+static void
+end_trial(void)
+{
+	hold = improved ? MIN_HOLD : Min(Max(hold * 2, MIN_HOLD), MAX_HOLD);
+	measures_left = hold;
+	use(best);
+}
+
+/* The setting that is being tried has made so many transactions per second. */
+static void
+tried(double rate)
 {
 	settings[current].rate = rate;
-	if (measures_left > 0)
+	if (rate > settings[best].rate * BETTER)
 	{
-		if (--measures_left > 0)
-		{
-			since = 0;
+		best = current;
+		improved = true;
+		if (try_next(current))
 			return;
-		}
-		first_tried = Max(best - 1, 0);
-		last_tried = Min(best + 1, num_settings - 1);
-		use(first_tried);
 	}
-	else if (current < last_tried)
-		use(current + 1);
-	else
+	else if (direction > 0 && !improved)
 	{
-		best = first_tried;
-		for (int i = first_tried + 1; i <= last_tried; i++)
-			if (settings[i].rate > settings[best].rate)
-				best = i;
-		measures_left = MEASURES_BETWEEN_TRIALS;
-		use(best);
+		direction = -1;
+		if (try_next(best))
+			return;
 	}
+	end_trial();
 }
 
-/* Called now and then while transactions come without a pause. */
-void
-tuning_step(void)
+/* The best setting has made so many transactions per second. */
+static void
+held(double rate)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	double	   *usual = &settings[best].rate;
+	bool		suddenly_slower = rate < *usual * SUDDENLY_SLOWER;
+
+	*usual = *usual == 0 || suddenly_slower ? rate : *usual + WEIGHT * (rate - *usual);
+	since = 0;
+	if (--measures_left <= 0 || suddenly_slower)
+		begin_trial();
+}
+
+/* Measures the setting that is being used, while there is a flow. */
+static void
+measure(TimestampTz now)
+{
 	uint64		committed = ring_committed(leader.producer.ring);
 
-	if (configured != weft_commit_group_size)
-		tuning_reset();
-	if (!in_flow)
-	{
-		in_flow = true;
-		use(current);
-	}
 	if (since == 0)
 	{
 		since = now;
@@ -189,5 +252,39 @@ tuning_step(void)
 		committed_then = committed;
 	}
 	else if (!settling && now - since >= MEASURE_TIME)
-		measured((committed - committed_then) * 1e6 / (now - since));
+	{
+		double		rate = (committed - committed_then) * 1e6 / (now - since);
+
+		if (current == best)
+			held(rate);
+		else
+			tried(rate);
+	}
+}
+
+/* Called now and then while transactions come. */
+void
+tuning_step(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		gap = now - last_step > FLOW_GAP;
+
+	last_step = now;
+	if (configured_group != weft_commit_group_size || configured_tuning != weft_tune_writers)
+		tuning_reset();
+	if (!weft_tune_writers)
+		return;
+	if (gap)
+	{
+		flow_since = now;
+		in_flow = false;
+		set(all_grouped);
+	}
+	else if (in_flow)
+		measure(now);
+	else if (now - flow_since >= FLOW_BEGINS_AFTER)
+	{
+		in_flow = true;
+		use(best);
+	}
 }

@@ -28,7 +28,8 @@ COMMIT;
 EOS
 
 my $pub = new_publisher('publisher');
-my $sub = new_subscriber('subscriber');
+my $sub = new_subscriber('subscriber',
+	conf => weft() ? 'weft.tune_writers = on' : undef);
 my $log_start = -s $sub->logfile;
 
 $pub->run_log(

@@ -60,7 +60,8 @@ my $pub = new_publisher(
 	'publisher',
 	conf => "$conf\nsynchronous_commit = off" . streaming_conf(),
 	stock => major() != 17);
-my $sub = new_subscriber('subscriber', conf => $conf);
+my $sub = new_subscriber('subscriber',
+	conf => $conf . (weft() ? "\nweft.tune_writers = on" : ''));
 
 query_all([ $pub, $sub ], $schema);
 query($pub, <<EOS);

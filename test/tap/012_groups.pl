@@ -12,7 +12,7 @@ use WeftTest;
 plan skip_all => 'this is about Weft alone' unless weft();
 
 my $pub = new_publisher('publisher', conf => 'synchronous_commit = off');
-my $sub = new_subscriber('subscriber');
+my $sub = new_subscriber('subscriber', conf => 'weft.tune_writers = on');
 my $transactions = 3000;
 
 query_all(

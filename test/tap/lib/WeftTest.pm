@@ -112,6 +112,8 @@ EOC
 	$node->append_conf('postgresql.conf', <<EOC) if weft();
 shared_preload_libraries = 'weft'
 weft.max_writers_per_subscription = 64
+# so that there is always as much at a time as can be
+weft.tune_writers = off
 EOC
 	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
 	$node->start;
