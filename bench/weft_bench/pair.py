@@ -170,7 +170,8 @@ def make_template(pair: Pair, publisher: dict, subscriber: dict, steps: Steps) -
         pair.contents.create(pair.publisher, step.at, filled=True)
     with steps.step("template: tables of the subscriber", total=100) as step:
         pair.contents.create(pair.subscriber, step.at, filled=pair.contents.alike)
-    with steps.step("template: vacuum, checkpoint, stop"):
+    with steps.step("template: WAL, vacuum, checkpoint, stop"):
+        at_once(*(s.fill_wal for s in pair.servers))
         pair.vacuum_and_checkpoint()
         pair.stop()
 

@@ -100,6 +100,19 @@ class Server:
                 connection.execute(f"VACUUM {', '.join(tables)}")
             connection.execute("CHECKPOINT")
 
+    def fill_wal(self) -> None:
+        """Writes WAL until there are as many segments as are kept to be used again."""
+        kept = (
+            "SELECT sum(size) >= pg_size_bytes(current_setting('min_wal_size')) "
+            "FROM pg_ls_waldir()"
+        )
+        with self.connect() as connection:
+            while not connection.execute(kept).fetchone()[0]:
+                connection.execute(
+                    "SELECT count(pg_logical_emit_message(false, '', repeat('x', 1000000))) "
+                    "FROM generate_series(1, 50)"
+                )
+
     def prewarm(self, tables: tuple[str, ...]) -> None:
         """Reads the tables into the buffers, as they would be if they had just been filled."""
         self.execute(
