@@ -103,8 +103,7 @@ class Server:
     def fill_wal(self) -> None:
         """Writes WAL until there are as many segments as are kept to be used again."""
         kept = (
-            "SELECT sum(size) >= pg_size_bytes(current_setting('min_wal_size')) "
-            "FROM pg_ls_waldir()"
+            "SELECT sum(size) >= pg_size_bytes(current_setting('min_wal_size')) FROM pg_ls_waldir()"
         )
         with self.connect() as connection:
             while not connection.execute(kept).fetchone()[0]:

@@ -170,8 +170,8 @@ read_leaves(FastLeaves *leaves, Relation index)
 	{
 		Page		page = BufferGetPage(buffer);
 		BTPageOpaque opaque = BTPageGetOpaque(page);
+		BlockNumber next = opaque->btpo_next;
 
-		CHECK_FOR_INTERRUPTS();
 		if (!P_IGNORE(opaque))
 		{
 			if (opaque->btpo_level != 1 || leaves->num > MAX_PAGES)
@@ -182,7 +182,9 @@ read_leaves(FastLeaves *leaves, Relation index)
 		}
 		if (P_RIGHTMOST(opaque))
 			break;
-		buffer = _bt_relandgetbuf(index, buffer, opaque->btpo_next, BT_READ);
+		_bt_relbuf(index, buffer);
+		CHECK_FOR_INTERRUPTS();
+		buffer = _bt_getbuf(index, next, BT_READ);
 	}
 	_bt_relbuf(index, buffer);
 	elog(DEBUG1, "the lowest keys of %d leaf pages of index \"%s\" are known",

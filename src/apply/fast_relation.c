@@ -184,7 +184,8 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 							   InvalidOid, index->rd_indcollation[i],
 							   get_opcode(operator), (Datum) 0);
 	}
-	relation->leaves = relation->key_reason ? NULL : fast_describe_leaves(index);
+	if (relation->key_reason == NULL)
+		relation->leaves = fast_describe_leaves(index);
 	index_close(index, AccessShareLock);
 }
 
@@ -201,6 +202,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	fast_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
+	relation->leaves = NULL;
 	if (writer.detect_conflicts)
 		relation->insert_reason = "conflicts are detected";
 
