@@ -44,7 +44,7 @@ wait_for_space(void)
 	leader_sleep(PGINVALID_SOCKET,
 				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
 				 RING_WAIT_LEADER_SPACE);
-	tuning_step();
+	tuning_step(true);
 }
 
 /*
@@ -84,7 +84,7 @@ open_transaction(void)
 	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
 		wait_for_space();
 	if (leader.producer.seq % TUNING_INTERVAL == 0)
-		tuning_step();
+		tuning_step(false);
 	leader.begun_since_pause++;
 	published_write = leader.producer.write;
 }

@@ -564,7 +564,7 @@ next_message(void)
 	else if (leader_drained() && !streams_in_block())
 	{
 		leader.begun_since_pause = 0;
-		tuning_interrupt();
+		tuning_interrupt(true);
 		if (leader.position != BETWEEN_TRANSACTIONS)
 			return false;
 		leader_look_around();
@@ -573,7 +573,7 @@ next_message(void)
 	}
 	else
 	{
-		tuning_interrupt();
+		tuning_interrupt(false);
 		leader_sleep(leader.socket, leader.collected + 1, RING_WAIT_LEADER_MAIN);
 	}
 	return true;

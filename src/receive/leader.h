@@ -162,8 +162,8 @@ extern void dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn,
 
 /* tuning.c */
 extern void tuning_reset(void);
-extern void tuning_interrupt(void);
-extern void tuning_step(void);
+extern void tuning_interrupt(bool all_committed);
+extern void tuning_step(bool was_full);
 
 /* writers.c */
 extern int	writers_wanted(void);

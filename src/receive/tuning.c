@@ -13,8 +13,11 @@
  * a moment, further and further on for as long as that is better, or else fewer.
  * The longer nothing better is found, the less often it is looked for.
  *
- * Where transactions come one by one, or have begun to come a moment ago, all writers
- * are used: then it is how long a transaction waits that counts.
+ * A subscriber that is up to date has nothing to measure: while everything is committed
+ * before more comes, time and again, one writer is used, since to wake several costs
+ * more than it gains.  Where the leader has received all there is, and the writers are
+ * far behind, all of them are used, as they are where transactions come rarely, or
+ * have begun to come a moment ago: then it is how long a transaction waits that counts.
  *
  * This decides about speed only: any setting is right at any moment.
  */
@@ -26,13 +29,24 @@
 #include "receive/leader.h"
 #include "utils/timestamp.h"
 
-/* For so long a setting is measured, after so long for it to take effect. */
+/*
+ * For so long a setting is measured, after so long for it to take effect.  Where
+ * transactions are slow, for longer: until those that were taken before are committed,
+ * and then until each writer has had so many runs.
+ */
 #define SETTLE_TIME 15000		/* us */
 #define MEASURE_TIME 40000		/* us */
+#define MEASURE_RUNS 2
 
 /* If nothing has come for so long, what comes next is no flow before so long. */
 #define FLOW_GAP 100000			/* us */
 #define FLOW_BEGINS_AFTER 50000 /* us */
+
+/* The writers keep pace if fewer transactions than this come between two pauses. */
+#define KEEPING_PACE 16
+
+/* And no longer if there is none in so many of our caller's steps. */
+#define STEPS_BEHIND 2
 
 /*
  * The best setting is used for so many measures before others are tried: at first,
@@ -83,10 +97,15 @@ static int	measures_left;		/* of these */
 
 static TimestampTz since;		/* of the current setting, or of its measure */
 static uint64 committed_then;
+static uint64 taken_then;		/* before the current setting was used */
 static bool settling;
 static TimestampTz last_step;
 static TimestampTz flow_since;
 static bool in_flow;
+static bool keeping_pace;		/* in a flow */
+static int	steps_behind;
+static uint64 last_pause;		/* the transaction before the last one with
+								 * nothing left to do */
 
 /*
  * How many transactions may share a commit.  If somebody looks at commit times,
@@ -98,15 +117,21 @@ group_size(void)
 	return track_commit_timestamp ? 1 : weft_commit_group_size;
 }
 
+/* How many transactions a writer takes at a time. */
+static int
+run_of(const Setting *setting)
+{
+	return setting->writers == 1 ? setting->group : Max(setting->group / RUNS_PER_GROUP, 1);
+}
+
 /* Tells the writers. */
 static void
 set(int setting)
 {
 	Ring	   *ring = leader.producer.ring;
 	const Setting *chosen = &settings[setting];
-	int			run = chosen->writers == 1 ? chosen->group : chosen->group / RUNS_PER_GROUP;
 
-	pg_atomic_write_u32(&ring->run_limit, Max(run, 1));
+	pg_atomic_write_u32(&ring->run_limit, run_of(chosen));
 	pg_atomic_write_u32(&ring->group_limit, chosen->group);
 	pg_atomic_write_u32(&ring->active_writers, chosen->writers);
 }
@@ -119,6 +144,7 @@ use(int setting)
 	settling = true;
 	since = 0;
 	set(setting);
+	taken_then = pg_atomic_read_u64(&leader.producer.ring->taken.value);
 }
 
 static void
@@ -157,15 +183,44 @@ tuning_reset(void)
 	hold = measures_left = FIRST_HOLD;
 	in_flow = false;
 	flow_since = last_step = 0;
+	last_pause = 0;
 	set(all_grouped);
 }
 
-/* There is a pause, if a short one: what is being measured is worth nothing. */
-void
-tuning_interrupt(void)
+/* Is there more to take than all writers would take twice? */
+static bool
+is_far_behind(void)
 {
-	if (in_flow)
-		use(best);
+	const Setting *all = &settings[all_grouped];
+
+	return ring_backlog(leader.producer.ring) > 2 * all->writers * run_of(all);
+}
+
+/*
+ * There is a pause, if a short one: what is being measured is worth nothing.
+ * "all_committed" says whether nothing is left to do.
+ */
+void
+tuning_interrupt(bool all_committed)
+{
+	uint64		seq = leader.producer.seq;
+	bool		few = all_committed && seq - last_pause < KEEPING_PACE;
+
+	if (leader.num_writers == 0)
+		return;
+	if (all_committed)
+	{
+		last_pause = seq;
+		steps_behind = 0;
+	}
+	if (!in_flow || keeping_pace)
+		return;
+	use(best);
+	keeping_pace = few;
+	if (few)
+		set(0);
+	else if (is_far_behind())
+		set(all_grouped);
 }
 
 /* Tries the next setting in this direction; false if there is none. */
@@ -198,6 +253,8 @@ end_trial(void)
 	hold = improved ? MIN_HOLD : Min(Max(hold * 2, MIN_HOLD), MAX_HOLD);
 	measures_left = hold;
 	use(best);
+	elog(DEBUG1, "writers in use: %d, transactions in a commit: up to %d",
+		 settings[best].writers, settings[best].group);
 }
 
 /* The setting that is being tried has made so many transactions per second. */
@@ -238,20 +295,22 @@ held(double rate)
 static void
 measure(TimestampTz now)
 {
+	const Setting *setting = &settings[current];
 	uint64		committed = ring_committed(leader.producer.ring);
+	int			enough = MEASURE_RUNS * setting->writers * run_of(setting);
 
 	if (since == 0)
 	{
 		since = now;
 		committed_then = committed;
 	}
-	else if (settling && now - since >= SETTLE_TIME)
+	else if (settling && now - since >= SETTLE_TIME && committed >= taken_then)
 	{
 		settling = false;
 		since = now;
 		committed_then = committed;
 	}
-	else if (!settling && now - since >= MEASURE_TIME)
+	else if (!settling && now - since >= MEASURE_TIME && committed - committed_then >= enough)
 	{
 		double		rate = (committed - committed_then) * 1e6 / (now - since);
 
@@ -262,12 +321,15 @@ measure(TimestampTz now)
 	}
 }
 
-/* Called now and then while transactions come. */
+/*
+ * Called now and then while transactions come, and each time that the ring has been
+ * full.
+ */
 void
-tuning_step(void)
+tuning_step(bool was_full)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		gap = now - last_step > FLOW_GAP;
+	bool		gap = !was_full && now - last_step > FLOW_GAP;
 
 	last_step = now;
 	if (configured_group != weft_commit_group_size || configured_tuning != weft_tune_writers)
@@ -280,11 +342,20 @@ tuning_step(void)
 		in_flow = false;
 		set(all_grouped);
 	}
+	else if (in_flow && keeping_pace)
+	{
+		if (++steps_behind >= STEPS_BEHIND)
+		{
+			keeping_pace = false;
+			use(best);
+		}
+	}
 	else if (in_flow)
 		measure(now);
 	else if (now - flow_since >= FLOW_BEGINS_AFTER)
 	{
 		in_flow = true;
+		keeping_pace = false;
 		use(best);
 	}
 }
