@@ -196,6 +196,21 @@ is_far_behind(void)
 	return ring_backlog(leader.producer.ring) > 2 * all->writers * run_of(all);
 }
 
+/* Uses one writer, which leaves others something to take if it should be too slow. */
+static void
+keep_pace(void)
+{
+	set(0);
+	pg_atomic_write_u32(&leader.producer.ring->run_limit, KEEPING_PACE);
+}
+
+/* Is there more to do than one writer should have? */
+static bool
+is_behind(void)
+{
+	return leader.producer.seq - ring_committed(leader.producer.ring) >= KEEPING_PACE;
+}
+
 /*
  * There is a pause, if a short one: what is being measured is worth nothing.
  * "all_committed" says whether nothing is left to do.
@@ -213,12 +228,12 @@ tuning_interrupt(bool all_committed)
 		last_pause = seq;
 		steps_behind = 0;
 	}
-	if (!in_flow || keeping_pace)
+	if (!in_flow || (keeping_pace && !is_behind()))
 		return;
 	use(best);
 	keeping_pace = few;
 	if (few)
-		set(0);
+		keep_pace();
 	else if (is_far_behind())
 		set(all_grouped);
 }
