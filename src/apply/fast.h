@@ -151,6 +151,7 @@ fast_ask_for(const void *memory)
 
 /* fast_leaf.c */
 extern FastLeaves *fast_describe_leaves(Relation index);
+extern void fast_forget_leaves(FastLeaves *leaves);
 extern int64 fast_leaf_key(const FastLeaves *leaves, Datum value);
 extern int	fast_places_by_leaf(FastLeaves *leaves, Relation index, int64 key,
 								ItemPointerData *places);

@@ -34,8 +34,15 @@
 #define MIN_MISSES 64
 #define PAGES_PER_MISS 16
 
-/* No list for an index with more pages: it would take 4 MB of each writer. */
+/*
+ * No list for an index with more pages, nor for one with which there would be more in
+ * all lists of this writer; each page takes 16 bytes.
+ */
 #define MAX_PAGES (256 * 1024)
+#define MAX_PAGES_IN_ALL (1024 * 1024)
+
+/* Room for so many pages at first. */
+#define FIRST_ROOM 1024
 
 /* With fewer leaf pages, they are in the processor's caches anyway. */
 #define MIN_AHEAD 64
@@ -67,6 +74,8 @@ struct FastLeaves
 	Leaf	   *leaf;
 };
 
+static int	room_in_all = 0;
+
 /*
  * Returns what is to be known of the leaf pages of an index, in the current memory
  * context, or NULL if the keys are not fit for that.
@@ -85,6 +94,13 @@ fast_describe_leaves(Relation index)
 	leaves->context = CurrentMemoryContext;
 	leaves->type = type;
 	return leaves;
+}
+
+/* Its memory context is going to be reset. */
+void
+fast_forget_leaves(FastLeaves *leaves)
+{
+	room_in_all -= leaves->room;
 }
 
 /* Returns a key as the number that it is. */
@@ -117,15 +133,17 @@ make_room(FastLeaves *leaves)
 {
 	if (leaves->room == 0)
 	{
-		leaves->room = 1024;
-		leaves->low = MemoryContextAlloc(leaves->context, leaves->room * sizeof(int64));
-		leaves->leaf = MemoryContextAlloc(leaves->context, leaves->room * sizeof(Leaf));
+		leaves->low = MemoryContextAlloc(leaves->context, FIRST_ROOM * sizeof(int64));
+		leaves->leaf = MemoryContextAlloc(leaves->context, FIRST_ROOM * sizeof(Leaf));
+		leaves->room = FIRST_ROOM;
+		room_in_all += FIRST_ROOM;
 	}
 	else if (leaves->num == leaves->room)
 	{
+		leaves->low = repalloc(leaves->low, 2 * leaves->room * sizeof(int64));
+		leaves->leaf = repalloc(leaves->leaf, 2 * leaves->room * sizeof(Leaf));
+		room_in_all += leaves->room;
 		leaves->room *= 2;
-		leaves->low = repalloc(leaves->low, leaves->room * sizeof(int64));
-		leaves->leaf = repalloc(leaves->leaf, leaves->room * sizeof(Leaf));
 	}
 }
 
@@ -159,10 +177,12 @@ static void
 read_leaves(FastLeaves *leaves, Relation index)
 {
 	Buffer		buffer;
+	BlockNumber pages = RelationGetNumberOfBlocks(index);
 	int64		low = PG_INT64_MIN;
 
 	leaves->misses = leaves->num = 0;
-	if (RelationGetNumberOfBlocks(index) > MAX_PAGES || _bt_getrootheight(index) < 1)
+	if (pages > MAX_PAGES || room_in_all - leaves->room + pages > MAX_PAGES_IN_ALL ||
+		_bt_getrootheight(index) < 1)
 		return;
 
 	buffer = _bt_get_endpoint(index, 1, false);

@@ -198,11 +198,13 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	if (relation->context == NULL)
 		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
 												  ALLOCSET_SMALL_SIZES);
+	if (relation->leaves)
+		fast_forget_leaves(relation->leaves);
+	relation->leaves = NULL;
 	MemoryContextReset(relation->context);
 	fast_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
-	relation->leaves = NULL;
 	if (writer.detect_conflicts)
 		relation->insert_reason = "conflicts are detected";
 
