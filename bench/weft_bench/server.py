@@ -93,9 +93,12 @@ class Server:
         alarming = re.compile(r"(ERROR|FATAL|PANIC|WARNING): |terminated by signal|^TRAP")
         return [line for line in lines if alarming.search(line)][-10:]
 
+    def is_standby(self) -> bool:
+        return self.value("SELECT pg_is_in_recovery()")
+
     def vacuum_and_checkpoint(self, tables: tuple[str, ...]) -> None:
+        standby = self.is_standby()
         with self.connect() as connection:
-            standby = connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]
             if not standby:
                 connection.execute(f"VACUUM {', '.join(tables)}")
             connection.execute("CHECKPOINT")
