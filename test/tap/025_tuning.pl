@@ -57,9 +57,10 @@ is($used, 8, 'not tuned: all writers are used');
 unlike($log, $found, 'and nothing is tried');
 
 set_conf($sub, 'weft.tune_writers' => 'on');
-($log, $used) = apply_backlog(20000);
-my ($writers) = $log =~ $found;
-is($writers, 8, 'tuned: while writers wait, more of them are faster');
+($log, $used) = apply_backlog(40000);
+# On a busy machine it may take more than one trial to find out.
+my %writers = map { $_ => 1 } $log =~ /$found/g;
+ok($writers{8}, 'tuned: while writers wait, more of them are faster');
 
 $pub->stop;
 $sub->stop;
