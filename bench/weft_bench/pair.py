@@ -73,17 +73,16 @@ class Pair:
         """A standby comes after its publisher: its own checkpoint is made at one that it has
         replayed, and decides how much WAL there is to be used again."""
         tables = self.contents.tables
-        standby = self.subscriber.running and self.subscriber.is_standby()
-        if standby:
-            self.publisher.vacuum_and_checkpoint(tables)
-            end = self.publisher.value("SELECT pg_current_wal_flush_lsn()::text")
-            wait_until(
-                lambda: self.subscriber.value(f"SELECT pg_last_wal_replay_lsn() >= '{end}'"),
-                "the standby replays its publisher's checkpoint",
-            )
-            self.subscriber.vacuum_and_checkpoint(tables)
-        else:
+        if not (self.subscriber.running and self.subscriber.is_standby()):
             at_once(*(lambda s=s: s.vacuum_and_checkpoint(tables) for s in self.running()))
+            return
+        self.publisher.vacuum_and_checkpoint(tables)
+        end = self.publisher.value("SELECT pg_current_wal_flush_lsn()::text")
+        wait_until(
+            lambda: self.subscriber.value("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", [end]),
+            "the standby does not replay its publisher's checkpoint",
+        )
+        self.subscriber.execute("CHECKPOINT")
 
     def prewarm(self) -> None:
         tables = self.contents.tables

@@ -97,10 +97,8 @@ class Server:
         return self.value("SELECT pg_is_in_recovery()")
 
     def vacuum_and_checkpoint(self, tables: tuple[str, ...]) -> None:
-        standby = self.is_standby()
         with self.connect() as connection:
-            if not standby:
-                connection.execute(f"VACUUM {', '.join(tables)}")
+            connection.execute(f"VACUUM {', '.join(tables)}")
             connection.execute("CHECKPOINT")
 
     def fill_wal(self) -> None:

@@ -80,7 +80,7 @@ typedef struct FastRelation
 	EState	   *estate;
 	ResultRelInfo *info;
 	Relation	key_index;		/* NULL until a row is looked for */
-	IndexScanDesc scan;
+	IndexScanDesc scan;			/* NULL until the index is gone down */
 	SnapshotData dirty;			/* that of the scan */
 	Size		row_length;		/* of the last row that was found */
 	uint32		key_hash;		/* of the row that is looked for */
@@ -119,6 +119,21 @@ extern bool fast_make_value(FastRelation *relation, FastColumn *column, const Wi
 							Datum *value, bool *isnull);
 extern bool fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value);
 
+/* The number that an integer of so many bytes is. */
+static inline int64
+fast_integer(Datum value, int length)
+{
+	switch (length)
+	{
+		case sizeof(int16):
+			return DatumGetInt16(value);
+		case sizeof(int32):
+			return DatumGetInt32(value);
+		default:
+			return DatumGetInt64(value);
+	}
+}
+
 /* The hash of a key's first column, or one more with the hash so far. */
 static inline uint32
 fast_hash_key(uint32 hash, const WireColumn *sent)
@@ -147,7 +162,6 @@ fast_ask_for(const void *memory)
 {
 	__builtin_prefetch(memory);
 }
-
 
 /* fast_leaf.c */
 extern FastLeaves *fast_describe_leaves(Relation index);

@@ -161,8 +161,8 @@ describe(const char *message, int length, Upcoming *next)
 		wire_read_change(message, length, false, &change) != NULL)
 		return false;
 	relation = fast_find_relation(change.relid);
-	if (!relation->valid || relation->reason || relation->key_reason ||
-		relation->leaves == NULL || !fast_leaves_worth(relation->leaves) ||
+	if (!relation->valid || relation->reason || relation->leaves == NULL ||
+		!fast_leaves_worth(relation->leaves) ||
 		!read_key(relation, change.tuples, &next->key, &next->key_hash) ||
 		fast_place_known(relation, next->key_hash))
 		return false;

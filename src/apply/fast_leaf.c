@@ -65,7 +65,7 @@ typedef struct Leaf
 struct FastLeaves
 {
 	MemoryContext context;
-	Oid			type;			/* of the key */
+	int			key_length;		/* in bytes */
 	int			misses;			/* rows not found by the list since it was
 								 * read */
 	int			num;
@@ -92,7 +92,7 @@ fast_describe_leaves(Relation index)
 		return NULL;
 	leaves = palloc0(sizeof(FastLeaves));
 	leaves->context = CurrentMemoryContext;
-	leaves->type = type;
+	leaves->key_length = TupleDescAttr(RelationGetDescr(index), 0)->attlen;
 	return leaves;
 }
 
@@ -107,15 +107,7 @@ fast_forget_leaves(FastLeaves *leaves)
 int64
 fast_leaf_key(const FastLeaves *leaves, Datum value)
 {
-	switch (leaves->type)
-	{
-		case INT2OID:
-			return DatumGetInt16(value);
-		case INT4OID:
-			return DatumGetInt32(value);
-		default:
-			return DatumGetInt64(value);
-	}
+	return fast_integer(value, leaves->key_length);
 }
 
 /* The key of an entry of a page.  It is never NULL, being a row's identity. */

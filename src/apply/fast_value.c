@@ -82,22 +82,18 @@ bool
 fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value)
 {
 	ErrorSaveContext refused = {T_ErrorSaveContext};
-	char text[	32];
-	Datum		fixed;
+	char		digits[32];
 
 	if (sent->status == LOGICALREP_COLUMN_BINARY && sent->length == column->fixed_length)
 	{
-		fixed = fixed_value(sent);
-		*value = sent->length == sizeof(int16) ? DatumGetInt16(fixed) :
-			sent->length == sizeof(int32) ? DatumGetInt32(fixed) : DatumGetInt64(fixed);
+		*value = fast_integer(fixed_value(sent), sent->length);
 		return true;
 	}
-	if (sent->status != LOGICALREP_COLUMN_TEXT || sent->length >= sizeof(text))
+	if (sent->status != LOGICALREP_COLUMN_TEXT || sent->length >= sizeof(digits))
 		return false;
-	memcpy(text, sent->data, sent->length);
-	text[		sent->length] = '\0';
-
-	*value = pg_strtoint64_safe(text, (Node *) &refused);
+	memcpy(digits, sent->data, sent->length);
+	digits[sent->length] = '\0';
+	*value = pg_strtoint64_safe(digits, (Node *) &refused);
 	return !refused.error_occurred;
 }
 

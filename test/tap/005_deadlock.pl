@@ -278,10 +278,7 @@ goes_through('SELECT 1', 'a unique value that comes and goes');
 # the earlier ones have gone.
 if (weft())
 {
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'weft writer'"
-	);
+	disable_subscription($sub, 'sub');
 	set_conf($sub, 'weft.ring_size' => '64kB');
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	warm_up();

@@ -55,10 +55,7 @@ sub at_once
 # Apply a backlog; returns how many transactions the subscriber made of it.
 sub apply_backlog
 {
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
-	);
+	disable_subscription($sub, 'sub');
 	query_all(
 		[ $pub, $sub ],
 		"SELECT pg_create_logical_replication_slot('history', 'test_decoding')"

@@ -163,9 +163,7 @@ EOS
 # Small transactions, which wait for the subscriber.
 sub load_backlog
 {
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT pid IS NULL FROM pg_stat_subscription WHERE subname = 'sub'");
+	disable_subscription($sub, 'sub');
 	finish(
 		start_pgbench(
 			$pub, \%load,

@@ -306,11 +306,7 @@ EOS
 	$session->query_safe('BEGIN');
 	insert_rows($session, 5000);
 	poll($sub, streams($all_applied), 1);
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll(
-		$sub,
-		"SELECT count(*) FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')",
-		0);
+	disable_subscription($sub, 'sub');
 	nothing_left('disabled');
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	commit_and_compare('disabled and enabled', $session);

@@ -50,10 +50,7 @@ sub as_group
 # Begins anew, with rows that have just been touched, and counters at zero.
 sub fresh_rows
 {
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
-	);
+	disable_subscription($sub, 'sub');
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	query($pub, <<'EOS');
 DELETE FROM hot;

@@ -77,10 +77,7 @@ sub apply_backlog
 	my ($what, $changes, $meanwhile) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
-	);
+	disable_subscription($sub, 'sub');
 	query($pub, join ";\n", 'SET synchronous_commit = off', @$changes);
 	query($sub, $meanwhile) if $meanwhile;
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
@@ -118,10 +115,7 @@ foreach my $binary ('false', 'true')
 		"binary = $binary: no list is read of an index in descending order");
 
 	# A writer tells its numbers when it ends.
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'weft writer')"
-	);
+	disable_subscription($sub, 'sub');
 	cmp_ok(entries_read('middle_pkey') - $before,
 		'<', 2500, "binary = $binary: most rows are found without the index");
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');

@@ -34,10 +34,7 @@ sub apply_backlog
 	my ($transactions) = @_;
 	my $log = -s $sub->logfile;
 
-	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-	poll($sub,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
-	);
+	disable_subscription($sub, 'sub');
 	finish(
 		start_pgbench(
 			$pub, { "INSERT INTO t (v) VALUES (1);\n" => 1 },

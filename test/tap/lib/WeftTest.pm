@@ -20,7 +20,7 @@ our @EXPORT = qw(
   weft major $offer_plugin
   new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll poll_for
-  subscribe wait_for_apply wait_until_up
+  subscribe disable_subscription wait_for_apply wait_until_up
   leader_pid writer_pids kill_process describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
@@ -230,6 +230,18 @@ sub subscribe
 		"CREATE SUBSCRIPTION $name CONNECTION '$connstr application_name=$name'"
 		  . " PUBLICATION $publication"
 		  . ($options ? " WITH ($options)" : ''));
+	return;
+}
+
+# Disable a node's only subscription, and return once none of its processes is left.
+sub disable_subscription
+{
+	my ($sub, $name) = @_;
+
+	query($sub, "ALTER SUBSCRIPTION $name DISABLE");
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')"
+	);
 	return;
 }
 
