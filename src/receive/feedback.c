@@ -8,6 +8,10 @@
  * from each committed transaction its end on the publisher and the end of its
  * commit record here, and may report the former once the latter is flushed.
  *
+ * What writes nothing has no commit record, and is as durable as all that is before
+ * it.  If that was applied by the server's apply loop, which tells nobody the end of its
+ * commit record, it is the end of the local WAL that is waited for.
+ *
  * Two pairs are enough, whatever the number of transactions: the one that is
  * waited for, and the newest one, which becomes it when that is flushed.
  *
@@ -20,6 +24,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "port/pg_bswap.h"
 #include "receive/feedback.h"
 #include "receive/seam.h"
@@ -46,7 +51,27 @@ static XLogRecPtr reported_apply;
 
 static XLogRecPtr flushed;		/* end on the publisher of what is flushed */
 static bool native_is_behind;	/* newest is not in the server's account */
+static bool native_committed;	/* the loop has, since the newest was */
 static TimestampTz last_sent;
+
+/* The end of the local WAL, as a position that it can be flushed up to. */
+static XLogRecPtr
+local_wal_end(void)
+{
+	XLogRecPtr	end = GetXLogInsertRecPtr();
+	uint64		header = XLogSegmentOffset(end, wal_segment_size) < XLOG_BLCKSZ ?
+		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+
+	/* On a new page, the position is behind its header, which is not there yet. */
+	return end % XLOG_BLCKSZ == header ? end - header : end;
+}
+
+/* The server's apply loop has committed a transaction, or may have. */
+void
+feedback_native_committed(void)
+{
+	native_committed = true;
+}
 
 /*
  * Notes that a transaction is committed.  Called in commit order.  local_end
@@ -55,6 +80,12 @@ static TimestampTz last_sent;
 void
 feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end)
 {
+	if (native_committed)
+	{
+		native_committed = false;
+		local_end = Max(local_end, local_wal_end());
+		XLogSetAsyncXactLSN(local_end);
+	}
 	newest.remote_end = Max(newest.remote_end, remote_end);
 	newest.local_end = Max(newest.local_end, local_end);
 	native_is_behind = true;

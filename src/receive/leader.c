@@ -62,6 +62,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
+#include "utils/injection_point.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
@@ -140,14 +141,13 @@ leader_start(WalReceiverConn *conn)
 	writers_start(leader.wanted_writers);
 }
 
-/* Is no transaction in flight? */
+/* Is there a transaction that is not committed? */
 bool
-leader_drained(void)
+leader_in_flight(void)
 {
-	if (leader.producer.ring == NULL)
-		return true;
-	return !leader.producer.open &&
-		ring_committed(leader.producer.ring) == leader.producer.seq;
+	return leader.producer.ring != NULL &&
+		(leader.producer.open ||
+		 ring_committed(leader.producer.ring) != leader.producer.seq);
 }
 
 /* Takes into account what the writers have committed. */
@@ -174,6 +174,20 @@ leader_collect(void)
 		pg_atomic_write_u64(&leader.shared->applied_time, transaction->commit_time);
 		pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
 	}
+}
+
+/*
+ * Is no transaction in flight, and all that is committed in our accounts?  Only then
+ * the server's apply loop may go on: it takes whatever it is not told of for flushed.
+ */
+bool
+leader_drained(void)
+{
+	compat_injection_point("weft-leader-drained");
+	if (leader_in_flight())
+		return false;
+	leader_collect();
+	return true;
 }
 
 /* As the server does, asks for a sign of life, and ends if there is none. */
@@ -441,6 +455,7 @@ account_for_native(void)
 	{
 		pg_atomic_write_u64(&leader.shared->applied_time, leader.native_commit_time);
 		pg_atomic_fetch_add_u64(&leader.shared->native_transactions, 1);
+		feedback_native_committed();
 	}
 	leader.native_lsn = InvalidXLogRecPtr;
 	leader.native_commit_time = 0;
@@ -453,6 +468,7 @@ make_keepalive(char **buffer)
 	static char keepalive[KEEPALIVE_LENGTH];
 	uint64		fields[2];
 
+	Assert(leader.producer.ring == NULL || leader.collected == leader.producer.seq);
 	feedback_synchronize_native(leader.tables_syncing || !leader.tables_valid);
 	fields[0] = pg_hton64(leader.settled_lsn);
 	fields[1] = pg_hton64(leader.sent_time);
@@ -472,8 +488,7 @@ deliver(char **buffer, pgsocket *wait_fd)
 	HandoverKind kind = leader.handover;
 	int			length;
 
-	/* What passes by transactions in flight cannot bring it up to date. */
-	if (leader.native_is_behind && leader_drained())
+	if (leader.native_is_behind)
 		return make_keepalive(buffer);
 
 	leader.handover = HANDOVER_NOTHING;

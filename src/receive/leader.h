@@ -127,6 +127,7 @@ extern Leader leader;
 
 /* leader.c */
 extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd);
+extern bool leader_in_flight(void);
 extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
 extern void leader_collect(void);

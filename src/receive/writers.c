@@ -298,7 +298,7 @@ writers_stop(void)
 		return;
 
 	leader.num_writers = 0;
-	terminate = !leader_drained() || streams_open();
+	terminate = leader_in_flight() || streams_open();
 	ring_stop(leader.producer.ring);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		if (leader.writers[i] != NULL)

@@ -1,0 +1,138 @@
+# The publisher is told that a transaction is flushed only when it is: it never sends
+# that again, and the subscriber may crash at once.
+#
+# The last transaction in flight is committed at the very moment at which the leader
+# asks whether anything is in flight, after it has noted what is committed.  Nothing of
+# the subscriber's WAL reaches the disk unless the leader sees to it: the WAL writer
+# stands still.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+plan skip_all => 'the server was built without injection points'
+  unless ($ENV{enable_injection_points} // '') eq 'yes';
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber',
+	conf => "autovacuum = off\nrestart_after_crash = on");
+plan skip_all => 'the extension injection_points is not there'
+  unless query(
+	$sub,
+	"SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'"
+  );
+
+query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v int)');
+query($pub,
+	'INSERT INTO t VALUES (1, 0); CREATE PUBLICATION pub FOR TABLE t');
+query($sub, 'CREATE EXTENSION injection_points');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+# What the publisher is told of the end of a transaction: is it flushed?
+sub told_flushed
+{
+	my ($end) = @_;
+	poll($pub,
+		"SELECT replay_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub'"
+	);
+	return query($pub,
+		"SELECT flush_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub'"
+	);
+}
+
+sub writer_waits_for_lock
+{
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
+	);
+	return;
+}
+
+sub stop_wal_writer
+{
+	my $pid = query($sub,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill 'STOP', $pid;
+	return $pid;
+}
+
+sub waits_at
+{
+	my ($event) = @_;
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event'");
+	return;
+}
+
+foreach my $synchronous_commit ('off', 'on')
+{
+	query($sub,
+		"ALTER SUBSCRIPTION sub SET (synchronous_commit = $synchronous_commit)"
+	);
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_subscription WHERE pid IS NOT NULL");
+
+	# a local user keeps the transaction from being applied
+	my $local = open_session($sub);
+	$local->query_safe('BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE');
+	query($pub, 'UPDATE t SET v = v + 1');
+	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+	writer_waits_for_lock();
+	query($sub, "SELECT injection_points_attach('weft-leader-drained', 'wait')");
+	waits_at('weft-leader-drained');
+
+	my $wal_writer = stop_wal_writer();
+	$local->query_safe('COMMIT');
+	$local->quit;
+	poll($sub,
+		'SELECT v FROM t WHERE id = 1',
+		query($pub, 'SELECT v FROM t WHERE id = 1'));
+	query($sub, <<'EOS');
+SELECT injection_points_detach('weft-leader-drained');
+SELECT injection_points_wakeup('weft-leader-drained');
+EOS
+	is( told_flushed($end),
+		$synchronous_commit eq 'on' ? 't' : 'f',
+		"$synchronous_commit: what the publisher is told is flushed");
+
+	# crash
+	kill_process($wal_writer);
+	wait_until_up($sub);
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, ['t'], "$synchronous_commit: nothing is lost");
+}
+
+# A transaction that the server's apply loop has applied is not flushed because one
+# behind it, which has written nothing here, needs no flush.
+query($pub, 'INSERT INTO t VALUES (2, 0), (3, 0)');
+wait_for_apply($pub, $sub, 'sub');
+query($sub,
+	"DELETE FROM t WHERE id = 3; ALTER SUBSCRIPTION sub SET (synchronous_commit = off); ALTER SUBSCRIPTION sub SKIP (lsn = 'FFFFFFFF/0')"
+);
+my $log = -s $sub->logfile;
+my $local = open_session($sub);
+$local->query_safe('BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE');
+my $wal_writer = stop_wal_writer();
+query($pub, 'UPDATE t SET v = 7 WHERE id = 2');
+my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+$sub->wait_for_log(qr/skip-LSN of subscription "sub" cleared/, $log);
+query($pub, 'UPDATE t SET v = 8 WHERE id = 3');
+query($pub, 'UPDATE t SET v = 9 WHERE id = 1');
+writer_waits_for_lock();
+is(told_flushed($end), 'f', 'nor is one of the server\'s apply loop');
+kill_process($wal_writer);
+$local->{run}->kill_kill;
+wait_until_up($sub);
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, 'SELECT v FROM t WHERE id = 2'), 7, 'it is not lost');
+
+$sub->stop;
+$pub->stop;
+done_testing();
