@@ -6,6 +6,7 @@
 
 #include <limits.h>
 
+#include "access/commit_ts.h"
 #include "conflict/conflict.h"
 #include "guc.h"
 #include "utils/guc.h"
@@ -24,6 +25,16 @@ int			weft_ring_size = 16 * 1024;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
 bool		weft_tune_writers = true;
 int			weft_writers_per_subscription = 4;
+
+/*
+ * How many transactions may share a commit at most.  If somebody looks at commit
+ * times, each has its own.
+ */
+int
+guc_max_commit_group(void)
+{
+	return track_commit_timestamp ? 1 : weft_commit_group_size;
+}
 
 /* A publisher's list tells subscribers what it knows (receive/connection.c). */
 static const struct config_enum_entry compression_methods[] = {

@@ -44,5 +44,6 @@ extern bool weft_tune_writers;
 extern int	weft_writers_per_subscription;
 
 extern void guc_define(void);
+extern int	guc_max_commit_group(void);
 
 #endif							/* WEFT_GUC_H */

@@ -29,7 +29,9 @@
  *	 - before and behind a transaction with a record that must run alone, and
  *	   before one that has not arrived in whole;
  *	 - at the end of what its writer has taken, or at a certain size.  While it is
- *	   not its turn anyway, the writer takes more instead of waiting.
+ *	   not its turn anyway, the writer takes more instead of waiting.  How much was
+ *	   taken is a matter of speed (receive/tuning.c); how many may share a commit is
+ *	   a promise, and kept here.
  * In a group nothing is ever final: what goes wrong rolls all of it back, and
  * its transactions are applied one by one.  Deferred constraints, which would
  * be checked in another state than the publisher's, are no concern: triggers
@@ -450,7 +452,8 @@ static bool
 take_more(void)
 {
 	int			count = writer.seq - writer.first + 1;
-	int			limit = pg_atomic_read_u32(&writer.ring->group_limit);
+	int			limit = Min(pg_atomic_read_u32(&writer.ring->group_limit),
+							guc_max_commit_group());
 	int			run = pg_atomic_read_u32(&writer.ring->run_limit);
 
 	if (writer.careful || writer.seq != writer.end || count >= limit ||
@@ -642,7 +645,7 @@ transaction_apply(uint64 first, int count)
 		AttemptResult result;
 
 		writer.first = first;
-		writer.last = grouped ? writer.end : first;
+		writer.last = grouped ? Min(writer.end, first + guc_max_commit_group() - 1) : first;
 		pg_atomic_write_u64(&writer.shared->seq, first);
 		writer.final = writer.first == writer.last && transaction_is_oldest();
 		writer.committed_to = false;

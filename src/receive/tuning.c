@@ -25,7 +25,6 @@
 
 #include <unistd.h>
 
-#include "access/commit_ts.h"
 #include "receive/leader.h"
 #include "utils/timestamp.h"
 
@@ -107,16 +106,6 @@ static int	steps_behind;
 static uint64 last_pause;		/* the transaction before the last one with
 								 * nothing left to do */
 
-/*
- * How many transactions may share a commit.  If somebody looks at commit times,
- * each has its own.
- */
-static int
-group_size(void)
-{
-	return track_commit_timestamp ? 1 : weft_commit_group_size;
-}
-
 /* How many transactions a writer takes at a time. */
 static int
 run_of(const Setting *setting)
@@ -169,13 +158,13 @@ tuning_reset(void)
 	{
 		if (writers <= processors)
 			best = num_settings;
-		add(writers, group_size());
+		add(writers, guc_max_commit_group());
 	}
 	all_grouped = num_settings;
 	if (leader.num_writers <= processors)
 		best = all_grouped;
-	add(leader.num_writers, group_size());
-	if (group_size() > 1)
+	add(leader.num_writers, guc_max_commit_group());
+	if (guc_max_commit_group() > 1)
 		add(leader.num_writers, 1);
 	configured_group = weft_commit_group_size;
 	configured_tuning = weft_tune_writers;
@@ -201,7 +190,8 @@ static void
 keep_pace(void)
 {
 	set(0);
-	pg_atomic_write_u32(&leader.producer.ring->run_limit, KEEPING_PACE);
+	pg_atomic_write_u32(&leader.producer.ring->run_limit,
+						Min(KEEPING_PACE, guc_max_commit_group()));
 }
 
 /* Is there more to do than one writer should have? */
