@@ -44,17 +44,10 @@ COMMENT ON TABLE weft.join_entry IS
 
 CREATE UNIQUE INDEX join_entry_one ON weft.join_entry ((true));
 
--- Rows that were changed lately on the node that is copied (src/group/recent.c):
--- by their keys there, and by their places here.
-CREATE TABLE weft.join_recent_key (
-	row_key text,
-	changed timestamptz,
-	node_name name
-);
-
+-- Rows that were changed lately on the node that is copied (src/group/recent.c).
 CREATE TABLE weft.join_recent (
 	relation oid NOT NULL,
-	place tid NOT NULL,
+	row_key text[] NOT NULL,
 	changed timestamptz NOT NULL,
 	node_name name NOT NULL
 );
@@ -85,14 +78,12 @@ COMMENT ON TABLE weft.join_tombstone IS
 	'rows that were deleted lately on the node that is copied';
 COMMENT ON TABLE weft.join_merged_row IS
 	'rows there into which counters were merged lately';
-COMMENT ON TABLE weft.join_recent_key IS
-	'rows of a table that were changed lately on the node that is copied';
 COMMENT ON TABLE weft.join_recent IS
 	'rows that are to get the time and the origin of their last change';
 
 -- No pg_extension_config_dump: a database restored from a dump is no member.
 
-REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry, weft.join_recent_key,
+REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry,
 	weft.join_recent, weft.join_tombstone, weft.join_merged_row FROM PUBLIC;
 
 CREATE TRIGGER node_entry_changed AFTER INSERT OR UPDATE OR DELETE ON weft.node_entry
@@ -201,6 +192,14 @@ END;
 
 COMMENT ON FUNCTION weft.group_tables() IS
 	'the tables that are replicated in a node group';
+
+CREATE FUNCTION weft.is_empty(relation regclass)
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_is_empty';
+
+COMMENT ON FUNCTION weft.is_empty(regclass) IS
+	'has a table no rows? runs no code of its owner';
 
 CREATE FUNCTION weft.schema_definition()
 RETURNS jsonb LANGUAGE sql STABLE
@@ -588,7 +587,6 @@ DECLARE
 	own jsonb := weft.schema_definition();
 	other jsonb;
 	relation text;
-	has_rows boolean;
 BEGIN
 	copy_schema := own = '{}';
 	IF copy_schema THEN
@@ -608,8 +606,7 @@ BEGIN
 				USING ERRCODE = 'object_not_in_prerequisite_state',
 					DETAIL = format('It is "%s" and "%s".', own ->> relation, other ->> relation);
 		END IF;
-		EXECUTE format('SELECT EXISTS (SELECT FROM %s)', relation) INTO has_rows;
-		IF has_rows THEN
+		IF NOT weft.is_empty(relation::regclass) THEN
 			RAISE EXCEPTION 'table % on node "%" is not empty', relation, weft.local_node()
 				USING ERRCODE = 'object_not_in_prerequisite_state',
 					HINT = 'A node that joins gets all rows from the group.';

@@ -136,37 +136,39 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	entry weft.join_entry;
-	keys text := weft.key_columns(relation);
+	keys text[] := weft.key_columns(relation);
 BEGIN
 	SELECT * INTO STRICT entry FROM weft.join_entry;
 	IF keys IS NULL OR entry.recent_since IS NULL THEN
 		RETURN NULL;
 	END IF;
-	RETURN format('COPY (SELECT r.row_key, (r.c).timestamp, coalesce(o.node_name, %L)'
-		' FROM (SELECT ROW(%s)::text AS row_key, pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS c FROM ONLY %s t) r'
-		' LEFT JOIN weft.member_origins() o ON o.roident = (r.c).roident'
-		' WHERE (r.c).timestamp >= %L AND (r.c).roident <> 65535) TO STDOUT',
-		entry.target_node, keys, relation, entry.recent_since);
+	RETURN format('COPY (SELECT %s, r.row_key, r.changed, coalesce(o.node_name, %L)'
+		' FROM weft.member_recent_rows(%L, %L, %L) r'
+		' LEFT JOIN weft.member_origins() o ON o.roident = r.roident'
+		' WHERE r.roident = 0 OR o.node_name IS NOT NULL) TO STDOUT',
+		relation::oid, entry.target_node, relation, keys, entry.recent_since);
 END $$;
 
-CREATE FUNCTION weft.keep_recent(relation regclass)
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	EXECUTE format('INSERT INTO weft.join_recent'
-		' SELECT %s, t.ctid, k.changed, k.node_name FROM ONLY %s t JOIN weft.join_recent_key k'
-		' ON ROW(%s)::text = k.row_key', relation::oid, relation, weft.key_columns(relation));
-	DELETE FROM weft.join_recent_key;
-END $$;
+CREATE FUNCTION weft.member_recent_rows(relation regclass, columns text[], since timestamptz,
+	OUT row_key text[], OUT changed timestamptz, OUT roident oid)
+RETURNS SETOF record
+LANGUAGE C STRICT STABLE
+AS 'MODULE_PATHNAME', 'weft_member_recent_rows';
 
+-- The index that the server finds rows with.
 CREATE FUNCTION weft.key_columns(relation regclass)
-RETURNS text LANGUAGE sql STABLE
+RETURNS text[] LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT string_agg(format('t.%I', a.attname), ', ' ORDER BY a.attname COLLATE "C")
-	FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey[:i.indnkeyatts - 1])
-	WHERE i.indrelid = relation AND i.indisprimary
+	SELECT array_agg(a.attname::text ORDER BY k.i)
+	FROM (SELECT i.indkey::int2[] AS columns, i.indnkeyatts
+			FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+			WHERE i.indrelid = relation AND i.indimmediate AND i.indisvalid
+				AND (i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)
+			ORDER BY c.relreplident = 'i' AND i.indisreplident DESC LIMIT 1) i,
+		LATERAL unnest(i.columns) WITH ORDINALITY k(attnum, i)
+		JOIN pg_attribute a ON a.attrelid = relation AND a.attnum = k.attnum
+	WHERE k.i <= i.indnkeyatts
 $$;
 
 CREATE FUNCTION weft.member_origins(OUT roident oid, OUT node_name name)
@@ -179,8 +181,10 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION weft.recent_query(regclass) IS 'asks for the rows of a table that were changed lately';
-COMMENT ON FUNCTION weft.keep_recent(regclass) IS 'keeps where these rows are';
-COMMENT ON FUNCTION weft.key_columns(regclass) IS 'the columns of the primary key of a table that is called t';
+COMMENT ON FUNCTION weft.member_recent_rows(regclass, text[], timestamptz) IS
+	'the rows of a table that were changed lately, by the columns of their key';
+COMMENT ON FUNCTION weft.key_columns(regclass) IS
+	'the columns of the replica identity index or primary key of a table, if it has one';
 COMMENT ON FUNCTION weft.member_origins() IS 'which node each replication origin stands for';
 
 CREATE FUNCTION weft.member_tombstones(since timestamptz, OUT relation text, OUT key uuid,
@@ -233,41 +237,23 @@ END $$;
 COMMENT ON FUNCTION weft.keep_tombstones() IS
 	'keeps what was deleted lately on the node that is copied';
 
-CREATE FUNCTION weft.stamp_rows(changed timestamptz, node_name name)
+CREATE FUNCTION weft.stamped(changed timestamptz, node_name name)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-	recent record;
-	dummy name;
 BEGIN
-	FOR recent IN SELECT relation, array_agg(place) AS places FROM weft.join_recent r
-		WHERE r.changed = stamp_rows.changed AND r.node_name = stamp_rows.node_name
-		GROUP BY relation
-	LOOP
-		-- Any column that may be set to what it is.
-		SELECT attname INTO dummy FROM pg_attribute
-			WHERE attrelid = recent.relation AND attnum > 0 AND NOT attisdropped
-				AND attgenerated = '' AND attidentity <> 'a'
-			ORDER BY attnum LIMIT 1;
-		CONTINUE WHEN NOT FOUND;
-		-- Not a row that was changed here meanwhile: its place has another version.
-		EXECUTE format('UPDATE ONLY %s SET %I = %I WHERE ctid = ANY ($1)'
-			' AND (pg_xact_commit_timestamp_origin(xmin)).roident = 65535',
-			recent.relation::regclass, dummy, dummy) USING recent.places;
-	END LOOP;
 	INSERT INTO weft.merged_row (relation, key, commit_time, node_id, recorded_at, written_by)
 		SELECT to_regclass(m.relation), m.key, m.commit_time, m.node_id, clock_timestamp(),
 			pg_current_xact_id()::xid::text::bigint
 		FROM weft.join_merged_row m
-		WHERE m.changed = stamp_rows.changed AND m.node_name = stamp_rows.node_name
+		WHERE m.changed = stamped.changed AND m.node_name = stamped.node_name
 			AND to_regclass(m.relation) IS NOT NULL;
 	DELETE FROM weft.join_recent r
-		WHERE r.changed = stamp_rows.changed AND r.node_name = stamp_rows.node_name;
+		WHERE r.changed = stamped.changed AND r.node_name = stamped.node_name;
 END $$;
 
-COMMENT ON FUNCTION weft.stamp_rows(timestamptz, name) IS
-	'changes nothing, but the time of the last change, of rows of that time';
+COMMENT ON FUNCTION weft.stamped(timestamptz, name) IS
+	'what else belongs to a transaction whose rows have been written again';
 
 CREATE FUNCTION weft.forget_recent()
 RETURNS void LANGUAGE sql
@@ -278,7 +264,7 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION weft.forget_recent() IS
-	'removes what weft.stamp_rows has needed';
+	'removes what the times of rows were restored from';
 
 CREATE FUNCTION weft.join_catch_up()
 RETURNS void LANGUAGE plpgsql
@@ -293,24 +279,9 @@ BEGIN
 END $$;
 
 CREATE FUNCTION weft.join_truncate()
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	relation regclass;
-	has_rows boolean;
-BEGIN
-	FOR relation IN SELECT weft.group_tables() LOOP
-		EXECUTE format('LOCK TABLE %s', relation);
-		EXECUTE format('SELECT EXISTS (SELECT FROM ONLY %s)', relation) INTO has_rows;
-		IF has_rows THEN
-			RAISE EXCEPTION 'table % on node "%" is not empty', relation, weft.local_node()
-				USING ERRCODE = 'object_not_in_prerequisite_state';
-		END IF;
-	END LOOP;
-	-- All at once, because of foreign keys; so rows can be stored frozen.
-	EXECUTE (SELECT 'TRUNCATE ' || string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r);
-END $$;
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_join_truncate';
 
 CREATE FUNCTION weft.join_subscribe()
 RETURNS void LANGUAGE plpgsql

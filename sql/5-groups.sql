@@ -342,7 +342,7 @@ DECLARE
 	func regprocedure;
 BEGIN
 	EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON weft.node_group_entry, weft.node_entry,'
-		' weft.join_entry, weft.join_recent_key, weft.join_recent, weft.join_tombstone,'
+		' weft.join_entry, weft.join_recent, weft.join_tombstone,'
 		' weft.join_merged_row, weft.conflict_node, weft.conflict_resolver, weft.tombstone, weft.merged_row TO %s', role);
 	FOR func IN SELECT d.objid::regprocedure
 		FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
@@ -482,9 +482,9 @@ REVOKE ALL ON FUNCTION
 	weft.join_make_own_slots(),
 	weft.join_make_slots(),
 	weft.recent_query(regclass),
-	weft.keep_recent(regclass),
+	weft.member_recent_rows(regclass, text[], timestamptz),
 	weft.member_origins(),
-	weft.stamp_rows(timestamptz, name),
+	weft.stamped(timestamptz, name),
 	weft.forget_recent(),
 	weft.member_tombstones(timestamptz),
 	weft.member_merged_rows(timestamptz),

@@ -99,6 +99,9 @@ extern bool version_differs(const RowVersion *local);
 extern RowVersion version_newest(List *rows);
 extern void version_wait_clock(TimestampTz time);
 
+/* key_hash.c */
+extern uint64 key_hash_value(Oid type, Oid collation, Datum value, uint64 seed);
+
 /* tuple.c */
 extern void tuple_read(Target *target, TupleTableSlot *slot, LogicalRepTupleData *data);
 extern bool tuple_make(Target *target, TupleTableSlot *row, TupleTableSlot *base,

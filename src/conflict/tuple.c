@@ -17,7 +17,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/typcache.h"
 
 /* A row of so many bytes is too large for the history. */
 #define MAX_HISTORY_ROW (1024 * 1024)
@@ -165,24 +164,6 @@ tuple_lacks_values(const Remote *remote)
 	return false;
 }
 
-/* Hashes a value so that equal ones have the same hash. */
-static uint64
-hash_value(Oid type, Oid collation, Datum value, uint64 seed)
-{
-	TypeCacheEntry *entry = lookup_type_cache(type, TYPECACHE_HASH_EXTENDED_PROC_FINFO);
-	Oid			function;
-	bool		is_varlena;
-	char	   *text;
-
-	if (OidIsValid(entry->hash_extended_proc_finfo.fn_oid))
-		return DatumGetUInt64(FunctionCall2Coll(&entry->hash_extended_proc_finfo, collation,
-												value, Int64GetDatum(seed)));
-	getTypeOutputInfo(type, &function, &is_varlena);
-	text = OidOutputFunctionCall(function, value);
-
-	return hash_bytes_extended((const unsigned char *) text, strlen(text), seed);
-}
-
 /* Returns a hash of the columns of a row that are in an index of its table. */
 pg_uuid_t
 tuple_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
@@ -200,8 +181,8 @@ tuple_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
 		for (int j = 0; j < 2; j++)
 			hash[j] = hash_combine64(hash[j],
 									 isnull ? 0 :
-									 hash_value(TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
-												index->rd_indcollation[i], value, j + 1));
+									 key_hash_value(TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
+													index->rd_indcollation[i], value, j + 1));
 	}
 	index_close(index, AccessShareLock);
 	StaticAssertStmt(sizeof(hash) == sizeof(result), "a hash fills a UUID");

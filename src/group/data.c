@@ -15,22 +15,28 @@
 #include "catalog/pg_class.h"
 #include "commands/copy.h"
 #include "commands/defrem.h"
+#include "commands/tablecmds.h"
 #include "copy/copy.h"
+#include "fmgr.h"
 #include "group/join.h"
 #include "guc.h"
 #include "local_table.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
 #include "replication/walreceiver.h"
 #include "storage/latch.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/usercontext.h"
 #include "utils/wait_event.h"
+
+PG_FUNCTION_INFO_V1(weft_is_empty);
+PG_FUNCTION_INFO_V1(weft_join_truncate);
 
 /* The tables to copy, and those to be emptied for it: they have no rows yet. */
 #define TABLES_QUERY "SELECT relation::oid FROM weft.group_tables() relation"
@@ -39,13 +45,13 @@
 	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
 	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
 
-/* There and here, so that equal values are equal texts. */
+/*
+ * A relation there may have been replaced by another kind of relation since its name was
+ * looked up.  A view would run its owner's functions as whoever reads it.
+ */
 static const char *const settings[] = {
-	"SET datestyle = 'ISO'",
-	"SET intervalstyle = 'postgres'",
-	"SET extra_float_digits = 3",
-	"SET bytea_output = 'hex'",
-	"SET row_security = off"
+	"SET row_security = off",
+	"SET restrict_nonsystem_relation_kind = 'view, foreign-table'"
 };
 
 /*
@@ -138,14 +144,14 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 
 /* Copies a table with helpers, unless it is small or cannot be copied so. */
 static bool
-copy_with_helpers(Relation rel, const char *command)
+copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 {
 	CopyPublisher publisher = {
 		.subid = InvalidOid,
 		.user = psprintf("node \"%s\"", source->node),
 		.appname = "weft group",
 		.conninfo = source_dsn,
-		.must_use_password = !superuser(),
+		.must_use_password = must_use_password,
 		.all_rows = true
 	};
 	bool		result;
@@ -160,23 +166,31 @@ copy_with_helpers(Relation rel, const char *command)
 	return result;
 }
 
+/*
+ * Storing rows runs code of the table's owner: triggers, CHECK constraints, those of
+ * domains, expressions of indexes.  It runs as the owner, as when changes are applied.
+ */
 static void
 copy_table(Oid relid)
 {
 	Relation	rel = table_open(relid, RowExclusiveLock);
+	bool		must_use_password = !superuser();
 	StringInfoData list;
 	List	   *names;
 	char	   *command;
+	UserContext context;
 
 	initStringInfo(&list);
 	names = columns_of(rel, &list);
 	local_table_check_rights(rel, ACL_INSERT);
-	command = psprintf("COPY %s (%s) TO STDOUT",
+	command = psprintf("COPY %s %s TO STDOUT",
 					   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												  RelationGetRelationName(rel)),
-					   list.data);
-	if (names != NIL && !copy_with_helpers(rel, command))
+					   names == NIL ? "" : psprintf("(%s)", list.data));
+	SwitchToUntrustedUser(rel->rd_rel->relowner, &context);
+	if (names == NIL || !copy_with_helpers(rel, command, must_use_password))
 		copy_into(rel, names, command, true);
+	RestoreUserContext(&context);
 	table_close(rel, NoLock);
 }
 
@@ -204,8 +218,7 @@ copy_recent(Oid relid)
 
 	if (command == NULL)
 		return;
-	copy_into_ours("join_recent_key", command);
-	local_run(psprintf("SELECT weft.keep_recent(%u)", relid));
+	copy_into_ours("join_recent", command);
 }
 
 /* The same for rows that were deleted, and those into which counters were merged. */
@@ -228,13 +241,20 @@ copy_sequence(const char *sequence)
 {
 	char	  **values = remote_row(source,
 									psprintf("SELECT last_value, is_called FROM %s", sequence), 2);
+	char	   *end = NULL;
 
-	if (values == NULL)
+	/* It may be anything there that has two columns of these names. */
+	errno = 0;
+	if (values != NULL && values[0] != NULL && values[1] != NULL)
+		(void) strtoi64(values[0], &end, 10);
+	if (end == NULL || end == values[0] || *end != '\0' || errno != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("unexpected answer from node \"%s\"", source->node)));
+				 errmsg("unexpected answer from node \"%s\"", source->node),
+				 errdetail("It was asked for the value of sequence %s.", sequence)));
 	local_run(psprintf("SELECT pg_catalog.setval(%s, %s, %s)",
-					   quote_literal_cstr(sequence), values[0], quote_literal_cstr(values[1])));
+					   quote_literal_cstr(sequence), quote_literal_cstr(values[0]),
+					   quote_literal_cstr(values[1])));
 }
 
 /* Connects to the other member, to see it as it is in a snapshot there. */
@@ -243,8 +263,6 @@ data_open(const char *dsn, const char *node, const char *snapshot)
 {
 	source = remote_connect(dsn, node, false);
 	source_dsn = dsn;
-	remote_run(source, psprintf("SET client_encoding = %s",
-								quote_literal_cstr(GetDatabaseEncodingName())));
 	for (int i = 0; i < lengthof(settings); i++)
 		remote_run(source, settings[i]);
 	remote_run(source, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
@@ -283,17 +301,88 @@ data_copy(void)
 		copy_sequence(row[0]);
 }
 
-/*
- * Copies what recent.c needs; called when tables have their keys.  What is equal
- * there and here must be equal as text, too.
- */
+/* Copies what recent.c needs; called when tables have their keys. */
 void
 data_copy_recent(void)
 {
-	for (int i = 0; i < lengthof(settings); i++)
-		local_run(settings[i]);
 	for_all_tables(copy_recent);
 	copy_conflict_state();
+}
+
+/*
+ * weft.is_empty(relation regclass)
+ *
+ * Has a table no rows?  No query is planned, which could run code of its owner.
+ */
+Datum
+weft_is_empty(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT);
+	Relation	rel;
+	bool		empty;
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
+	rel = table_open(relid, AccessShareLock);
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an ordinary table", RelationGetRelationName(rel))));
+	empty = copy_local_empty(rel);
+	table_close(rel, AccessShareLock);
+	PG_RETURN_BOOL(empty);
+}
+
+/* Locks a table against everybody; fails if the caller may not empty it. */
+static Relation
+lock_to_truncate(Oid relid)
+{
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_TRUNCATE);
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
+	return table_open(relid, AccessExclusiveLock);
+}
+
+/*
+ * weft.join_truncate()
+ *
+ * A step of a join: tables that are there already get new files, so that rows can be
+ * stored frozen.  Fails if one has rows.  Triggers run as their table's owner.
+ */
+Datum
+weft_join_truncate(PG_FUNCTION_ARGS)
+{
+	List	   *tables = local_rows(TABLES_QUERY, 1);
+	List	   *rels = NIL;
+	List	   *relids = NIL;
+
+	foreach_ptr(LocalValue, row, tables)
+	{
+		Oid			relid = atooid(row[0]);
+		Relation	rel = lock_to_truncate(relid);
+
+		/* What was committed before we had the lock. */
+		PushActiveSnapshot(GetLatestSnapshot());
+		if (!copy_local_empty(rel))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("table %s on node \"%s\" is not empty",
+							quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+													   RelationGetRelationName(rel)),
+							local_value("SELECT weft.local_node()"))));
+		PopActiveSnapshot();
+		rels = lappend(rels, rel);
+		relids = lappend_oid(relids, relid);
+	}
+
+	/* All at once, because of foreign keys. */
+	if (rels != NIL)
+		ExecuteTruncateGuts(rels, relids, NIL, DROP_RESTRICT, false, true);
+	foreach_ptr(RelationData, rel, rels)
+		table_close(rel, NoLock);
+	PG_RETURN_VOID();
 }
 
 void

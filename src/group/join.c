@@ -38,6 +38,7 @@
 #include "fmgr.h"
 #include "group/join.h"
 #include "miscadmin.h"
+#include "pinned_settings.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -216,7 +217,7 @@ connect_database(void)
 	memcpy(&arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
 	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(arguments.database, arguments.role, 0);
-	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+	pinned_settings_set();
 	load_file("libpqwalreceiver", false);
 
 	/* What was written by whoever asked for us must be committed. */

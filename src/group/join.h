@@ -33,6 +33,9 @@ extern void data_close(void);
 /* recent.c */
 extern void recent_stamp(void);
 
+/* recent_rows.c */
+extern void recent_rows_stamp(Oid relid, List *keys);
+
 /* local.c */
 
 /* A value of a row, as text; NULL if it is null. */

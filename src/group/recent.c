@@ -15,8 +15,8 @@
  *
  * So the rows that were changed on M since X's slot was made, and a little before,
  * since clocks and the order of commits are no exact match, get their times back:
- * each such transaction's rows are updated here, to what they are, in a transaction
- * with its commit time and the origin that stands for its node.  It is like any
+ * each such transaction's rows are written again here, as they are, in a transaction
+ * with its commit time and the origin that stands for its node (recent_rows.c).  It is like any
  * other that is applied from there, and not sent to others.  That is done after the
  * copy and before anything is applied.  Rows that were changed here meanwhile have a
  * time already.
@@ -70,6 +70,34 @@ use_origin(RepOriginId origin)
 	replorigin_session_origin = origin;
 }
 
+/* The rows of one transaction, table by table. */
+static void
+stamp_tables(const char *changed, const char *node)
+{
+	List	   *rows = local_rows(psprintf("SELECT relation, row_key FROM weft.join_recent"
+										   " WHERE changed = %s AND node_name = %s"
+										   " ORDER BY relation",
+										   quote_literal_cstr(changed),
+										   quote_literal_cstr(node)), 2);
+	List	   *keys = NIL;
+	Oid			relid = InvalidOid;
+
+	foreach_ptr(LocalValue, row, rows)
+	{
+		Oid			next = atooid(row[0]);
+
+		if (keys != NIL && next != relid)
+		{
+			recent_rows_stamp(relid, keys);
+			keys = NIL;
+		}
+		relid = next;
+		keys = lappend(keys, row[1]);
+	}
+	if (keys != NIL)
+		recent_rows_stamp(relid, keys);
+}
+
 static void
 stamp(LocalValue *row)
 {
@@ -79,7 +107,8 @@ stamp(LocalValue *row)
 	/* No position: what is to be applied from there is still to come. */
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = strtoll(row[3], NULL, 10);
-	local_run(psprintf("SELECT weft.stamp_rows(%s, %s)",
+	stamp_tables(row[0], row[1]);
+	local_run(psprintf("SELECT weft.stamped(%s, %s)",
 					   quote_literal_cstr(row[0]), quote_literal_cstr(row[1])));
 	CommitTransactionCommand();
 }

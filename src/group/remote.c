@@ -16,6 +16,7 @@
 #include "fmgr.h"
 #include "group/remote.h"
 #include "miscadmin.h"
+#include "pinned_settings.h"
 #include "query_result.h"
 #include "utils/memutils.h"
 
@@ -49,9 +50,8 @@ remote_check_dsn(const char *dsn, const char *node)
 	PG_END_TRY();
 }
 
-/* Connects, or fails with an error that names the node. */
-Remote *
-remote_connect(const char *dsn, const char *node, bool replication)
+static Remote *
+connect_node(const char *dsn, const char *node, bool replication)
 {
 	Remote	   *remote = palloc0(sizeof(Remote));
 	char	   *error = NULL;
@@ -145,4 +145,26 @@ remote_close(Remote *remote)
 {
 	walrcv_disconnect(remote->conn);
 	pfree(remote);
+}
+
+/*
+ * Connects, or fails with an error that names the node.  What is sent there and back
+ * depends on no settings of either member (pinned_settings.c).
+ */
+Remote *
+remote_connect(const char *dsn, const char *node, bool replication)
+{
+	Remote	   *remote = connect_node(dsn, node, replication);
+
+	PG_TRY();
+	{
+		remote_run(remote, pinned_settings_command());
+	}
+	PG_CATCH();
+	{
+		remote_close(remote);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return remote;
 }

@@ -83,7 +83,7 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 {
 	char	   *plugin = remote_value(remote, "SELECT weft.output_plugin()");
 	char	   *command = psprintf("CREATE_REPLICATION_SLOT %s LOGICAL %s (SNAPSHOT 'export')",
-								   quote_identifier(slot), plugin);
+								   quote_identifier(slot), quote_identifier(plugin));
 	MemoryContext context = CurrentMemoryContext;
 	char	  **values = NULL;
 

@@ -1,0 +1,317 @@
+/*
+ * recent_rows.c
+ *	  Rows that were changed lately: reading them on the member that is copied, and
+ *	  writing them again on the one that joins (recent.c).
+ *
+ * Both work below the level of SQL.  So neither runs code of a table's owner that a
+ * statement would run: triggers, rules, views, the expressions of indexes, which are
+ * simplified when a statement is planned.  What is left, the expressions of
+ * indexes that get an entry, runs as the table's owner.
+ *
+ * Rows are told by the columns of their key, each as text that depends on no setting
+ * (pinned_settings.c), and are found again with the index, which knows what is equal.
+ */
+#include "postgres.h"
+
+#include "access/commit_ts.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "funcapi.h"
+#include "group/join.h"
+#include "local_table.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "replication/logicalrelation.h"
+#include "replication/origin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/usercontext.h"
+
+PG_FUNCTION_INFO_V1(weft_member_recent_rows);
+
+/* A table whose rows are read, and the columns of its key. */
+typedef struct KeyReader
+{
+	Relation	rel;
+	int			count;
+	AttrNumber *columns;
+	FmgrInfo   *output;
+	TransactionId xid;			/* the last one that was looked up */
+	bool		known;			/* its commit time is, and may be passed on */
+	TimestampTz time;
+	RepOriginId origin;
+} KeyReader;
+
+/* Opens a table that the caller may read completely. */
+static Relation
+open_readable(Oid relid)
+{
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT);
+	Relation	rel;
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
+	rel = table_open(relid, AccessShareLock);
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an ordinary table", RelationGetRelationName(rel))));
+	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("row-level security hides rows of table \"%s\"",
+						RelationGetRelationName(rel))));
+	return rel;
+}
+
+static void
+find_columns(KeyReader *reader, ArrayType *names)
+{
+	Datum	   *values;
+	bool	   *nulls;
+
+	deconstruct_array_builtin(names, TEXTOID, &values, &nulls, &reader->count);
+	reader->columns = palloc(reader->count * sizeof(AttrNumber));
+	reader->output = palloc(reader->count * sizeof(FmgrInfo));
+	for (int i = 0; i < reader->count; i++)
+	{
+		const char *name = nulls[i] ? "" : TextDatumGetCString(values[i]);
+		AttrNumber	number = get_attnum(RelationGetRelid(reader->rel), name);
+		Oid			function;
+		bool		is_varlena;
+
+		if (number <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_COLUMN),
+					 errmsg("column \"%s\" of relation \"%s\" does not exist", name,
+							RelationGetRelationName(reader->rel))));
+		reader->columns[i] = number;
+		getTypeOutputInfo(TupleDescAttr(RelationGetDescr(reader->rel), number - 1)->atttypid,
+						  &function, &is_varlena);
+		fmgr_info(function, &reader->output[i]);
+	}
+}
+
+static TransactionId
+xmin_of(TupleTableSlot *row)
+{
+	bool		isnull;
+
+	return DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber,
+												 &isnull));
+}
+
+/* Was the row changed at a time that is known, other than by being copied? */
+static bool
+look_up_change(KeyReader *reader, TupleTableSlot *row)
+{
+	TransactionId xid = xmin_of(row);
+
+	if (xid != reader->xid)
+	{
+		reader->xid = xid;
+		reader->known = TransactionIdIsNormal(xid) &&
+			TransactionIdGetCommitTsData(xid, &reader->time, &reader->origin) &&
+			reader->origin != DoNotReplicateId;
+	}
+	return reader->known;
+}
+
+static Datum
+key_texts(KeyReader *reader, TupleTableSlot *row)
+{
+	Datum	   *texts = palloc(reader->count * sizeof(Datum));
+	bool	   *nulls = palloc(reader->count * sizeof(bool));
+	int			lower = 1;
+
+	for (int i = 0; i < reader->count; i++)
+	{
+		Datum		value = slot_getattr(row, reader->columns[i], &nulls[i]);
+
+		if (!nulls[i])
+			texts[i] = CStringGetTextDatum(OutputFunctionCall(&reader->output[i], value));
+	}
+	return PointerGetDatum(construct_md_array(texts, nulls, 1, &reader->count, &lower,
+											  TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+static void
+read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
+{
+	TupleTableSlot *row = table_slot_create(reader->rel, NULL);
+	TableScanDesc scan = table_beginscan(reader->rel, GetActiveSnapshot(), 0, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "weft recent rows",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (look_up_change(reader, row) && reader->time >= since)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+			Datum		values[3] = {
+				key_texts(reader, row),
+				TimestampTzGetDatum(reader->time),
+				ObjectIdGetDatum(reader->origin)
+			};
+			bool		nulls[3] = {0};
+
+			MemoryContextSwitchTo(old);
+			tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
+			MemoryContextReset(context);
+		}
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(row);
+	MemoryContextDelete(context);
+}
+
+/*
+ * weft.member_recent_rows(relation regclass, columns text[], since timestamptz,
+ *						   OUT row_key text[], OUT changed timestamptz, OUT roident oid)
+ *
+ * Rows of a table that were changed since then: the columns of their key, and when
+ * and under which origin they were changed.  A row that was only copied is none.
+ */
+Datum
+weft_member_recent_rows(PG_FUNCTION_ARGS)
+{
+	KeyReader	reader = {.rel = open_readable(PG_GETARG_OID(0))};
+
+	InitMaterializedSRF(fcinfo, 0);
+	find_columns(&reader, PG_GETARG_ARRAYTYPE_P(1));
+	read_rows(&reader, PG_GETARG_TIMESTAMPTZ(2), (ReturnSetInfo *) fcinfo->resultinfo);
+	table_close(reader.rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/* Fills a slot with the columns of a key; false if these texts are none. */
+static bool
+read_key(Relation rel, Oid key_index, const char *texts, TupleTableSlot *slot)
+{
+	Relation	index = index_open(key_index, AccessShareLock);
+	ArrayType  *array = DatumGetArrayTypeP(OidInputFunctionCall(F_ARRAY_IN, unconstify(char *, texts),
+																TEXTOID, -1));
+	Datum	   *values;
+	bool	   *nulls;
+	int			count;
+	bool		result;
+
+	deconstruct_array_builtin(array, TEXTOID, &values, &nulls, &count);
+	result = count == IndexRelationGetNumberOfKeyAttributes(index);
+	ExecClearTuple(slot);
+	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts * sizeof(bool));
+	for (int i = 0; result && i < count; i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+		Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(rel), column - 1);
+		int32		typmod = attribute->atttypmod;
+		Oid			type = getBaseTypeAndTypmod(attribute->atttypid, &typmod);
+		Oid			function;
+		Oid			param;
+
+		/*
+		 * The base type, since what a domain checks need not be checked
+		 * again.
+		 */
+		getTypeInputInfo(type, &function, &param);
+		result = !nulls[i];
+		if (result)
+			slot->tts_values[column - 1] =
+				OidInputFunctionCall(function, TextDatumGetCString(values[i]), param, typmod);
+		slot->tts_isnull[column - 1] = nulls[i];
+	}
+	ExecStoreVirtualTuple(slot);
+	index_close(index, AccessShareLock);
+	return result;
+}
+
+/* Was the row copied by a join, and not changed since? */
+static bool
+is_copied(TupleTableSlot *row)
+{
+	TransactionId xid = xmin_of(row);
+	TimestampTz time;
+	RepOriginId origin;
+
+	return TransactionIdIsNormal(xid) &&
+		TransactionIdGetCommitTsData(xid, &time, &origin) && origin == DoNotReplicateId;
+}
+
+/* Writes a row that is locked again, as it is. */
+static void
+write_again(ResultRelInfo *info, EState *estate, TupleTableSlot *row)
+{
+	ItemPointerData place = row->tts_tid;
+	TU_UpdateIndexes update_indexes;
+
+	simple_table_tuple_update(info->ri_RelationDesc, &place, row, GetActiveSnapshot(),
+							  &update_indexes);
+	if (info->ri_NumIndices > 0 && update_indexes != TU_None)
+		(void) ExecInsertIndexTuples(info, row, estate, true, false, NULL, NIL,
+									 update_indexes == TU_Summarizing);
+	ResetPerTupleExprContext(estate);
+	CommandCounterIncrement();
+}
+
+static void
+stamp_rows(Relation rel, List *keys)
+{
+	Oid			key_index = GetRelationIdentityOrPK(rel);
+	AttrMap    *no_columns = make_attrmap(RelationGetDescr(rel)->natts);
+	TupleTableSlot *key = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
+	TupleTableSlot *row = table_slot_create(rel, NULL);
+	ResultRelInfo *info;
+	EState	   *estate;
+
+	for (int i = 0; i < no_columns->maplen; i++)
+		no_columns->attnums[i] = -1;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	estate = local_table_prepare(rel, no_columns, false, &info);
+	foreach_ptr(const char, texts, keys)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (OidIsValid(key_index) && read_key(rel, key_index, texts, key) &&
+			RelationFindReplTupleByIndex(rel, key_index, LockTupleNoKeyExclusive, key, row) &&
+			is_copied(row))
+			write_again(info, estate, row);
+	}
+	ExecCloseIndices(info);
+	FreeExecutorState(estate);
+	PopActiveSnapshot();
+	ExecDropSingleTupleTableSlot(row);
+	ExecDropSingleTupleTableSlot(key);
+}
+
+/*
+ * Writes rows of a table again, which gives them the commit time and the origin of the
+ * current transaction.  "keys" has texts of arrays.  A row that was changed here
+ * meanwhile, or is gone, is left alone; so is a table that is.
+ */
+void
+recent_rows_stamp(Oid relid, List *keys)
+{
+	Relation	rel = try_table_open(relid, RowExclusiveLock);
+	UserContext context;
+
+	if (rel == NULL)
+		return;
+	local_table_check_rights(rel, ACL_UPDATE);
+	SwitchToUntrustedUser(rel->rd_rel->relowner, &context);
+	stamp_rows(rel, keys);
+	RestoreUserContext(&context);
+	table_close(rel, NoLock);
+}

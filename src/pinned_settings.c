@@ -1,0 +1,91 @@
+/*
+ * pinned_settings.c
+ *	  Settings on which the text of a value depends, and what a text means.
+ *
+ * Members of a group exchange values as text: keys, times, names of tables.  A member's
+ * own settings, which its server, its database, or the role that connects may have,
+ * must not show in them.  Therefore every connection between members sets these, and so
+ * does the worker that joins a node.
+ *
+ * Some more are set on connections: those that would end or refuse what a join does.
+ * A lock_timeout stays as it is.
+ */
+#include "postgres.h"
+
+#include "mb/pg_wchar.h"
+#include "pinned_settings.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+typedef struct PinnedSetting
+{
+	const char *name;
+	const char *value;
+} PinnedSetting;
+
+/* Each may be set by everybody. */
+static const PinnedSetting settings[] = {
+	{"array_nulls", "on"},
+	{"bytea_output", "hex"},
+	{"datestyle", "ISO, MDY"},
+	{"extra_float_digits", "3"},
+	{"intervalstyle", "postgres"},
+	{"lc_monetary", "C"},
+	{"lc_numeric", "C"},
+	{"lc_time", "C"},
+	{"quote_all_identifiers", "off"},
+	{"search_path", ""},
+	{"standard_conforming_strings", "on"},
+	/* The only name that needs no time zone database. */
+	{"timezone", "GMT"},
+	{"transform_null_equals", "off"},
+	{"xmlbinary", "base64"},
+	{"xmloption", "content"}
+};
+
+static const PinnedSetting session_settings[] = {
+	{"default_transaction_deferrable", "off"},
+	{"default_transaction_isolation", "read committed"},
+	{"default_transaction_read_only", "off"},
+	{"idle_in_transaction_session_timeout", "0"},
+	{"statement_timeout", "0"},
+	{"transaction_timeout", "0"}
+};
+
+static void
+append_setting(StringInfo command, const char *name, const char *value)
+{
+	appendStringInfo(command, "SET %s = %s; ", name, quote_literal_cstr(value));
+}
+
+/* Returns what a connection between members begins with. */
+char *
+pinned_settings_command(void)
+{
+	StringInfoData command;
+
+	initStringInfo(&command);
+	append_setting(&command, "client_encoding", GetDatabaseEncodingName());
+	for (int i = 0; i < lengthof(settings); i++)
+		append_setting(&command, settings[i].name, settings[i].value);
+	for (int i = 0; i < lengthof(session_settings); i++)
+		append_setting(&command, session_settings[i].name, session_settings[i].value);
+	return command.data;
+}
+
+/* Sets them in this process for good; RESET returns to them. */
+void
+pinned_settings_set(void)
+{
+	for (int i = 0; i < lengthof(settings); i++)
+		SetConfigOption(settings[i].name, settings[i].value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* Sets them for the current GUC nest level. */
+void
+pinned_settings_set_local(void)
+{
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i].name, settings[i].value, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}

@@ -1,0 +1,12 @@
+/*
+ * pinned_settings.h
+ *	  Settings on which the text of a value depends, and what a text means.
+ */
+#ifndef WEFT_PINNED_SETTINGS_H
+#define WEFT_PINNED_SETTINGS_H
+
+extern char *pinned_settings_command(void);
+extern void pinned_settings_set(void);
+extern void pinned_settings_set_local(void);
+
+#endif							/* WEFT_PINNED_SETTINGS_H */
