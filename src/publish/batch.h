@@ -18,6 +18,9 @@
  *
  * A batch that would not get smaller is sent without that flag.
  *
+ * Between batches, messages may come on their own, as they would without batches:
+ * large rows do.
+ *
  * While a batch with BATCH_MORE_HELD is the latest that has come, transactions
  * may be held back by the publisher that end before the position that its
  * keepalives tell: the subscriber must not take that for received.

@@ -9,11 +9,21 @@
  * not by pgoutput.  Without that option everything is as pgoutput makes it.
  *
  * While decoding is far behind the end of the WAL, transactions are held back
- * until there is a good deal of them.  Two things must not happen then:
+ * until there is a good deal of them.  Three things must not happen then:
  *
- * Nothing may be held back while the walsender waits for WAL.  It waits when the
- * decoder asks for a page that is not there yet, so that request goes through
- * us, too, and what is held is sent before it.
+ * Nothing may be held back while the walsender waits.  It waits when the decoder
+ * asks for a page: for WAL that is not there yet, and, if its slot is to be
+ * synchronized to standbys, for those in synchronized_standby_slots.  So that
+ * request goes through us, too, and what is held is sent before it.  The server
+ * does not tell which request is one that waits for standbys; for such slots,
+ * each of them may be.  (The walsender waits for the socket, too, but then the
+ * subscriber has something to read.  It may wait for a lock on a catalog that
+ * somebody rewrites; what is held then waits with it.)
+ *
+ * Nothing may be held back for long.  Little of what is decoded may be published,
+ * or nothing for a while.  So with each page, and every so many changes of a
+ * transaction, we look at the clock, and after HOLD_TIME nothing is held any
+ * more: keepalives are believed again until the next transaction.
  *
  * And the subscriber must not believe to have what is held back.  The walsender
  * may send a keepalive between any two records, with the position up to which
@@ -24,24 +34,33 @@
  *
  * If the walsender dies with something held back, the subscriber has not
  * confirmed it, and it is sent again.
+ *
+ * A large row is sent as pgoutput would, in a message of its own.  A batch saves
+ * nothing there, and the row might be too large for one: no message can have more
+ * than 1 GB.
  */
 #include "postgres.h"
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
 #include "commands/defrem.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "guc.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
 #include "port/pg_bswap.h"
+#include "portability/instr_time.h"
+#include "postmaster/interrupt.h"
 #include "publish/batch.h"
 #include "publish/rows.h"
 #include "replication/logical.h"
 #include "replication/logicalproto.h"
 #include "replication/output_plugin.h"
+#include "replication/slot.h"
 #include "replication/walsender.h"
 #include "utils/builtins.h"
+#include "utils/injection_point.h"
 #include "wire.h"
 
 #ifdef WEFT_LZ4
@@ -54,6 +73,19 @@
 /* Transactions are held back while so much WAL is waiting to be decoded. */
 #define FAR_BEHIND (64 * 1024)
 
+/*
+ * For how long transactions are held back, in milliseconds.  Much longer than it takes to
+ * decode BATCH_BYTES where all of the WAL is published, and too short to show as lag.
+ */
+#define HOLD_TIME 10
+
+/*
+ * Rows with more bytes than this are sent on their own.  If batches are compressed, only
+ * those are for which there might not be room in one.
+ */
+#define LARGE_ROW (1024 * 1024)
+#define LARGE_COMPRESSED_ROW (128 * 1024 * 1024)
+
 PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
 
 static LogicalDecodeStartupCB pgoutput_startup;
@@ -63,6 +95,8 @@ static LogicalOutputPluginWriterPrepareWrite send_prepare;
 static LogicalOutputPluginWriterWrite send_write;
 static LogicalOutputPluginWriterUpdateProgress send_progress;
 static XLogPageReadCB read_page;
+static LogicalDecodeChangeCB write_change;
+static LogicalDecodeStreamChangeCB write_stream_change;
 
 /* The decoding context of this walsender, and what is gathered in it. */
 static LogicalDecodingContext *context;
@@ -72,6 +106,8 @@ static int	complete;			/* how much of it is whole messages */
 static XLogRecPtr last_lsn;
 static TransactionId last_xid;
 static bool more_held;			/* the subscriber knows that we may hold back */
+static instr_time held_since;	/* valid while something may be held */
+static bool alone;				/* messages are sent at once, as they are */
 static Compression compression; /* as the subscriber has asked */
 
 /* Where the WAL ends that there is to decode. */
@@ -85,6 +121,28 @@ static bool
 far_behind(void)
 {
 	return context->reader->EndRecPtr + FAR_BEHIND < end_of_wal();
+}
+
+/* Has something been held back for too long? */
+static bool
+held_too_long(void)
+{
+	instr_time	now;
+
+	if (complete == 0 && !more_held)
+		return false;
+	INSTR_TIME_SET_CURRENT(now);
+	INSTR_TIME_SUBTRACT(now, held_since);
+	return INSTR_TIME_GET_MILLISEC(now) >= HOLD_TIME;
+}
+
+/* May the walsender wait for standbys, now or with its configuration read again? */
+static bool
+may_wait_for_standbys(void)
+{
+	return MyReplicationSlot->data.failover &&
+		(ConfigReloadPending ||
+		 (synchronized_standby_slots != NULL && synchronized_standby_slots[0] != '\0'));
 }
 
 /*
@@ -141,6 +199,8 @@ send_batch(bool hold)
 	complete = 0;
 	send_write(context, last_lsn, last_xid, true);
 	context->out = batch;
+	if (hold)
+		INSTR_TIME_SET_CURRENT(held_since);
 }
 
 /* In place of the walsender's: pgoutput is going to write a message. */
@@ -151,6 +211,15 @@ gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	uint64		shown = pg_hton64(last_write ? lsn : InvalidXLogRecPtr);
 	char	   *start;
 
+	if (alone)
+	{
+		send_batch(more_held);
+		ctx->out = outer;
+		send_prepare(ctx, lsn, xid, last_write);
+		return;
+	}
+
+	ctx->out = batch;			/* which an error may have prevented */
 	batch->len = complete;
 	enlargeStringInfo(batch, sizeof(uint32) + DATA_HEADER_LENGTH);
 	start = batch->data + batch->len;
@@ -186,6 +255,16 @@ more_follows(char type)
 	}
 }
 
+/* A message has been written that is sent on its own. */
+static void
+write_alone(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+			bool last_write)
+{
+	if (rows_message(outer->data + DATA_HEADER_LENGTH, outer->len - DATA_HEADER_LENGTH))
+		send_write(ctx, lsn, xid, last_write);
+	ctx->out = batch;
+}
+
 /* In place of the walsender's: pgoutput has written the message. */
 static void
 gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
@@ -197,11 +276,18 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	uint32		wire_length = pg_hton32(length);
 	char		type = *message;
 
+	if (alone)
+	{
+		write_alone(ctx, lsn, xid, last_write);
+		return;
+	}
 	if (!rows_message(message, length - DATA_HEADER_LENGTH))
 	{
 		batch->len = complete;
 		return;
 	}
+	if (complete == 0 && !more_held)
+		INSTR_TIME_SET_CURRENT(held_since);
 	memcpy(start, &wire_length, sizeof(wire_length));
 	complete = batch->len;
 	last_lsn = lsn;
@@ -219,6 +305,28 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	}
 }
 
+/* In place of pgoutput's, or that of rows.c. */
+static void
+gather_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
+			  ReorderBufferChange *change)
+{
+	alone = rows_larger_than(relation, change,
+							 compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+	write_change(ctx, txn, relation, change);
+	alone = false;
+}
+
+/* The same for transactions in progress. */
+static void
+gather_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
+					 ReorderBufferChange *change)
+{
+	alone = rows_larger_than(relation, change,
+							 compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+	write_stream_change(ctx, txn, relation, change);
+	alone = false;
+}
+
 /*
  * In place of the walsender's: a transaction was decoded, or a part of one.  If
  * nothing of it is sent, the subscriber may get a keepalive instead, which it
@@ -228,7 +336,7 @@ static void
 gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 				bool skipped_xact)
 {
-	if (skipped_xact && !far_behind())
+	if ((skipped_xact && !far_behind()) || held_too_long())
 		send_batch(false);
 	ctx->out = outer;
 	send_progress(ctx, lsn, xid, skipped_xact);
@@ -240,7 +348,8 @@ static int
 gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 				 XLogRecPtr record, char *buffer)
 {
-	if (page + length > end_of_wal())
+	compat_injection_point("weft-plugin-page");
+	if (page + length > end_of_wal() || may_wait_for_standbys() || held_too_long())
 		send_batch(false);
 	return read_page(reader, page, length, record, buffer);
 }
@@ -307,17 +416,22 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	batch = makeStringInfo();
 	complete = 0;
 	more_held = false;
+	alone = false;
 	compression = choose_compression(version, method);
 	send_prepare = ctx->prepare_write;
 	send_write = ctx->write;
 	send_progress = ctx->update_progress;
 	read_page = ctx->reader->routine.page_read;
+	write_change = ctx->callbacks.change_cb;
+	write_stream_change = ctx->callbacks.stream_change_cb;
 
 	ctx->out = batch;
 	ctx->prepare_write = gather_prepare;
 	ctx->write = gather_write;
 	ctx->update_progress = gather_progress;
 	ctx->reader->routine.page_read = gather_read_page;
+	ctx->callbacks.change_cb = gather_change;
+	ctx->callbacks.stream_change_cb = gather_stream_change;
 	ereport(DEBUG1,
 			(errmsg_internal("messages are sent in batches of version %d%s",
 							 Min(version, BATCH_VERSION),

@@ -45,6 +45,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_publication_rel.h"
@@ -744,6 +745,37 @@ rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relatio
 	}
 	else
 		pgoutput_change(ctx, txn, relation, change);
+}
+
+/* The size of a tuple with all of its values that are to be sent. */
+static Size
+whole_size(TupleDesc desc, HeapTuple tuple)
+{
+	Size		result = tuple->t_len;
+
+	if (!HeapTupleHasExternal(tuple))
+		return result;
+	heap_deform_tuple(tuple, desc, values, nulls);
+	for (int i = 0; i < desc->natts; i++)
+		if (!nulls[i] && TupleDescAttr(desc, i)->attlen == -1 &&
+			VARATT_IS_EXTERNAL(DatumGetPointer(values[i])) &&
+			!VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(values[i])))
+			result += toast_raw_datum_size(values[i]);
+	return result;
+}
+
+bool
+rows_larger_than(Relation relation, ReorderBufferChange *change, Size limit)
+{
+	HeapTuple	old_tuple = change->data.tp.oldtuple;
+	HeapTuple	new_tuple = change->data.tp.newtuple;
+	Size		size = 0;
+
+	if (old_tuple)
+		size += whole_size(RelationGetDescr(relation), old_tuple);
+	if (new_tuple)
+		size += whole_size(RelationGetDescr(relation), new_tuple);
+	return size > limit;
 }
 
 /* Reads the options that are for us, too, and has pgoutput accept messages. */
