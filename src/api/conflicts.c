@@ -146,15 +146,32 @@ weft_alter_node_set_conflict_resolver(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Opens a table that the caller must own. */
+static void
+require_owner(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (!object_ownercheck(RelationRelationId, relid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(get_rel_relkind(relid)), name);
+}
+
+/*
+ * Opens a table that the caller must own.  Others must not queue for its lock, since
+ * whoever comes after them would wait for them.  While the owner waits for the lock,
+ * the table may get another owner, or be dropped.
+ */
 static Relation
 open_own_table(Oid relid)
 {
-	Relation	rel = table_open(relid, ShareRowExclusiveLock);
+	Relation	rel;
 
-	if (!object_ownercheck(RelationRelationId, relid, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(rel->rd_rel->relkind),
-					   RelationGetRelationName(rel));
+	require_owner(relid);
+	rel = table_open(relid, ShareRowExclusiveLock);
+	require_owner(relid);
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
