@@ -1,0 +1,136 @@
+# Who may make the extension's schema, and who may make others wait.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft' unless weft();
+
+my $node = new_subscriber('node');
+query($node, 'CREATE ROLE squatter LOGIN; CREATE ROLE other LOGIN SUPERUSER');
+
+sub fails_in
+{
+	my ($database, $sql, $expected, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($ret, $out, $err) = $node->psql($database, $sql);
+
+	return like($err, $expected, $what);
+}
+
+# A schema that somebody else has made first.
+query($node, 'CREATE DATABASE squatted');
+query($node, 'GRANT CREATE ON DATABASE squatted TO squatter');
+$node->safe_psql('squatted', <<'EOS');
+SET ROLE squatter;
+CREATE SCHEMA weft;
+CREATE FUNCTION weft.track_deletes(regclass, boolean, text DEFAULT '') RETURNS void LANGUAGE sql AS '';
+CREATE FUNCTION weft.check_name(text, name) RETURNS void LANGUAGE plpgsql AS $$ BEGIN ALTER ROLE squatter SUPERUSER; END $$;
+CREATE FUNCTION weft.never(name, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN ALTER ROLE squatter SUPERUSER; RETURN true; END $$;
+CREATE OPERATOR weft.<> (LEFTARG = name, RIGHTARG = text, FUNCTION = weft.never);
+EOS
+fails_in(
+	'squatted',
+	'CREATE EXTENSION weft',
+	qr/schema "weft" belongs to role "squatter"/,
+	'a schema of somebody else');
+$node->safe_psql('squatted', 'ALTER SCHEMA weft OWNER TO CURRENT_USER');
+fails_in(
+	'squatted',
+	'CREATE EXTENSION weft',
+	qr/schema "weft" is not empty/,
+	'one with objects in it');
+$node->safe_psql('squatted',
+	'SET client_min_messages = warning; DROP SCHEMA weft CASCADE; CREATE SCHEMA weft; GRANT CREATE ON SCHEMA weft TO squatter'
+);
+fails_in(
+	'squatted',
+	'CREATE EXTENSION weft',
+	qr/others than its owner may create objects in schema "weft"/,
+	'one in which somebody else may create objects');
+$node->safe_psql('squatted',
+	'REVOKE CREATE ON SCHEMA weft FROM squatter; ALTER SCHEMA weft OWNER TO other; CREATE EXTENSION weft'
+);
+is( $node->safe_psql(
+		'squatted',
+		"SELECT rolsuper FROM pg_roles WHERE rolname = 'squatter'"),
+	'f',
+	'nobody has become a superuser');
+
+# As it is restored from a dump.
+query($node, 'CREATE DATABASE restored');
+my $dump = "$PostgreSQL::Test::Utils::tmp_check/dump.sql";
+$node->command_ok([ 'pg_dump', '-f', $dump, $node->connstr('squatted') ],
+	'pg_dump');
+$node->command_ok(
+	[
+		'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-f', $dump,
+		$node->connstr('restored')
+	],
+	'a dump can be restored');
+
+# Nothing that the extension calls depends on the caller's search_path.
+is( query($node,
+		<<'EOS'), '', 'all functions have a search_path of their own');
+SELECT p.oid::regprocedure
+FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'weft'
+	JOIN pg_language l ON l.oid = p.prolang
+WHERE l.lanname NOT IN ('c', 'internal') AND p.prosqlbody IS NULL
+	AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+EOS
+is( query($node,
+		<<'EOS'), '', 'and what is resolved at creation is in pg_catalog or weft');
+SELECT DISTINCT pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid)
+FROM pg_depend e JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'weft' AND e.refclassid = 'pg_extension'::regclass
+	JOIN pg_depend d ON d.classid = e.classid AND d.objid = e.objid AND d.deptype = 'n'
+	LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
+	LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+WHERE coalesce(p.pronamespace, o.oprnamespace) NOT IN ('pg_catalog'::regnamespace, 'weft'::regnamespace)
+EOS
+
+# Who may not change a table does not queue for its lock.
+query($node, <<'EOS');
+CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL);
+ALTER TABLE t REPLICA IDENTITY FULL;
+EOS
+my $writer = open_session($node);
+$writer->query_safe('BEGIN; INSERT INTO t VALUES (1, 1)');
+foreach
+  my $call ("weft.track_deletes('t')", "weft.set_delta_columns('t', '{n}')")
+{
+	fails_in(
+		'postgres',
+		"SET lock_timeout = '10s'; SET ROLE squatter; SELECT $call",
+		qr/must be owner of table t/,
+		"$call of somebody else's table does not wait");
+}
+
+# The owner waits, and must still be the owner then.
+my $changer = open_session($node);
+query($node, 'CREATE ROLE owner; GRANT owner TO squatter');
+$writer->query_safe('COMMIT');
+query($node, 'ALTER TABLE t OWNER TO owner');
+$writer->query_safe('BEGIN; ALTER TABLE t OWNER TO other');
+$changer->query_safe('SET ROLE owner');
+$changer->query_until(qr/started/,
+	"\\echo started\nSELECT weft.track_deletes('t');\n");
+poll($node,
+	"SELECT count(*) = 1 FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+);
+$writer->query_safe('COMMIT');
+$changer->quit;
+is( query(
+		$node,
+		"SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass"),
+	0,
+	'who is not the owner any more changes nothing');
+$writer->quit;
+$node->stop;
+done_testing();
