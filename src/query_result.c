@@ -5,12 +5,14 @@
 #include "postgres.h"
 
 #include "executor/tuptable.h"
+#include "mb/pg_wchar.h"
 #include "query_result.h"
 #include "utils/builtins.h"
 
 /*
  * Returns the rows of a query's result, each an array of values, all of whose columns
- * are of type text; a value is NULL if it is null.
+ * are of type text; a value is NULL if it is null.  Nobody but us sees to it that what
+ * another server sends is in this database's encoding.
  */
 List *
 query_result_rows(WalRcvExecResult *result, int columns)
@@ -27,8 +29,10 @@ query_result_rows(WalRcvExecResult *result, int columns)
 			bool		isnull;
 			Datum		value = slot_getattr(slot, i + 1, &isnull);
 
-			if (!isnull)
-				values[i] = TextDatumGetCString(value);
+			if (isnull)
+				continue;
+			values[i] = TextDatumGetCString(value);
+			(void) pg_verifymbstr(values[i], strlen(values[i]), false);
 		}
 		rows = lappend(rows, values);
 	}

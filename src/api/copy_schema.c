@@ -7,15 +7,23 @@
  * their indexes and keys: the initial copy leaves them alone until the rows are
  * there.  Triggers, rules, policies and foreign keys are left out.
  *
- * pg_dump finds the publisher in a service file that only this server's user can
- * read, since a password in its arguments would be seen by everybody on the machine.
- * What it is to dump is in a file, too, so that no name meets a shell.
+ * Owners of tables on the publisher choose names, literals and expressions in this
+ * script, which runs with the caller's rights.  The server's parser cuts it into
+ * statements; only those that schema_statement.c knows are run; one that creates a
+ * table must create one that was asked for, and the others may change only what was
+ * created before.  Parameters of the script are not taken over, but set here.
+ *
+ * Expressions remain: as part of a table they are evaluated later, for each row that
+ * somebody inserts, with the rights of that role or of the table's owner, who is the
+ * caller.  docs/security.md has what follows from that.
+ *
+ * Tables that were asked for are the published ones, their partitions, and the tables
+ * that they are partitions of.
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "access/xact.h"
+#include "api/schema_statement.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
@@ -24,16 +32,16 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
-#include "libpq-fe.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "pg_dump.h"
+#include "pinned_settings.h"
 #include "query_result.h"
 #include "replication/walreceiver.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/formatting.h"
+#include "utils/lsyscache.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -42,31 +50,28 @@
 PG_FUNCTION_INFO_V1(weft_copy_schema);
 
 #define COLUMNS 4
-#define SERVICE "weft_copy_schema"
 
-/* Files of one call. */
-typedef struct Files
-{
-	char	   *service;		/* how to connect */
-	char	   *filter;			/* what to dump */
-	char	   *errors;
-} Files;
-
-typedef struct PublishedTable
-{
-	char	   *nspname;
-	char	   *relname;
-	bool		partitioned;
-} PublishedTable;
-
-/* A statement of the dump, or several for one object. */
-typedef struct Section
-{
-	char	   *type;
-	char	   *nspname;
-	char	   *name;
-	char	   *statements;
-} Section;
+/*
+ * What is asked for.  A column list or a row filter makes no difference.  Partitions
+ * are there since PostgreSQL 10; its functions for them are not.
+ */
+#define TABLES_QUERY \
+	"WITH RECURSIVE published AS (" \
+	"SELECT c.oid FROM pg_catalog.pg_publication_tables p" \
+	" JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname" \
+	" JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename" \
+	" WHERE p.pubname IN (%s))," \
+	" parents AS (SELECT oid FROM published UNION" \
+	" SELECT i.inhparent FROM parents p JOIN pg_catalog.pg_class c ON c.oid = p.oid" \
+	" JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid WHERE c.relispartition)," \
+	" partitions AS (SELECT oid FROM published UNION" \
+	" SELECT i.inhrelid FROM partitions p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid" \
+	" JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relispartition)" \
+	" SELECT n.nspname::pg_catalog.text, c.relname::pg_catalog.text" \
+	" FROM (SELECT oid FROM parents UNION SELECT oid FROM partitions) t" \
+	" JOIN pg_catalog.pg_class c ON c.oid = t.oid" \
+	" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
+	" WHERE c.relkind IN ('r', 'p') ORDER BY 1, 2"
 
 static void
 put(ReturnSetInfo *rsinfo, const char *type, const char *name, bool created, const char *note)
@@ -107,36 +112,34 @@ publication_list(ArrayType *publications)
 	return list.data;
 }
 
+/* In this database's encoding. */
 static List *
 ask_tables(WalReceiverConn *conn, ArrayType *publications)
 {
-	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
+	Oid			types[2] = {TEXTOID, TEXTOID};
 	char	   *names = publication_list(publications);
 	WalRcvExecResult *result;
 	List	   *tables = NIL;
-	ListCell   *cell;
 
-	result = walrcv_exec(conn,
-						 psprintf("SELECT DISTINCT n.nspname::pg_catalog.text, c.relname::pg_catalog.text,"
-								  " (c.relkind = 'p')::pg_catalog.text"
-								  " FROM pg_catalog.pg_publication_tables p"
-								  " JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname"
-								  " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename"
-								  " WHERE p.pubname IN (%s) ORDER BY 1, 2", names),
-						 3, types);
+	result = walrcv_exec(conn, psprintf("SET client_encoding = %s",
+										quote_literal_cstr(GetDatabaseEncodingName())),
+						 0, NULL);
+	if (result->status == WALRCV_OK_COMMAND)
+	{
+		walrcv_clear_result(result);
+		result = walrcv_exec(conn, psprintf(TABLES_QUERY, names), 2, types);
+	}
 	if (result->status != WALRCV_OK_TUPLES)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not ask the publisher for its published tables: %s",
 						result->err ? result->err : "unexpected answer")));
-	foreach(cell, query_result_rows(result, 3))
+	foreach_ptr(QueryValue, row, query_result_rows(result, 2))
 	{
-		char	  **row = lfirst(cell);
-		PublishedTable *table = palloc(sizeof(PublishedTable));
+		ObjectName *table = palloc(sizeof(ObjectName));
 
 		table->nspname = row[0];
 		table->relname = row[1];
-		table->partitioned = strcmp(row[2], "true") == 0;
 		tables = lappend(tables, table);
 	}
 	walrcv_clear_result(result);
@@ -169,197 +172,75 @@ published_tables(const char *conninfo, ArrayType *publications)
 }
 
 /*
- * Files and pg_dump
+ * pg_dump
  */
 
-/* The connection string's options, as a service file has them. */
-static char *
-service_file(const char *conninfo)
+/*
+ * Quotes a name as in a filter file, which has no way to say a carriage return: "?"
+ * stands for any character.
+ */
+static void
+append_pattern(StringInfo text, const char *name)
 {
-	StringInfoData text;
-	char	   *error = NULL;
-	PQconninfoOption *options = PQconninfoParse(conninfo, &error);
-
-	if (options == NULL)
+	appendStringInfoChar(text, '"');
+	for (const char *p = name; *p; p++)
 	{
-		char	   *message = pstrdup(error ? error : "out of memory");
-
-		PQfreemem(error);
-		ereport(ERROR,
-				(errcode(ERRCODE_SYNTAX_ERROR),
-				 errmsg("invalid connection string syntax: %s", message)));
+		if (*p == '\r')
+			appendStringInfoString(text, "\"?\"");
+		else if (*p == '\n')
+			appendStringInfoString(text, "\\n");
+		else if (*p == '\\')
+			appendStringInfoString(text, "\\\\");
+		else if (*p == '"')
+			appendStringInfoString(text, "\"\"");
+		else
+			appendStringInfoChar(text, *p);
 	}
-	initStringInfo(&text);
-	appendStringInfoString(&text, "[" SERVICE "]\n");
-	for (PQconninfoOption *option = options; option->keyword != NULL; option++)
-		if (option->val != NULL && strpbrk(option->val, "\r\n") == NULL)
-			appendStringInfo(&text, "%s=%s\n", option->keyword, option->val);
-	PQconninfoFree(options);
-	return text.data;
+	appendStringInfoChar(text, '"');
 }
 
-/* What to dump; names are quoted as patterns are. */
 static char *
 filter_file(List *tables)
 {
 	StringInfoData text;
 
 	initStringInfo(&text);
-	foreach_ptr(PublishedTable, table, tables)
+	foreach_ptr(ObjectName, table, tables)
 	{
-		appendStringInfoString(&text, table->partitioned ?
-							   "include table_and_children " : "include table ");
-		for (int part = 0; part < 2; part++)
-		{
-			appendStringInfoString(&text, part == 0 ? "\"" : ".\"");
-			for (const char *p = part == 0 ? table->nspname : table->relname; *p; p++)
-			{
-				if (*p == '"')
-					appendStringInfoChar(&text, '"');
-				if (*p == '\n')
-					appendStringInfoString(&text, "\\n");
-				else
-					appendStringInfoChar(&text, *p);
-			}
-			appendStringInfoChar(&text, '"');
-		}
+		appendStringInfoString(&text, "include table ");
+		append_pattern(&text, table->nspname);
+		appendStringInfoChar(&text, '.');
+		append_pattern(&text, table->relname);
 		appendStringInfoChar(&text, '\n');
 	}
 	return text.data;
-}
-
-static char *
-run_pg_dump(const Files *files)
-{
-	char	   *command;
-	char	   *result;
-	char	   *errors;
-	int			status;
-
-	command = psprintf("PGSERVICEFILE=\"%s\" \"%s\" --dbname=service=" SERVICE
-					   " --schema-only --no-owner --no-privileges --no-publications"
-					   " --no-subscriptions --no-security-labels --filter=\"%s\""
-					   " 2>\"%s\" </dev/null",
-					   files->service, pg_dump_path(), files->filter, files->errors);
-	result = pg_dump_run(command, &status);
-	if (status == 0)
-		return result;
-
-	errors = pg_dump_read_file(files->errors);
-	ereport(ERROR,
-			(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
-			 errmsg("pg_dump could not write down the publisher's tables"),
-			 errors[0] ? errdetail_internal("%s", errors) : 0));
 }
 
 /* Returns what pg_dump says of these tables. */
 static char *
 dump(const char *conninfo, List *tables)
 {
-	Files		files = {pg_dump_file_name("service"), pg_dump_file_name("filter"),
-	pg_dump_file_name("errors")};
-	char	   *result = NULL;
+	PgDump		call = {
+		.conninfo = conninfo,
+		.must_use_password = !superuser(),
+		.filter = filter_file(tables),
+		.whose = "the publisher"
+	};
 
-	PG_TRY();
-	{
-		pg_dump_write_file(files.service, service_file(conninfo));
-		pg_dump_write_file(files.filter, filter_file(tables));
-		pg_dump_write_file(files.errors, "");
-		result = run_pg_dump(&files);
-	}
-	PG_FINALLY();
-	{
-		unlink(files.service);
-		unlink(files.filter);
-		unlink(files.errors);
-	}
-	PG_END_TRY();
-	return result;
+	call.arguments = list_make5("--schema-only", "--no-owner", "--no-privileges",
+								"--no-publications", "--no-subscriptions");
+	call.arguments = lappend(call.arguments, "--no-security-labels");
+	call.arguments = lappend(call.arguments, "--no-tablespaces");
+	return pg_dump_run(&call);
 }
 
 /*
- * Running the dump
+ * Running the script
  */
 
-/* Where a text stands for the last time, or NULL. */
+/* Runs a statement; returns an error's message, or NULL. */
 static char *
-find_last(char *line, const char *text)
-{
-	char	   *result = NULL;
-
-	for (char *p = line; (p = strstr(p, text)) != NULL; p++)
-		result = p;
-	return result;
-}
-
-/*
- * Reads the head of an object; returns NULL if it is none.  It is read from its end,
- * since the name may hold anything.
- */
-static Section *
-read_head(char *line)
-{
-	static const char *const keys[] = {"; Owner: ", "; Schema: ", "; Type: "};
-	Section    *section = palloc0(sizeof(Section));
-	char	   *values[lengthof(keys)];
-
-	if (strncmp(line, "-- Name: ", strlen("-- Name: ")) != 0)
-		return NULL;
-	for (int i = 0; i < lengthof(keys); i++)
-	{
-		char	   *key = find_last(line, keys[i]);
-
-		if (key == NULL)
-			return NULL;
-		values[i] = key + strlen(keys[i]);
-		*key = '\0';
-	}
-	section->name = line + strlen("-- Name: ");
-	section->nspname = values[1];
-	section->type = values[2];
-	return section;
-}
-
-/*
- * Splits the dump.  Each object has a head of three comment lines, of which the
- * middle one is "-- Name: ...; Type: ...; Schema: ...; Owner: ...", and what stands before the
- * first one are settings.
- */
-static List *
-split(char *text)
-{
-	List	   *sections = NIL;
-	Section    *section = palloc0(sizeof(Section));
-	StringInfoData statements;
-	bool		after_dashes = false;
-
-	initStringInfo(&statements);
-	section->type = "SETTINGS";
-	while (*text)
-	{
-		size_t		length = strcspn(text, "\n");
-		char	   *line = pnstrdup(text, length);
-		Section    *next = after_dashes ? read_head(pnstrdup(text, length)) : NULL;
-
-		if (next)
-		{
-			section->statements = pstrdup(statements.data);
-			sections = lappend(sections, section);
-			resetStringInfo(&statements);
-			section = next;
-		}
-		else
-			appendStringInfo(&statements, "%s\n", line);
-		after_dashes = strcmp(line, "--") == 0;
-		text	  +=length + (text[length] ? 1 : 0);
-	}
-	section->statements = pstrdup(statements.data);
-	return lappend(sections, section);
-}
-
-/* Runs statements; returns an error's message, or NULL. */
-static char *
-execute(const char *statements)
+execute(const char *statement)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -369,13 +250,15 @@ execute(const char *statements)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		(void) SPI_execute(statements, false, 0);
+		(void) SPI_execute(statement, false, 0);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
 
+		if (geterrcode() == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
@@ -388,46 +271,63 @@ execute(const char *statements)
 	return problem;
 }
 
+/* Has everything been created that a statement changes? */
 static bool
-is_left_out(const char *type)
+may_change(const SchemaStatement *statement, List *created)
 {
-	static const char *const types[] = {
-		"TRIGGER", "FK CONSTRAINT", "RULE", "POLICY", "ROW SECURITY", "EVENT TRIGGER",
-	};
+	foreach_ptr(ObjectName, name, statement->needs)
+	{
+		if (!object_names_have(created, name))
+			return false;
+	}
+	return true;
+}
 
-	for (int i = 0; i < lengthof(types); i++)
-		if (strcmp(type, types[i]) == 0)
-			return true;
-	return false;
+/* Runs a statement if it may be run; adds to "created" what it has created. */
+static void
+run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *tables, List **created)
+{
+	const SchemaStatement *statement = schema_statement_read(text->tree);
+	const char *problem = NULL;
+
+	if (statement->use == STATEMENT_IGNORED)
+		return;
+	if (statement->use == STATEMENT_PARAMETER)
+	{
+		/* Without it, the table is made with what is usual here. */
+		(void) execute(text->text);
+		return;
+	}
+
+	if (statement->use == STATEMENT_LEFT_OUT ||
+		(statement->is_table && !object_names_have(tables, linitial(statement->creates))))
+		problem = "left out";
+	else if (!may_change(statement, *created))
+		problem = "what it belongs to was not created";
+	else
+		problem = execute(text->text);
+	if (problem == NULL)
+		*created = list_concat(*created, statement->creates);
+	put(rsinfo, statement->type, statement->name, problem == NULL, problem);
 }
 
 static void
-run_section(ReturnSetInfo *rsinfo, const Section *section)
+run_script(ReturnSetInfo *rsinfo, const char *script, List *tables)
 {
-	char	   *type = asc_tolower(section->type, strlen(section->type));
-	char	   *name;
-	char	   *problem;
+	List	   *created = NIL;
 
-	if (section->name == NULL)
+	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
 	{
-		(void) execute(section->statements);
-		return;
+		CHECK_FOR_INTERRUPTS();
+		run_statement(rsinfo, statement, tables, &created);
 	}
-	name = psprintf("%s.%s", section->nspname, section->name);
-	if (is_left_out(section->type))
-	{
-		put(rsinfo, type, name, false, "left out");
-		return;
-	}
-	problem = execute(section->statements);
-	put(rsinfo, type, name, problem == NULL, problem);
 }
 
 /* Creates the schemas that are missing. */
 static void
 create_schemas(ReturnSetInfo *rsinfo, List *tables)
 {
-	foreach_ptr(PublishedTable, table, tables)
+	foreach_ptr(ObjectName, table, tables)
 	{
 		char	   *problem;
 
@@ -439,17 +339,20 @@ create_schemas(ReturnSetInfo *rsinfo, List *tables)
 	}
 }
 
-/* Tells those that are here already; returns the others. */
+/* Tells those that are here already; returns the others, but not Weft's own. */
 static List *
 missing_tables(ReturnSetInfo *rsinfo, List *tables)
 {
 	List	   *missing = NIL;
 
-	foreach_ptr(PublishedTable, table, tables)
+	foreach_ptr(ObjectName, table, tables)
 	{
-		RangeVar   *name = makeRangeVar(table->nspname, table->relname, -1);
+		Oid			schema = get_namespace_oid(table->nspname, true);
 
-		if (OidIsValid(RangeVarGetRelid(name, NoLock, true)))
+		/* FOR ALL TABLES publishes those of extensions, too. */
+		if (strcmp(table->nspname, "weft") == 0)
+			continue;
+		if (OidIsValid(schema) && OidIsValid(get_relname_relid(table->relname, schema)))
 			put(rsinfo, "table", psprintf("%s.%s", table->nspname, table->relname),
 				false, "exists already");
 		else
@@ -473,6 +376,7 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 	ArrayType  *publications = PG_GETARG_ARRAYTYPE_P(1);
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *tables;
+	char	   *script;
 	int			nest_level;
 
 	if (!has_privs_of_role(GetUserId(), ROLE_PG_EXECUTE_SERVER_PROGRAM))
@@ -489,8 +393,11 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 	nest_level = NewGUCNestLevel();
 	SPI_connect();
 	create_schemas(rsinfo, tables);
-	foreach_ptr(Section, section, split(dump(conninfo, tables)))
-		run_section(rsinfo, section);
+	script = dump(conninfo, tables);
+	pinned_settings_set_local();
+	(void) set_config_option("client_min_messages", "warning", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	run_script(rsinfo, script, tables);
 	SPI_finish();
 	AtEOXact_GUC(false, nest_level);
 	return (Datum) 0;
