@@ -63,10 +63,11 @@ CREATE TABLE weft.tombstone (
 
 CREATE INDEX tombstone_key_index ON weft.tombstone (relation, key);
 CREATE INDEX tombstone_time_index ON weft.tombstone (recorded_at);
+CREATE INDEX tombstone_open_index ON weft.tombstone (recorded_at) WHERE commit_time IS NULL;
 ALTER TABLE weft.tombstone REPLICA IDENTITY NOTHING;
 
 COMMENT ON TABLE weft.tombstone IS
-	'hashes of the keys of rows that were deleted';
+	'hashes of the keys of rows that were deleted, and of unique values that rows had';
 
 CREATE TABLE weft.merged_row (
 	relation oid NOT NULL,
@@ -83,6 +84,31 @@ ALTER TABLE weft.merged_row REPLICA IDENTITY NOTHING;
 
 COMMENT ON TABLE weft.merged_row IS
 	'versions of rows of which only delta columns were written last';
+
+CREATE TABLE weft.deleted_counter (
+	relation oid NOT NULL,
+	key uuid NOT NULL,
+	column_name name NOT NULL,
+	value numeric NOT NULL,
+	recorded_at timestamptz NOT NULL);
+
+CREATE INDEX deleted_counter_key_index ON weft.deleted_counter (relation, key);
+CREATE INDEX deleted_counter_time_index ON weft.deleted_counter (recorded_at);
+ALTER TABLE weft.deleted_counter REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.deleted_counter IS
+	'what delta columns of deleted rows had, and what was added to them since';
+
+-- Of this server: no pg_extension_config_dump.
+CREATE TABLE weft.past_origin (
+	origin oid NOT NULL,
+	node_id integer NOT NULL,
+	until xid8 NOT NULL);
+
+ALTER TABLE weft.past_origin REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.past_origin IS
+	'which node rows are from that a dropped subscription has applied, in transactions before a number';
 
 CREATE FUNCTION weft.table_changed()
 RETURNS trigger

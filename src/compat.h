@@ -29,6 +29,7 @@
 	((void) (own), ExecCheckIndexConstraints(info, slot, estate, conflict, indexes))
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, num_keys, 0)
+#define compat_foreign_key_enforced(key) true
 #else
 #define compat_injection_point(name) INJECTION_POINT(name, NULL)
 #define compat_init_range_table(estate, rte, perminfos) \
@@ -37,6 +38,7 @@
 	ExecCheckIndexConstraints(info, slot, estate, conflict, own, indexes)
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
+#define compat_foreign_key_enforced(key) ((key)->conenforced)
 #endif
 
 /* From 18 on pgoutput has an invalidation of its own. */

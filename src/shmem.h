@@ -115,7 +115,7 @@ typedef struct StreamShared
 #define NATIVE_REASON_LEN 160
 
 /* Kinds of conflicts (conflict/conflict.h). */
-#define NUM_CONFLICT_KINDS 7
+#define NUM_CONFLICT_KINDS 8
 
 typedef struct SubscriptionShared
 {

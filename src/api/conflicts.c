@@ -19,6 +19,8 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "nodes/bitmapset.h"
+#include "optimizer/optimizer.h"
 #include "replication/logicalrelation.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -135,6 +137,11 @@ weft_alter_node_set_conflict_resolver(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("unknown conflict resolver \"%s\"", resolver_name),
 				 errhint("Resolvers are last_update_wins, apply_remote, keep_local, skip, and error.")));
+	if (kind > LAST_SERVER_KIND)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("conflicts of type \"%s\" are recorded, and cannot be resolved",
+						kind_name)));
 	values[0] = DirectFunctionCall1(namein,
 									CStringGetDatum(resolve_node_name(NameStr(*PG_GETARG_NAME(0)))));
 
@@ -180,6 +187,50 @@ open_own_table(Oid relid)
 	return rel;
 }
 
+/* Does an expression of a table's use one of its columns? */
+static bool
+uses_column(Node *expression, AttrNumber number)
+{
+	Bitmapset  *columns = NULL;
+
+	pull_varattnos(expression, 1, &columns);
+	return bms_is_member(number - FirstLowInvalidHeapAttributeNumber, columns);
+}
+
+/* Returns the name of a check constraint on a column, or NULL. */
+static const char *
+find_check(Relation rel, AttrNumber number)
+{
+	TupleConstr *constraints = RelationGetDescr(rel)->constr;
+
+	for (int i = 0; constraints && i < constraints->num_check; i++)
+		if (uses_column(stringToNode(constraints->check[i].ccbin), number))
+			return constraints->check[i].ccname;
+	return NULL;
+}
+
+/* Fails if a column cannot be a counter, for want of what a sum can promise. */
+static void
+check_delta_promises(Relation rel, const char *name, AttrNumber number)
+{
+	const char *check = find_check(rel, number);
+
+	if (check)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("column \"%s\" of relation \"%s\" cannot be a delta column", name,
+						RelationGetRelationName(rel)),
+				 errdetail("Check constraint \"%s\" is about it, which the sum of changes that were made on several members need not satisfy.",
+						   check),
+				 errhint("Drop the constraint on all members.")));
+	if (bms_is_member(number - 1, conflict_unique_columns(rel)))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("column \"%s\" of relation \"%s\" cannot be a delta column", name,
+						RelationGetRelationName(rel)),
+				 errdetail("It is part of a unique index.")));
+}
+
 /* Fails if a column cannot be a counter. */
 static void
 check_delta_column(Relation rel, const char *name)
@@ -216,6 +267,7 @@ check_delta_column(Relation rel, const char *name)
 				 errmsg("column \"%s\" of relation \"%s\" cannot be a delta column", name,
 						RelationGetRelationName(rel)),
 				 errdetail("It is generated or part of the primary key.")));
+	check_delta_promises(rel, name, number);
 }
 
 /*
@@ -281,30 +333,31 @@ run(const char *statement)
 	SPI_finish();
 }
 
-/* The columns of an index, with commas between. */
+/* The columns of a table that are of its key or decide unique values, with commas between. */
 static char *
-key_columns(Relation rel, Oid index)
+tracked_columns(Relation rel, Oid index)
 {
 	StringInfoData result;
 	HeapTuple	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(index));
 	Form_pg_index form = (Form_pg_index) GETSTRUCT(tuple);
+	Bitmapset  *columns = conflict_unique_columns(rel);
+	int			column = -1;
 
-	initStringInfo(&result);
 	for (int i = 0; i < form->indnkeyatts; i++)
-	{
-		const char *column = get_attname(RelationGetRelid(rel), form->indkey.values[i], false);
-
-		appendStringInfo(&result, "%s%s", i > 0 ? ", " : "", quote_identifier(column));
-	}
+		columns = bms_add_member(columns, form->indkey.values[i] - 1);
 	ReleaseSysCache(tuple);
+	initStringInfo(&result);
+	while ((column = bms_next_member(columns, column)) >= 0)
+		appendStringInfo(&result, "%s%s", result.len > 0 ? ", " : "",
+						 quote_identifier(get_attname(RelationGetRelid(rel), column + 1, false)));
 	return result.data;
 }
 
 /*
  * weft.track_deletes(relation regclass, enabled boolean)
  *
- * Has a table remember the keys of rows that sessions of this node delete, or no
- * longer.  Fails if the table is not the caller's or has no primary key or replica
+ * Has a table remember the keys of rows that sessions of this node delete, and the
+ * unique values that they change, or no longer.  Fails if the table is not the caller's or has no primary key or replica
  * identity index.  Does no harm if it is so already.
  */
 Datum
@@ -327,7 +380,7 @@ weft_track_deletes(PG_FUNCTION_ARGS)
 					 " FOR EACH ROW EXECUTE FUNCTION weft.record_delete()", name));
 		run(psprintf("CREATE OR REPLACE TRIGGER weft_record_key_change AFTER UPDATE OF %s ON %s"
 					 " FOR EACH ROW EXECUTE FUNCTION weft.record_delete()",
-					 key_columns(rel, index), name));
+					 tracked_columns(rel, index), name));
 	}
 	else
 	{

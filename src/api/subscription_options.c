@@ -16,6 +16,7 @@
 #include "commands/defrem.h"
 #include "commands/extension.h"
 #include "commands/subscriptioncmds.h"
+#include "conflict/conflict.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"
 #include "subscription_settings.h"
@@ -189,8 +190,11 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	ProcessUtility_hook_type next =
 		previous_process_utility ? previous_process_utility : standard_ProcessUtility;
 	GivenOptions given = {0};
+	ConflictLegacy legacy = {0};
 	char	   *subscription = NULL;
 
+	if (IsA(pstmt->utilityStmt, DropSubscriptionStmt))
+		legacy = conflict_legacy(((DropSubscriptionStmt *) pstmt->utilityStmt)->subname);
 	if (find_options(pstmt->utilityStmt, &subscription) != NULL)
 	{
 		/* The statement may be in a plan cache. */
@@ -203,6 +207,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
+	conflict_leave(legacy);
 	if (given.num_writers_given || given.detect_conflicts_given)
 		store(subscription, &given);
 	if (changed_tables(pstmt->utilityStmt))

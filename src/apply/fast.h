@@ -65,6 +65,8 @@ typedef struct FastRelation
 	bool		fires_triggers; /* so a change must see all earlier ones */
 	const char *insert_reason;	/* why for INSERT */
 	const char *key_reason;		/* why for UPDATE and DELETE */
+	Bitmapset  *watched;		/* columns that decide conflicts, from 0; an
+								 * update that changes one is not for us */
 	int			num_columns;	/* that are sent */
 	FastColumn *columns;		/* in the order in which they are sent */
 	bool		coalesces;		/* an update can be needless */

@@ -31,6 +31,7 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
+#include "utils/datum.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
@@ -311,6 +312,26 @@ insert_row(FastRelation *relation, WireChange *change)
 	return true;
 }
 
+/* Does an update change a value that conflicts are about? */
+static bool
+changes_watched(FastRelation *relation, TupleTableSlot *found, TupleTableSlot *row)
+{
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	int			column = -1;
+
+	while ((column = bms_next_member(relation->watched, column)) >= 0)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, column);
+
+		if (found->tts_isnull[column] != row->tts_isnull[column] ||
+			(!row->tts_isnull[column] &&
+			 !datum_image_eq(found->tts_values[column], row->tts_values[column],
+							 attribute->attbyval, attribute->attlen)))
+			return true;
+	}
+	return false;
+}
+
 static bool
 update_row(FastRelation *relation, WireChange *change)
 {
@@ -337,6 +358,8 @@ update_row(FastRelation *relation, WireChange *change)
 		return false;
 	ExecStoreVirtualTuple(row);
 	if (writer.detect_conflicts && change->old_kind != 0 && !fast_has_key(relation, row))
+		return false;
+	if (relation->watched != NULL && changes_watched(relation, found, row))
 		return false;
 	check_constraints(relation, row);
 

@@ -162,6 +162,9 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		return;
 	}
 
+	if (writer.detect_conflicts)
+		relation->watched = conflict_watched_columns(rel);
+
 	index = index_open(relation->index, AccessShareLock);
 	relation->num_keys = IndexRelationGetNumberOfKeyAttributes(index);
 	if (index->rd_rel->relam != BTREE_AM_OID)
@@ -205,6 +208,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	fast_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
+	relation->watched = NULL;
 	if (writer.detect_conflicts)
 		relation->insert_reason = "conflicts are detected";
 

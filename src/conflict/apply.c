@@ -14,12 +14,12 @@
  *	   one that is older is left out; the same for an INSERT.
  *	 - An UPDATE that changes the key counts as a DELETE of the old key and an INSERT
  *	   of the new one, with the same version, each decided on its own.
- *	 - Of two rows with different keys that share a unique value, the newer one
- *	   stays.  The other one counts as deleted by it: it gets a tombstone with the
- *	   version of the newer, so later changes of it are decided alike.  (Each pair is
- *	   decided as it meets.  If a third change has taken the value away from the winner
- *	   before the loser arrives somewhere, the loser stays there.)
- *	 - A counter (delta.c) gets the difference added, whoever wins.
+ *	 - A row that has once had a unique value of another row with another key, and is
+ *	   newer, takes that other row away, whether it has the value still or not (claim.c).
+ *	   The loser leaves a tombstone with its own version, so any newer change of it is
+ *	   decided anew.
+ *	 - A counter (delta.c) gets the difference added, whoever wins, and whether the row
+ *	   is there or deleted (deleted_counter.c).
  *
  * A value out of line that has not changed is not sent.  It need not be the one here,
  * not even if the row's last writer was the publisher: that may have taken over a third
@@ -53,6 +53,7 @@
 #include "commands/trigger.h"
 #include "conflict/internal.h"
 #include "local_table.h"
+#include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
@@ -68,7 +69,7 @@
 pg_noreturn static void
 report(Target *target, ConflictKind kind, TupleTableSlot *key)
 {
-	Jsonb	   *json = DatumGetJsonbP(tuple_key_jsonb(target, key));
+	Jsonb	   *json = DatumGetJsonbP(history_key(target, key));
 
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
@@ -224,6 +225,8 @@ static void
 remove_row(Target *target, TupleTableSlot *local, const RowVersion *version)
 {
 	tombstone_write(target, local, version);
+	claim_release(target, local, NULL);
+	deleted_counter_keep(target->rel, target->key_index, target->deltas, local);
 	EvalPlanQualSetSlot(&target->epq, local);
 	ExecSimpleRelationDelete(target->info, target->estate, &target->epq, local);
 }
@@ -237,17 +240,18 @@ remove_conflicts(Target *target, List *conflicts, TupleTableSlot *own)
 
 	foreach(cell, conflicts)
 	{
-		TupleTableSlot *slot = ((LocalRow *) lfirst(cell))->slot;
-		bool		again = false;
+		LocalRow   *conflict = lfirst(cell);
+		TupleTableSlot *slot = conflict->slot;
+		bool		again = slot == NULL;
 		ListCell   *other;
 
 		/* One row may violate several indexes. */
 		foreach(other, done)
-			if (ItemPointerEquals(&((TupleTableSlot *) lfirst(other))->tts_tid, &slot->tts_tid))
+			if (slot && ItemPointerEquals(&((TupleTableSlot *) lfirst(other))->tts_tid, &slot->tts_tid))
 			again = true;
 		if (again)
 			continue;
-		remove_row(target, slot, NULL);
+		remove_row(target, slot, &conflict->version);
 		done = lappend(done, slot);
 	}
 }
@@ -276,16 +280,68 @@ newer_than_delete(Target *target, TupleTableSlot *row)
 }
 
 /*
- * A row has lost against a newer one that has the same unique value.  So its
- * publisher will lose it, too: here it is deleted, as of the version of the winner.
+ * A row has lost against a newer one that has, or had, the same unique value.  So its
+ * publisher will lose it, too, and "local", which it was to replace.
  */
 static void
-lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local, const RowVersion *winner)
+lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 {
 	if (local)
-		remove_row(target, local, winner);
+		remove_row(target, local, NULL);
 	else
-		tombstone_write(target, row, winner);
+		tombstone_write(target, row, NULL);
+	deleted_counter_keep(target->rel, target->key_index, target->deltas, row);
+}
+
+/*
+ * A row is not stored, because a newer one has its key or one of its unique values:
+ * older rows lose the values that it has, as they do where it was stored for a while.
+ * "local" is the row with its key, or NULL.
+ */
+static void
+lose_values(Target *target, TupleTableSlot *row, TupleTableSlot *local, ConflictKind kind)
+{
+	List	   *losers = NIL;
+	ListCell   *cell;
+
+	if (settings_resolver(kind) != RESOLVER_LAST_UPDATE_WINS)
+		return;
+	claim_write(target, row, local);
+	foreach(cell, unique_conflicts(target, row, local))
+	{
+		LocalRow   *conflict = lfirst(cell);
+
+		if (!version_wins(&conflict_session.version, &conflict->version))
+			continue;
+		(void) wait_turn();
+		conflict_session.met[kind]++;
+		history_record(target, kind, RESOLVER_LAST_UPDATE_WINS, true, row, conflict, row);
+		losers = lappend(losers, conflict);
+	}
+	remove_conflicts(target, losers, local);
+}
+
+/*
+ * Returns what is in the way of a row, as put_row() does it: rows with one of its
+ * unique values, after "same_key", if that has a row, and before "claimed", which is set
+ * if a row that has had one of the values is newer than all of these.
+ */
+static List *
+find_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *local,
+			   LocalRow *same_key, LocalRow *claimed, ConflictKind kind)
+{
+	List	   *result = unique_conflicts(target, row, local);
+	RowVersion	newest;
+
+	if (same_key->slot)
+		result = lcons(same_key, result);
+	if (settings_resolver(kind) != RESOLVER_LAST_UPDATE_WINS)
+		return result;
+	newest = version_newest(result);
+	if (claim_find(target, row, local, false, claimed) &&
+		(!newest.known || newest.own || version_newer(&claimed->version, &newest)))
+		result = lappend(result, claimed);
+	return result;
 }
 
 /*
@@ -300,6 +356,8 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missi
 {
 	TupleTableSlot *local;
 	LocalRow	same_key = {0};
+	LocalRow	claimed;
+	bool		latest = settings_resolver(kind) == RESOLVER_LAST_UPDATE_WINS;
 	List	   *conflicts;
 	ListCell   *cell;
 	RowVersion	newest;
@@ -310,21 +368,24 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missi
 	{
 		local = own ? own : find_row(target, row);
 		if (local == NULL && !was_missing && !newer_than_delete(target, row))
+		{
+			lose_values(target, row, NULL, kind);
 			return;
-		conflicts = unique_conflicts(target, row, local);
+		}
 		same_key.slot = own ? NULL : local;
 		if (same_key.slot)
 		{
 			same_key.index = target->key_index;
 			same_key.version = version_of_row(target, local);
-			conflicts = lcons(&same_key, conflicts);
 		}
+		conflicts = find_conflicts(target, row, local, &same_key, &claimed, kind);
 	} while (conflicts != NIL && wait_turn());
 
 	if (conflicts != NIL)
 	{
 		if (list_length(conflicts) > 1)
 			kind = KIND_MULTIPLE_UNIQUE_CONFLICTS;
+		latest = settings_resolver(kind) == RESOLVER_LAST_UPDATE_WINS;
 		newest = version_newest(conflicts);
 		applied = decide(target, kind, row, &newest, &resolver);
 		foreach(cell, conflicts)
@@ -333,16 +394,44 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missi
 
 	if (applied)
 	{
+		foreign_key_check(target, row, local, wait_turn);
 		remove_conflicts(target, conflicts, local);
 		if (local)
+		{
+			claim_release(target, local, row);
 			update_row(target, local, row);
+		}
 		else
+		{
+			deleted_counter_forget(target, row);
 			insert_row(target, row);
+		}
+		if (latest)
+			claim_check_stored(target, row, local);
 	}
-	else if (resolver == RESOLVER_LAST_UPDATE_WINS &&
-			 (same_key.slot == NULL ||
-			  version_wins(&conflict_session.version, &same_key.version)))
-		lose_row(target, row, local, &newest);
+	else if (latest)
+	{
+		if (same_key.slot == NULL ||
+			version_wins(&conflict_session.version, &same_key.version))
+		{
+			lose_row(target, row, local);
+			local = NULL;
+		}
+		lose_values(target, row, local, kind);
+	}
+}
+
+/* Makes the row that the publisher has; see tuple_make(). */
+static bool
+make_row(Target *target, TupleTableSlot *row, TupleTableSlot *base, const Remote *remote)
+{
+	bool		complete = tuple_make(target, row, base, remote);
+	TupleConstr *constraints = RelationGetDescr(target->rel)->constr;
+
+	/* They may be in unique indexes. */
+	if (constraints && constraints->has_generated_stored)
+		ExecComputeStoredGenerated(target->info, target->estate, row, CMD_INSERT);
+	return complete;
 }
 
 static void
@@ -350,7 +439,7 @@ apply_insert(Target *target, const Remote *remote)
 {
 	TupleTableSlot *row = new_slot(target);
 
-	(void) tuple_make(target, row, NULL, remote);
+	(void) make_row(target, row, NULL, remote);
 	put_row(target, row, NULL, false, KIND_INSERT_EXISTS);
 }
 
@@ -377,7 +466,7 @@ update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 	TupleTableSlot *row = new_slot(target);
 	LocalRow	deleted = {0};
 	ConflictResolver resolver;
-	bool		complete = tuple_make(target, row, NULL, remote);
+	bool		complete = make_row(target, row, NULL, remote);
 	bool		known = tombstone_find(target, search, &deleted.version);
 	bool		applied = decide(target, KIND_UPDATE_MISSING, search, &deleted.version, &resolver);
 	bool		moved = remote->has_old && !tuple_same_key(target, search, row);
@@ -391,8 +480,14 @@ update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 				   known ? &deleted : NULL, row);
 	if (moved && applied)
 		tombstone_write(target, search, NULL);
+	if (!bms_is_empty(target->deltas) && !moved && applied)
+		deleted_counter_take(target, search, row, remote);
+	else if (!bms_is_empty(target->deltas) && !applied && resolver != RESOLVER_SKIP)
+		deleted_counter_add(target, search, remote);
 	if (applied || (moved && complete && resolver == RESOLVER_LAST_UPDATE_WINS))
 		put_row(target, row, NULL, !moved, KIND_UPDATE_EXISTS);
+	else if (complete && resolver == RESOLVER_LAST_UPDATE_WINS)
+		lose_values(target, row, NULL, KIND_UPDATE_EXISTS);
 }
 
 /* An UPDATE of a row that is there. */
@@ -405,7 +500,7 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 	bool		applied = true;
 	bool		moved;
 
-	(void) tuple_make(target, row, local, remote);
+	(void) make_row(target, row, local, remote);
 	if (version_differs(&found.version))
 	{
 		(void) wait_turn();
@@ -418,6 +513,8 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 	moved = remote->has_old && !tuple_same_key(target, local, row);
 	if (!applied)
 	{
+		if (!moved && resolver == RESOLVER_LAST_UPDATE_WINS)
+			lose_values(target, row, local, KIND_UPDATE_EXISTS);
 		if (resolver != RESOLVER_SKIP)
 			keep_row(target, local, &found.version, remote);
 		if (moved && resolver == RESOLVER_LAST_UPDATE_WINS)
@@ -443,6 +540,11 @@ apply_update(Target *target, const Remote *remote)
 	{
 		local = find_row(target, search);
 	} while (local == NULL && wait_turn());
+	if (local == NULL && !bms_is_empty(target->deltas))
+	{
+		deleted_counter_lock(target, search);
+		local = find_row(target, search);
+	}
 	if (local)
 		update_found(target, local, remote);
 	else

@@ -10,10 +10,11 @@
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
+#include "replication/origin.h"
 #include "shmem.h"
 #include "utils/relcache.h"
 
-/* In the order of the server's own, from 18 on. */
+/* In the order of the server's own, from 18 on, then ours. */
 typedef enum ConflictKind
 {
 	KIND_INSERT_EXISTS,
@@ -23,9 +24,12 @@ typedef enum ConflictKind
 	KIND_DELETE_ORIGIN_DIFFERS,
 	KIND_DELETE_MISSING,
 	KIND_MULTIPLE_UNIQUE_CONFLICTS,
+	KIND_PARENT_MISSING,		/* is recorded, and nothing to be decided */
 } ConflictKind;
 
-StaticAssertDecl(KIND_MULTIPLE_UNIQUE_CONFLICTS + 1 == NUM_CONFLICT_KINDS,
+#define LAST_SERVER_KIND KIND_MULTIPLE_UNIQUE_CONFLICTS
+
+StaticAssertDecl(KIND_PARENT_MISSING + 1 == NUM_CONFLICT_KINDS,
 				 "every kind of conflict is counted");
 
 typedef enum ConflictResolver
@@ -61,6 +65,20 @@ extern bool conflict_origin_differs(TupleTableSlot *row);
 
 /* settings.c */
 extern bool conflict_has_delta_columns(Oid relid);
+
+/* claim.c */
+extern Bitmapset *conflict_unique_columns(Relation rel);
+extern Bitmapset *conflict_watched_columns(Relation rel);
+
+/* past_origin.c: what a dropped subscription leaves */
+typedef struct ConflictLegacy
+{
+	RepOriginId origin;
+	int			node;
+} ConflictLegacy;
+
+extern ConflictLegacy conflict_legacy(const char *subscription);
+extern void conflict_leave(ConflictLegacy legacy);
 
 /* history.c */
 extern bool conflict_parse_history_types(const char *value, uint32 *types);

@@ -6,74 +6,74 @@
  * value, whether there is a conflict or not: so nobody's change is lost, in
  * whatever order changes arrive.  That needs the old row, thus replica identity
  * full on the publisher.
+ *
+ * NaN and infinity have no differences.  An UPDATE from or to one of them, and one
+ * that meets one here, sets the column as it does any other.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
 #include "conflict/internal.h"
-#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
+#include "utils/numeric.h"
 #include "utils/rel.h"
 
-/* The functions that subtract and add values of a type. */
-static bool
-arithmetic(Oid type, Oid *subtract, Oid *add)
+/* The value of a counter as a numeric; false if it is not a number. */
+bool
+delta_to_numeric(Oid type, Datum value, Datum *result)
 {
 	switch (type)
 	{
 		case INT2OID:
-			*subtract = F_INT2MI;
-			*add = F_INT2PL;
+			*result = DirectFunctionCall1(int2_numeric, value);
 			return true;
 		case INT4OID:
-			*subtract = F_INT4MI;
-			*add = F_INT4PL;
+			*result = DirectFunctionCall1(int4_numeric, value);
 			return true;
 		case INT8OID:
-			*subtract = F_INT8MI;
-			*add = F_INT8PL;
+			*result = DirectFunctionCall1(int8_numeric, value);
 			return true;
 		case NUMERICOID:
-			*subtract = F_NUMERIC_SUB;
-			*add = F_NUMERIC_ADD;
-			return true;
+			*result = value;
+			return !numeric_is_nan(DatumGetNumeric(value)) &&
+				!numeric_is_inf(DatumGetNumeric(value));
 		default:
 			return false;
 	}
 }
 
-/* Puts the merged value of a counter into a row. */
-static void
-merge_column(Target *target, TupleTableSlot *row, TupleTableSlot *local,
-			 TupleTableSlot *before, TupleTableSlot *after, int column)
+/* The value of a counter's column that is made of a numeric. */
+static Datum
+from_numeric(Form_pg_attribute attribute, Datum value)
 {
-	Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(target->rel), column);
-	Oid			subtract;
-	Oid			add;
-	Datum		value;
-
-	if (!arithmetic(attribute->atttypid, &subtract, &add) ||
-		before->tts_isnull[column] || after->tts_isnull[column] ||
-		local->tts_isnull[column])
-		return;
-	value = OidFunctionCall2(subtract, after->tts_values[column], before->tts_values[column]);
-	value = OidFunctionCall2(add, local->tts_values[column], value);
-	if (attribute->atttypid == NUMERICOID && attribute->atttypmod >= 0)
-		value = DirectFunctionCall2(numeric, value, Int32GetDatum(attribute->atttypmod));
-	row->tts_values[column] = value;
-	row->tts_isnull[column] = false;
+	switch (attribute->atttypid)
+	{
+		case INT2OID:
+			return DirectFunctionCall1(numeric_int2, value);
+		case INT4OID:
+			return DirectFunctionCall1(numeric_int4, value);
+		case INT8OID:
+			return DirectFunctionCall1(numeric_int8, value);
+		default:
+			if (attribute->atttypmod >= 0)
+				return DirectFunctionCall2(numeric, value,
+										   Int32GetDatum(attribute->atttypmod));
+			return value;
+	}
 }
 
 /*
- * Puts the counters' merged values into a row that is to replace the local one.
- * Fails if the old row was not sent.
+ * Returns what an UPDATE adds to the counters, indexed by column; null where there is
+ * no difference.  Fails if the old row was not sent.
  */
-void
-delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local, const Remote *remote)
+NullableDatum *
+delta_differences(Target *target, const Remote *remote)
 {
+	TupleDesc	desc = RelationGetDescr(target->rel);
 	TupleTableSlot *before;
 	TupleTableSlot *after;
+	NullableDatum *result = palloc(desc->natts * sizeof(NullableDatum));
 	MemoryContext old;
 	int			column = -1;
 
@@ -84,14 +84,63 @@ delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local, const Re
 						target->entry->remoterel.nspname, target->entry->remoterel.relname),
 				 errhint("Set REPLICA IDENTITY FULL for the table on the publisher.")));
 
-	before = ExecInitExtraTupleSlot(target->estate, RelationGetDescr(target->rel), &TTSOpsVirtual);
-	after = ExecInitExtraTupleSlot(target->estate, RelationGetDescr(target->rel), &TTSOpsVirtual);
+	before = ExecInitExtraTupleSlot(target->estate, desc, &TTSOpsVirtual);
+	after = ExecInitExtraTupleSlot(target->estate, desc, &TTSOpsVirtual);
 	tuple_read(target, before, unconstify(LogicalRepTupleData *, &remote->old));
 	tuple_read(target, after, unconstify(LogicalRepTupleData *, &remote->new));
-	slot_getallattrs(local);
-	slot_getallattrs(row);
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(target->estate));
 	while ((column = bms_next_member(target->deltas, column)) >= 0)
-		merge_column(target, row, local, before, after, column);
+	{
+		Oid			type = TupleDescAttr(desc, column)->atttypid;
+		Datum		from;
+		Datum		to;
+
+		result[column].isnull = before->tts_isnull[column] || after->tts_isnull[column] ||
+			!delta_to_numeric(type, before->tts_values[column], &from) ||
+			!delta_to_numeric(type, after->tts_values[column], &to);
+		if (!result[column].isnull)
+			result[column].value = DirectFunctionCall2(numeric_sub, to, from);
+	}
 	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/* Puts the sum of a numeric and a difference into a column of a row. */
+void
+delta_set(Target *target, TupleTableSlot *row, int column, Datum value, Datum difference)
+{
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(target->estate));
+
+	row->tts_values[column] =
+		from_numeric(TupleDescAttr(RelationGetDescr(target->rel), column),
+					 DirectFunctionCall2(numeric_add, value, difference));
+	row->tts_isnull[column] = false;
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Puts the counters' merged values into a row that is to replace the local one.
+ * Fails if the old row was not sent.
+ */
+void
+delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local, const Remote *remote)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	NullableDatum *differences = delta_differences(target, remote);
+	int			column = -1;
+
+	slot_getallattrs(local);
+	slot_getallattrs(row);
+	while ((column = bms_next_member(target->deltas, column)) >= 0)
+	{
+		MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(target->estate));
+		Datum		value;
+		bool		is_number = !differences[column].isnull && !local->tts_isnull[column] &&
+			delta_to_numeric(TupleDescAttr(desc, column)->atttypid,
+							 local->tts_values[column], &value);
+
+		MemoryContextSwitchTo(old);
+		if (is_number)
+			delta_set(target, row, column, value, differences[column].value);
+	}
 }

@@ -5,6 +5,11 @@
  * A row is written in the transaction that applies the decision, so there is one
  * if and only if the decision is in force.  It has the whole rows, as jsonb, unless
  * they are very large.
+ *
+ * To convert them may fail, in functions of users, too: json values may have what jsonb
+ * must not.  That is no reason not to apply the change.  So rows are converted in a
+ * subtransaction; if that fails, each value is taken as text, and if that fails,
+ * nothing is.
  */
 #include "postgres.h"
 
@@ -14,10 +19,12 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
+#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/varlena.h"
 
 #define HISTORY_COLUMNS 19
@@ -79,8 +86,11 @@ origin_name(const RowVersion *version)
 	char	   *name;
 	Oid			subid;
 
-	if (version->origin == InvalidRepOriginId)
-		return version->node == settings_own_node() ? "local" : NULL;
+	if (version->origin == InvalidRepOriginId ||
+		(version->origin == UNKNOWN_ORIGIN && version->node == settings_own_node()))
+		return "local";
+	if (version->origin == UNKNOWN_ORIGIN)
+		return settings_subscription_of(version->node);
 	if (!replorigin_by_oid(version->origin, true, &name) ||
 		sscanf(name, "pg_%u", &subid) != 1)
 		return NULL;
@@ -99,6 +109,100 @@ qualified_name(Relation rel)
 {
 	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 									  RelationGetRelationName(rel));
+}
+
+/* Returns a row, or its key if "target" is given; false if it is too large. */
+static bool
+convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
+{
+	if (as_text)
+		*result = tuple_text_jsonb(row, target ? target->key_index : InvalidOid);
+	else if (target)
+		*result = tuple_key_jsonb(target, row);
+	else
+		return tuple_jsonb(row, result);
+	return true;
+}
+
+/* May an error be put aside, rather than what somebody wants of us? */
+static bool
+may_ignore(int sqlerrcode)
+{
+	int			category = ERRCODE_TO_CATEGORY(sqlerrcode);
+
+	return category != ERRCODE_OPERATOR_INTERVENTION &&
+		category != ERRCODE_TRANSACTION_ROLLBACK && sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+}
+
+/* Says, once in a while, that a row could not be converted. */
+static void
+report_failure(const ErrorData *error)
+{
+	static TimestampTz reported = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!TimestampDifferenceExceeds(reported, now, 60 * 1000))
+		return;
+	reported = now;
+	ereport(LOG,
+			(errmsg("a row of a conflict of subscription \"%s\" could not be converted to jsonb",
+					MySubscription->name),
+			 errdetail_internal("%s", error->message)));
+}
+
+/* The same as convert(), but returns false if it fails. */
+static bool
+try_convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	RepOriginId origin = replorigin_session_origin;
+	ErrorData  *error = NULL;
+	volatile bool done = false;
+
+	slot_getallattrs(row);
+
+	/* To abort it would advance the origin. */
+	replorigin_session_origin = InvalidRepOriginId;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		done = convert(target, row, as_text, result);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	replorigin_session_origin = origin;
+	if (error && !may_ignore(error->sqlerrcode))
+		ReThrowError(error);
+	if (error && !as_text)
+	{
+		report_failure(error);
+		return try_convert(target, row, true, result);
+	}
+	return done;
+}
+
+/* Returns the key of a row as an object, which is empty if it cannot be converted. */
+Datum
+history_key(Target *target, TupleTableSlot *key)
+{
+	Datum		result;
+	JsonbParseState *state = NULL;
+
+	if (try_convert(target, key, false, &result))
+		return result;
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
 }
 
 /*
@@ -130,8 +234,9 @@ history_record(Target *target, ConflictKind kind, ConflictResolver resolver, boo
 	values[i] = text_or_null(local && OidIsValid(local->index) ?
 							 get_rel_name(local->index) : NULL, &nulls[i]);
 	i++;
-	values[i++] = tuple_key_jsonb(target, key);
-	nulls[i] = local == NULL || local->slot == NULL || !tuple_jsonb(local->slot, &values[i]);
+	values[i++] = history_key(target, key);
+	nulls[i] = local == NULL || local->slot == NULL ||
+		!try_convert(NULL, local->slot, false, &values[i]);
 	i++;
 	nulls[i] = version == NULL || !version->known;
 	values[i] = nulls[i] ? (Datum) 0 : TimestampTzGetDatum(version->time);
@@ -141,7 +246,7 @@ history_record(Target *target, ConflictKind kind, ConflictResolver resolver, boo
 	nulls[i] = nulls[i - 2];
 	values[i] = nulls[i] ? (Datum) 0 : Int32GetDatum(version->node);
 	i++;
-	nulls[i] = remote_row == NULL || !tuple_jsonb(remote_row, &values[i]);
+	nulls[i] = remote_row == NULL || !try_convert(NULL, remote_row, false, &values[i]);
 	i++;
 	values[i++] = TimestampTzGetDatum(remote->time);
 	values[i] = text_or_null(origin_name(remote), &nulls[i]);

@@ -28,6 +28,7 @@ static const char *const kinds[NUM_CONFLICT_KINDS] = {
 	[KIND_DELETE_ORIGIN_DIFFERS] = "delete_origin_differs",
 	[KIND_DELETE_MISSING] = "delete_missing",
 	[KIND_MULTIPLE_UNIQUE_CONFLICTS] = "multiple_unique_conflicts",
+	[KIND_PARENT_MISSING] = "parent_missing",
 };
 
 static const char *const resolvers[NUM_RESOLVERS] = {

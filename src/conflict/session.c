@@ -71,7 +71,7 @@ conflict_committed(void)
 		pg_atomic_fetch_add_u64(&conflict_session.shared->conflicts[i],
 								conflict_session.met[i]);
 #if HAVE_APPLY_CONFLICTS
-		for (uint32 j = 0; j < conflict_session.met[i]; j++)
+		for (uint32 j = 0; i <= LAST_SERVER_KIND && j < conflict_session.met[i]; j++)
 			pgstat_report_subscription_conflict(MySubscription->oid, i);
 #endif
 	}
@@ -123,9 +123,31 @@ clean(void)
 					   weft_tombstone_retention);
 	more |= remove_old(tables->merged_row, tables->merged_row_time_index,
 					   weft_tombstone_retention);
+	more |= remove_old(tables->deleted_counter, tables->deleted_counter_time_index,
+					   weft_tombstone_retention);
+	more |= tombstone_add_times(CLEAN_ROWS);
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;
 	return more;
+}
+
+/*
+ * A session has left a tombstone: if there is no writer, nobody else would remove old
+ * ones.  It removes as many as it leaves.
+ */
+void
+conflict_clean_sometimes(void)
+{
+	static int	left = 0;
+
+	if (++left < CLEAN_ROWS)
+		return;
+	left = 0;
+	(void) remove_old(settings_tables()->tombstone, settings_tables()->tombstone_time_index,
+					  weft_tombstone_retention);
+	(void) remove_old(settings_tables()->deleted_counter,
+					  settings_tables()->deleted_counter_time_index,
+					  weft_tombstone_retention);
 }
 
 /*

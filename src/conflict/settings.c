@@ -15,6 +15,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -31,6 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/xid8.h"
 
 /* A subscription of this database. */
 typedef struct Source
@@ -39,6 +41,14 @@ typedef struct Source
 	NameData	subname;
 	int			node;
 } Source;
+
+/* A subscription that was dropped: its origin stands for a node up to a transaction. */
+typedef struct PastOrigin
+{
+	RepOriginId origin;
+	int			node;
+	FullTransactionId until;
+} PastOrigin;
 
 typedef struct DeltaColumn
 {
@@ -55,13 +65,14 @@ static Oid	delta_table;
 static ConflictResolver resolvers[NUM_CONFLICT_KINDS];
 static int	own_node;
 static List *sources;			/* of Source */
+static List *past_origins;		/* of PastOrigin */
 static List *deltas;			/* of DeltaColumn */
 
 static void
 relation_changed(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == resolver_table || relid == node_table ||
-		relid == delta_table)
+		relid == delta_table || relid == tables.past_origin)
 		valid = false;
 }
 
@@ -114,6 +125,11 @@ find_relations(void)
 	tables.merged_row_time_index = find_relation("merged_row_time_index", false);
 	resolver_table = find_relation("conflict_resolver", true);
 	node_table = find_relation("conflict_node", true);
+	tables.deleted_counter = find_relation("deleted_counter", true);
+	tables.deleted_counter_key = find_relation("deleted_counter_key_index", false);
+	tables.deleted_counter_time_index = find_relation("deleted_counter_time_index", false);
+	tables.tombstone_open_index = find_relation("tombstone_open_index", false);
+	tables.past_origin = find_relation("past_origin", true);
 	delta_table = find_relation("delta_column", true);
 }
 
@@ -204,6 +220,17 @@ find_sources(void)
 }
 
 static void
+read_past_origin(Datum *values)
+{
+	PastOrigin *past = palloc(sizeof(PastOrigin));
+
+	past->origin = DatumGetObjectId(values[0]);
+	past->node = DatumGetInt32(values[1]);
+	past->until = DatumGetFullTransactionId(values[2]);
+	past_origins = lappend(past_origins, past);
+}
+
+static void
 read_delta(Datum *values)
 {
 	DeltaColumn *delta = palloc(sizeof(DeltaColumn));
@@ -225,7 +252,7 @@ read_settings(void)
 		init();
 	MemoryContextReset(context);
 	old = MemoryContextSwitchTo(context);
-	sources = deltas = NIL;
+	sources = deltas = past_origins = NIL;
 	own_node = 0;
 	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
 		resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
@@ -237,6 +264,7 @@ read_settings(void)
 	scan(resolver_table, read_resolver);
 	find_sources();
 	scan(node_table, read_node);
+	scan(tables.past_origin, read_past_origin);
 	scan(delta_table, read_delta);
 	MemoryContextSwitchTo(old);
 }
@@ -282,6 +310,69 @@ settings_find_node(RepOriginId origin, int *node)
 		}
 	}
 	return false;
+}
+
+/* Returns the id of a subscription's node, 0 if it has none. */
+int
+settings_subscription_node(RepOriginId origin)
+{
+	int			node;
+
+	return origin != InvalidRepOriginId && settings_find_node(origin, &node) ? node : 0;
+}
+
+/*
+ * Finds the node that a replication origin stood for when a transaction was applied,
+ * if its subscription is dropped.
+ */
+bool
+settings_find_past_node(RepOriginId origin, TransactionId xid, int *node)
+{
+	const PastOrigin *found = NULL;
+	FullTransactionId full = InvalidFullTransactionId;
+	ListCell   *cell;
+
+	read_settings();
+	foreach(cell, past_origins)
+	{
+		const PastOrigin *past = lfirst(cell);
+
+		if (past->origin != origin)
+			continue;
+		if (!FullTransactionIdIsValid(full))
+		{
+			FullTransactionId next = ReadNextFullTransactionId();
+			uint32		epoch = EpochFromFullTransactionId(next);
+
+			if (xid > XidFromFullTransactionId(next))
+				epoch--;
+			full = FullTransactionIdFromEpochAndXid(epoch, xid);
+		}
+		/* It may have been another one's before. */
+		if (FullTransactionIdPrecedes(full, past->until) &&
+			(found == NULL || FullTransactionIdPrecedes(past->until, found->until)))
+			found = past;
+	}
+	if (found)
+		*node = found->node;
+	return found != NULL;
+}
+
+/* Returns the subscription that follows a node, or NULL. */
+const char *
+settings_subscription_of(int node)
+{
+	ListCell   *cell;
+
+	read_settings();
+	foreach(cell, sources)
+	{
+		Source	   *source = lfirst(cell);
+
+		if (source->node == node && node != 0)
+			return NameStr(source->subname);
+	}
+	return NULL;
 }
 
 const ConflictTables *

@@ -45,6 +45,16 @@ store_row(Oid relid, const Datum *values, const bool *nulls)
 	table_close(rel, NoLock);
 }
 
+/* Deletes a row that was found by a snapshot, unless somebody else does so. */
+void
+store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
+{
+	TM_FailureData failure;
+
+	(void) table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
+							  snapshot, InvalidSnapshot, false, &failure, false);
+}
+
 /* Deletes the rows of a scan, up to a limit; returns how many they were. */
 static int
 remove_rows(Relation rel, Oid index, ScanKey key, int limit)
@@ -56,11 +66,7 @@ remove_rows(Relation rel, Oid index, ScanKey key, int limit)
 
 	while (count < limit && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		TM_FailureData failure;
-
-		/* One that somebody else is deleting is not waited for. */
-		(void) table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
-								  snapshot, InvalidSnapshot, false, &failure, false);
+		store_remove(rel, tuple, snapshot);
 		count++;
 	}
 	systable_endscan(scan);

@@ -5,19 +5,22 @@
  * A change may come for a row that is not there: because it is still to come, or
  * because it was deleted.  The difference, and whether the change is older than
  * the delete, decide whether the row comes (back).  So every delete leaves a
- * tombstone, and a tombstone's version is, as a row's, that of the transaction that
- * has written it.  Writers leave them when they delete; a trigger does so for
- * sessions (weft.track_deletes), which does not fire in writers.
+ * tombstone with its version: time and node.  Writers leave them when they delete; a
+ * trigger does so for sessions (weft.track_deletes), which does not fire in writers.
+ * A session's commit time is not known before it commits.  Its tombstones are stored
+ * without one, and have that of the transaction that wrote them; the next writer that
+ * removes old rows (session.c) stores it, since the server forgets commit times.
  *
- * Tombstones are only ever added, so nobody waits for anybody here, and the newest
- * counts.  One that is older than the row that is there again does no harm.  They
- * are found by a hash of the key, of 128 bits, so they hold nothing of the row.
- * After weft.tombstone_retention they go; a change that is older than that and
- * arrives so late finds nothing, and brings its row back.
+ * Nobody waits for anybody here, and the newest tombstone counts.  One that is older
+ * than the row that is there again does no harm.  They are found by a hash of the
+ * key, of 128 bits, so they hold nothing of the row.  After weft.tombstone_retention
+ * they go; a change that is older than that and arrives so late finds nothing, and
+ * brings its row back.
  *
- * A tombstone has a version of its own if what won was another change than the
- * one being applied: a remote row that has lost to a newer one with the same value
- * in a unique index counts as deleted by that one.
+ * A row that has lost to another one with the same value in a unique index leaves a
+ * tombstone with its own version: it is not there, but any newer change of it is
+ * decided anew.  The table also has values of unique indexes that rows have had, see
+ * claim.c.
  *
  * merged_row is the other case in which the transaction that has written
  * something is not what its version is: the row has lost against the local one,
@@ -34,6 +37,8 @@
 #include "commands/trigger.h"
 #include "conflict/internal.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -51,7 +56,8 @@ PG_FUNCTION_INFO_V1(weft_record_delete);
 
 /* Opens a scan of one of the tables for a key, and for who has written it, unless zero. */
 static SysScanDesc
-begin_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xid)
+begin_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xid,
+		   Snapshot snapshot)
 {
 	ScanKeyData keys[3];
 
@@ -61,8 +67,7 @@ begin_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xi
 				UUIDPGetDatum(hash));
 	ScanKeyInit(&keys[2], XID_COLUMN, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(xid));
 
-	/* Whoever has taken the row away is committed, and so is this. */
-	return systable_beginscan(rel, index, true, SnapshotSelf,
+	return systable_beginscan(rel, index, true, snapshot,
 							  TransactionIdIsValid(xid) ? 3 : 2, keys);
 }
 
@@ -76,6 +81,7 @@ read_version(Relation rel, HeapTuple tuple)
 	if (isnull)
 		return version_of_xid(HeapTupleHeaderGetRawXmin(tuple->t_data));
 	result.known = true;
+	result.origin = UNKNOWN_ORIGIN;
 	result.time = DatumGetTimestampTz(time);
 	result.node = DatumGetInt32(heap_getattr(tuple, NODE_COLUMN, RelationGetDescr(rel),
 											 &isnull));
@@ -83,21 +89,62 @@ read_version(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Finds out when the row with a key was deleted last.  Returns false if nothing is
- * known of that.
+ * Waits for transactions that are writing a tombstone that is newer than what is being
+ * applied.
+ */
+static void
+wait_uncommitted(Relation rel, Oid index, Oid relid, pg_uuid_t *hash)
+{
+	TransactionId xid;
+
+	do
+	{
+		SnapshotData dirty;
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		CHECK_FOR_INTERRUPTS();
+		xid = InvalidTransactionId;
+		InitDirtySnapshot(dirty);
+		scan = begin_scan(rel, index, relid, hash, InvalidTransactionId, &dirty);
+		while (!TransactionIdIsValid(xid) && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			RowVersion	version;
+
+			if (!TransactionIdIsValid(dirty.xmin))
+				continue;
+			version = read_version(rel, tuple);
+			if (!version.known || !version_wins(&conflict_session.version, &version))
+				xid = dirty.xmin;
+		}
+		systable_endscan(scan);
+		if (TransactionIdIsValid(xid))
+			XactLockTableWait(xid, NULL, NULL, XLTW_None);
+	} while (TransactionIdIsValid(xid));
+}
+
+/*
+ * Finds the newest tombstone with a hash; with "uncommitted", waits for those that are
+ * not committed.  Returns false if there is none.
+ *
+ * Whoever has taken a row away is committed, and so is its tombstone.  The snapshot
+ * sees one that is replaced by one with a time (tombstone_add_times) exactly once.
  */
 bool
-tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
+tombstone_find_hash(Relation target, pg_uuid_t *hash, bool uncommitted, RowVersion *version)
 {
 	const ConflictTables *tables = settings_tables();
+	Oid			relid = RelationGetRelid(target);
 	Relation	rel = table_open(tables->tombstone, AccessShareLock);
-	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
-	SysScanDesc scan = begin_scan(rel, tables->tombstone_key,
-								  RelationGetRelid(target->rel), &hash,
-								  InvalidTransactionId);
+	Snapshot	snapshot;
+	SysScanDesc scan;
 	HeapTuple	tuple;
 	bool		found = false;
 
+	if (uncommitted)
+		wait_uncommitted(rel, tables->tombstone_key, relid, hash);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = begin_scan(rel, tables->tombstone_key, relid, hash, InvalidTransactionId, snapshot);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		RowVersion	this = read_version(rel, tuple);
@@ -109,8 +156,21 @@ tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 		found = true;
 	}
 	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
 	return found;
+}
+
+/*
+ * Finds out when the row with a key was deleted last.  Returns false if nothing is
+ * known of that.
+ */
+bool
+tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
+{
+	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+
+	return tombstone_find_hash(target->rel, &hash, false, version);
 }
 
 static void
@@ -133,15 +193,70 @@ write_row(Oid table, Relation rel, pg_uuid_t hash, const RowVersion *version, Tr
 }
 
 /*
- * Remembers that the row with a key is deleted, by the current transaction, or by
- * what has the version that is given.
+ * Stores a tombstone with a hash.  A session, which does not know its version, leaves
+ * its own out.
+ */
+void
+tombstone_write_hash(Relation rel, pg_uuid_t hash, const RowVersion *version)
+{
+	if (version != NULL && version->own && !conflict_session.applying)
+		version = NULL;
+	write_row(settings_tables()->tombstone, rel, hash, version, InvalidTransactionId);
+}
+
+/*
+ * Remembers that the row with a key is deleted: NULL stands for the version of what is
+ * being applied.  One that is older than everything needs nothing.
  */
 void
 tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version)
 {
-	write_row(settings_tables()->tombstone, target->rel,
-			  tuple_key_hash(target->rel, target->key_index, key), version,
-			  InvalidTransactionId);
+	if (version == NULL)
+		version = &conflict_session.version;
+	if (version->known)
+		tombstone_write_hash(target->rel,
+							 tuple_key_hash(target->rel, target->key_index, key), version);
+}
+
+/*
+ * Stores the times of up to "limit" tombstones that sessions have left.  Returns
+ * whether there may be more.
+ */
+bool
+tombstone_add_times(int limit)
+{
+	const ConflictTables *tables = settings_tables();
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			count = 0;
+
+	if (!ConditionalLockRelationOid(tables->tombstone, ShareUpdateExclusiveLock))
+		return false;
+	rel = table_open(tables->tombstone, NoLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, tables->tombstone_open_index, true, snapshot, 0, NULL);
+	while (count < limit && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		RowVersion	version = read_version(rel, tuple);
+		Datum		values[XID_COLUMN];
+		bool		nulls[XID_COLUMN];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		nulls[TIME_COLUMN - 1] = nulls[NODE_COLUMN - 1] = false;
+		values[TIME_COLUMN - 1] = TimestampTzGetDatum(version.time);
+		values[NODE_COLUMN - 1] = Int32GetDatum(version.node);
+		/* The server has forgotten the time of one that is not known: it is of no use. */
+		if (version.known)
+			store_row(tables->tombstone, values, nulls);
+		store_remove(rel, tuple, snapshot);
+		count++;
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, NoLock);
+	return count == limit;
 }
 
 /*
@@ -149,14 +264,14 @@ tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version)
  * transaction xid.  Returns false if xid is what has written all of it.
  */
 bool
-merged_row_find(Target *target, TupleTableSlot *row, TransactionId xid,
+merged_row_find(Relation target, Oid key_index, TupleTableSlot *row, TransactionId xid,
 				RowVersion *version)
 {
 	const ConflictTables *tables = settings_tables();
 	Relation	rel = table_open(tables->merged_row, AccessShareLock);
-	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, row);
-	SysScanDesc scan = begin_scan(rel, tables->merged_row_key,
-								  RelationGetRelid(target->rel), &hash, xid);
+	pg_uuid_t	hash = tuple_key_hash(target, key_index, row);
+	SysScanDesc scan = begin_scan(rel, tables->merged_row_key, RelationGetRelid(target),
+								  &hash, xid, SnapshotSelf);
 	HeapTuple	tuple;
 	bool		found = false;
 
@@ -179,23 +294,36 @@ merged_row_write(Target *target, TupleTableSlot *row, const RowVersion *version)
 			  GetCurrentTransactionId());
 }
 
-static pg_uuid_t
-key_hash(Relation rel, Oid index, HeapTuple tuple)
+static TupleTableSlot *
+slot_of(Relation rel, HeapTuple tuple)
 {
 	TupleTableSlot *row = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
-	pg_uuid_t	result;
 
-	ExecStoreHeapTuple(tuple, row, false);
-	result = tuple_key_hash(rel, index, row);
-	ExecDropSingleTupleTableSlot(row);
-	return result;
+	return ExecStoreHeapTuple(tuple, row, false);
+}
+
+/* A session has deleted a row, or updated it ("new" is not NULL). */
+static void
+record(Relation rel, Oid index, TupleTableSlot *old, TupleTableSlot *new)
+{
+	pg_uuid_t	hash = tuple_key_hash(rel, index, old);
+	pg_uuid_t	new_hash = {0};
+
+	if (new)
+		new_hash = tuple_key_hash(rel, index, new);
+	if (new == NULL || memcmp(&hash, &new_hash, sizeof(hash)) != 0)
+	{
+		tombstone_write_hash(rel, hash, NULL);
+		deleted_counter_keep(rel, index, settings_delta_columns(rel), old);
+	}
+	claim_release_tuple(rel, index, old, new);
 }
 
 /*
  * weft.record_delete()
  *
- * A row trigger: remembers that the old row's key is gone, if it is.  Fails if it is
- * called otherwise.  A table without a key needs nothing.
+ * A row trigger: remembers the old row's key and unique values, as far as they are
+ * gone.  Fails if it is called otherwise.  A table without a key needs nothing.
  */
 Datum
 weft_record_delete(PG_FUNCTION_ARGS)
@@ -203,7 +331,8 @@ weft_record_delete(PG_FUNCTION_ARGS)
 	TriggerData *data = (TriggerData *) fcinfo->context;
 	Relation	rel;
 	Oid			index;
-	pg_uuid_t	hash;
+	TupleTableSlot *old;
+	TupleTableSlot *new = NULL;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_FOR_ROW(data->tg_event) ||
 		!TRIGGER_FIRED_AFTER(data->tg_event) || TRIGGER_FIRED_BY_INSERT(data->tg_event))
@@ -216,14 +345,13 @@ weft_record_delete(PG_FUNCTION_ARGS)
 	index = GetRelationIdentityOrPK(rel);
 	if (!OidIsValid(index))
 		return PointerGetDatum(NULL);
-	hash = key_hash(rel, index, data->tg_trigtuple);
+	old = slot_of(rel, data->tg_trigtuple);
 	if (TRIGGER_FIRED_BY_UPDATE(data->tg_event))
-	{
-		pg_uuid_t	new_hash = key_hash(rel, index, data->tg_newtuple);
-
-		if (memcmp(&hash, &new_hash, sizeof(hash)) == 0)
-			return PointerGetDatum(NULL);
-	}
-	write_row(settings_tables()->tombstone, rel, hash, NULL, InvalidTransactionId);
+		new = slot_of(rel, data->tg_newtuple);
+	record(rel, index, old, new);
+	ExecDropSingleTupleTableSlot(old);
+	if (new)
+		ExecDropSingleTupleTableSlot(new);
+	conflict_clean_sometimes();
 	return PointerGetDatum(NULL);
 }

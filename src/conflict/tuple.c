@@ -164,6 +164,15 @@ tuple_lacks_values(const Remote *remote)
 	return false;
 }
 
+/* Adds a value to a hash of 128 bits. */
+void
+tuple_add_hash(uint64 *hash, Oid type, Oid collation, Datum value, bool isnull)
+{
+	for (int i = 0; i < 2; i++)
+		hash[i] = hash_combine64(hash[i],
+								 isnull ? 0 : key_hash_value(type, collation, value, i + 1));
+}
+
 /* Returns a hash of the columns of a row that are in an index of its table. */
 pg_uuid_t
 tuple_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
@@ -178,11 +187,8 @@ tuple_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
 		bool		isnull;
 		Datum		value = slot_getattr(slot, column, &isnull);
 
-		for (int j = 0; j < 2; j++)
-			hash[j] = hash_combine64(hash[j],
-									 isnull ? 0 :
-									 key_hash_value(TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
-													index->rd_indcollation[i], value, j + 1));
+		tuple_add_hash(hash, TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
+					   index->rd_indcollation[i], value, isnull);
 	}
 	index_close(index, AccessShareLock);
 	StaticAssertStmt(sizeof(hash) == sizeof(result), "a hash fills a UUID");
@@ -246,6 +252,58 @@ tuple_key_jsonb(Target *target, TupleTableSlot *slot)
 	}
 	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
 	index_close(index, AccessShareLock);
+	return JsonbPGetDatum(JsonbValueToJsonb(result));
+}
+
+static void
+push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
+{
+	JsonbValue	value;
+
+	value.type = jbvString;
+	value.val.string.val = text;
+	value.val.string.len = strlen(text);
+	pushJsonbValue(state, token, &value);
+}
+
+/*
+ * Returns a row, or the columns of it that are in an index unless that is invalid, as an
+ * object with the values' text.
+ */
+Datum
+tuple_text_jsonb(TupleTableSlot *slot, Oid key_index)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Relation	index = OidIsValid(key_index) ? index_open(key_index, AccessShareLock) : NULL;
+	int			count = index ? IndexRelationGetNumberOfKeyAttributes(index) : desc->natts;
+	JsonbParseState *state = NULL;
+	JsonbValue *result;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < count; i++)
+	{
+		AttrNumber	column = index ? index->rd_index->indkey.values[i] : i + 1;
+		Form_pg_attribute attribute = TupleDescAttr(desc, column - 1);
+		bool		isnull;
+		Datum		value = slot_getattr(slot, column, &isnull);
+		JsonbValue	null = {.type = jbvNull};
+		Oid			function;
+		bool		is_varlena;
+
+		if (attribute->attisdropped)
+			continue;
+		push_string(&state, WJB_KEY, pstrdup(NameStr(attribute->attname)));
+		if (isnull)
+			pushJsonbValue(&state, WJB_VALUE, &null);
+		else
+		{
+			getTypeOutputInfo(attribute->atttypid, &function, &is_varlena);
+			push_string(&state, WJB_VALUE, OidOutputFunctionCall(function, value));
+		}
+	}
+	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	if (index)
+		index_close(index, AccessShareLock);
 	return JsonbPGetDatum(JsonbValueToJsonb(result));
 }
 

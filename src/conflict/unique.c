@@ -82,9 +82,7 @@ unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own)
 		LocalRow   *found;
 		TupleTableSlot *slot;
 
-		if (!index->rd_index->indisunique || !index->rd_index->indimmediate ||
-			index->rd_index->indisexclusion || !index->rd_index->indisready ||
-			RelationGetRelid(index) == target->key_index)
+		if (!claim_is_unique_index(index, target->key_index))
 			continue;
 		slot = find_row(target, RelationGetRelid(index), row, own);
 		if (slot == NULL)

@@ -18,8 +18,9 @@
  *
  * A row whose commit time is not known any more, because the server has forgotten
  * it or did not track it, is older than everything.  So is a row that was written
- * under an origin that is no subscription's: it was copied, at a time that has nothing
- * to do with when it was made.
+ * under an origin that is, and was, no subscription's of a node: it was copied, at a
+ * time that has nothing to do with when it was made.  Of a subscription that is dropped
+ * weft.past_origin keeps the node (past_origin.c), since its rows outlive it.
  */
 #include "postgres.h"
 
@@ -38,7 +39,10 @@
 /* A clock that is so far ahead of ours is told of in the log, in milliseconds. */
 #define REPORTED_SKEW 10000
 
-/* Returns the version that a transaction's changes have. */
+/*
+ * Returns the version that a transaction's changes have.  A node that is gone has no
+ * subscription any more, and its origin may be another one's by now.
+ */
 RowVersion
 version_of_xid(TransactionId xid)
 {
@@ -47,11 +51,19 @@ version_of_xid(TransactionId xid)
 	if (TransactionIdIsCurrentTransactionId(xid))
 	{
 		result = conflict_session.version;
-		result.own = true;
+		result.known = result.own = true;
 	}
 	else if (TransactionIdIsNormal(xid) &&
 			 TransactionIdGetCommitTsData(xid, &result.time, &result.origin))
-		result.known = settings_find_node(result.origin, &result.node);
+	{
+		if (settings_find_past_node(result.origin, xid, &result.node))
+		{
+			result.known = true;
+			result.origin = UNKNOWN_ORIGIN;
+		}
+		else
+			result.known = settings_find_node(result.origin, &result.node);
+	}
 	return result;
 }
 
@@ -64,25 +76,42 @@ xmin_of(TupleTableSlot *row)
 												 &isnull));
 }
 
-/* Returns the version of a local row. */
+/* Returns the version of a row of a table. */
 RowVersion
-version_of_row(Target *target, TupleTableSlot *row)
+version_of_local_row(Relation rel, Oid key_index, TupleTableSlot *row)
 {
 	TransactionId xmin = xmin_of(row);
 	RowVersion	result = version_of_xid(xmin);
 
 	/* A counter was merged into it, which does not make it newer. */
-	if (!bms_is_empty(target->deltas))
-		(void) merged_row_find(target, row, xmin, &result);
+	if (conflict_has_delta_columns(RelationGetRelid(rel)))
+		(void) merged_row_find(rel, key_index, row, xmin, &result);
 	return result;
+}
+
+RowVersion
+version_of_row(Target *target, TupleTableSlot *row)
+{
+	return version_of_local_row(target->rel, target->key_index, row);
+}
+
+/*
+ * Have two changes come from the same node?  If one's origin is not known, the ids of
+ * the nodes tell, unless they have none: then of one time, they are of one transaction.
+ */
+static bool
+same_source(const RowVersion *remote, const RowVersion *local)
+{
+	if (local->origin != UNKNOWN_ORIGIN)
+		return local->origin == remote->origin;
+	return local->node == remote->node && (local->node != 0 || local->time == remote->time);
 }
 
 /* Was it written by somebody else than the publisher of what is being applied? */
 bool
 version_differs(const RowVersion *local)
 {
-	return local->known && !local->own &&
-		local->origin != conflict_session.version.origin;
+	return local->known && !local->own && !same_source(&conflict_session.version, local);
 }
 
 /* Is the first of two known versions the newer one?  Of one time, the node decides. */
@@ -98,7 +127,7 @@ version_newer(const RowVersion *version, const RowVersion *than)
 bool
 version_wins(const RowVersion *remote, const RowVersion *local)
 {
-	if (!local->known || local->own || local->origin == remote->origin)
+	if (!local->known || local->own || same_source(remote, local))
 		return true;
 	return version_newer(remote, local);
 }

@@ -1,0 +1,217 @@
+/*
+ * deleted_counter.c
+ *	  Counters of rows that are deleted.
+ *
+ * An UPDATE that is newer than a DELETE brings the row back, with its counters: where
+ * the UPDATE has come first, they have what was added to them on all nodes, so they
+ * must have it where the DELETE has come first.  So whoever deletes a row keeps the
+ * values of its counters; what is added while it is deleted is added to these; and
+ * a row that is brought back takes their sum.
+ *
+ * Of two writers, one may add to what the other one takes.  So each locks the key
+ * first if it finds no row, and looks again (deleted_counter_lock).  A session that
+ * deletes a row knows nothing of that lock: the row was there, so what is kept is of
+ * no use any more, and is replaced.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "conflict/internal.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#define COLUMNS 5
+
+/* Sets our advisory locks apart from those that users take, which have 1 and 2. */
+#define LOCK_CLASS 3
+
+typedef void (*VisitFunction) (Relation table, HeapTuple tuple, void *arg);
+
+/* Calls a function with each value that is kept for a key; returns how many there are. */
+static int
+visit(Relation rel, pg_uuid_t *hash, VisitFunction function, void *arg)
+{
+	const ConflictTables *tables = settings_tables();
+	Relation	table = table_open(tables->deleted_counter, RowExclusiveLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	int			count = 0;
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(RelationGetRelid(rel)));
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(hash));
+	scan = systable_beginscan(table, tables->deleted_counter_key, true, SnapshotSelf, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		if (function)
+			function(table, tuple, arg);
+		count++;
+	}
+	systable_endscan(scan);
+	table_close(table, NoLock);
+	return count;
+}
+
+static void
+remove_value(Relation table, HeapTuple tuple, void *arg)
+{
+	store_remove(table, tuple, (Snapshot) arg);
+}
+
+/* Removes what is kept for a key. */
+static void
+remove_values(Relation rel, pg_uuid_t *hash)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	(void) visit(rel, hash, remove_value, snapshot);
+	UnregisterSnapshot(snapshot);
+}
+
+static void
+store_value(Relation rel, pg_uuid_t *hash, int column, Datum value)
+{
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+
+	values[0] = ObjectIdGetDatum(RelationGetRelid(rel));
+	values[1] = UUIDPGetDatum(hash);
+	values[2] = NameGetDatum(&TupleDescAttr(RelationGetDescr(rel), column)->attname);
+	values[3] = value;
+	values[4] = TimestampTzGetDatum(GetCurrentTimestamp());
+	store_row(settings_tables()->deleted_counter, values, nulls);
+}
+
+/* Keeps the counters of a row that is deleted, in place of what was kept before. */
+void
+deleted_counter_keep(Relation rel, Oid key_index, Bitmapset *counters, TupleTableSlot *row)
+{
+	pg_uuid_t	hash;
+	int			column = -1;
+
+	if (bms_is_empty(counters))
+		return;
+	hash = tuple_key_hash(rel, key_index, row);
+	remove_values(rel, &hash);
+	slot_getallattrs(row);
+	while ((column = bms_next_member(counters, column)) >= 0)
+	{
+		Datum		value;
+
+		if (!row->tts_isnull[column] &&
+			delta_to_numeric(TupleDescAttr(RelationGetDescr(rel), column)->atttypid,
+							 row->tts_values[column], &value))
+			store_value(rel, &hash, column, value);
+	}
+}
+
+/* A row is stored that does not come of one that was deleted. */
+void
+deleted_counter_forget(Target *target, TupleTableSlot *row)
+{
+	pg_uuid_t	hash;
+
+	if (bms_is_empty(target->deltas))
+		return;
+	hash = tuple_key_hash(target->rel, target->key_index, row);
+	remove_values(target->rel, &hash);
+}
+
+/* Waits for other writers that have found no row with this key. */
+void
+deleted_counter_lock(Target *target, TupleTableSlot *key)
+{
+	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	uint32		parts[2];
+	LOCKTAG		tag;
+
+	memcpy(parts, &hash, sizeof(parts));
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, parts[0], parts[1], LOCK_CLASS);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+}
+
+/* Adds what an UPDATE adds to the counters of a row that stays deleted. */
+void
+deleted_counter_add(Target *target, TupleTableSlot *key, const Remote *remote)
+{
+	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	NullableDatum *differences;
+	int			column = -1;
+
+	if (visit(target->rel, &hash, NULL, NULL) == 0)
+		return;
+	differences = delta_differences(target, remote);
+	while ((column = bms_next_member(target->deltas, column)) >= 0)
+		if (!differences[column].isnull)
+			store_value(target->rel, &hash, column, differences[column].value);
+}
+
+/* The sums of what is kept, by column; null where nothing is. */
+typedef struct Sums
+{
+	Target	   *target;
+	NullableDatum *values;
+} Sums;
+
+static void
+add_value(Relation table, HeapTuple tuple, void *arg)
+{
+	Sums	   *sums = arg;
+	TupleDesc	desc = RelationGetDescr(sums->target->rel);
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+	int			column = -1;
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(sums->target->estate));
+
+	heap_deform_tuple(tuple, RelationGetDescr(table), values, nulls);
+	while ((column = bms_next_member(sums->target->deltas, column)) >= 0)
+	{
+		NullableDatum *sum = &sums->values[column];
+
+		if (namestrcmp(&TupleDescAttr(desc, column)->attname,
+					   NameStr(*DatumGetName(values[2]))) != 0)
+			continue;
+		sum->value = DirectFunctionCall2(numeric_add, values[3],
+										 sum->isnull ? DirectFunctionCall1(int4_numeric, 0) :
+										 sum->value);
+		sum->isnull = false;
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * An UPDATE brings a row back: puts what is kept of its counters, and what the UPDATE
+ * adds, into it, and forgets it.  If nothing is kept, the row has what was sent.
+ */
+void
+deleted_counter_take(Target *target, TupleTableSlot *key, TupleTableSlot *row,
+					 const Remote *remote)
+{
+	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	int			natts = RelationGetDescr(target->rel)->natts;
+	Sums		sums = {target, palloc(natts * sizeof(NullableDatum))};
+	NullableDatum *differences;
+	int			column = -1;
+
+	for (int i = 0; i < natts; i++)
+		sums.values[i].isnull = true;
+	if (visit(target->rel, &hash, add_value, &sums) == 0)
+		return;
+	differences = delta_differences(target, remote);
+	slot_getallattrs(row);
+	while ((column = bms_next_member(target->deltas, column)) >= 0)
+		if (!sums.values[column].isnull && !differences[column].isnull)
+			delta_set(target, row, column, sums.values[column].value,
+					  differences[column].value);
+	remove_values(target->rel, &hash);
+}

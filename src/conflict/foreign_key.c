@@ -1,0 +1,213 @@
+/*
+ * foreign_key.c
+ *	  Rows that arrive when what they refer to has been deleted.
+ *
+ * Foreign keys are not enforced on what is applied: the publisher has checked them.
+ * But one member may delete a row to which another one has just added a reference;
+ * nobody can tell which of the two was meant, and all members end with the reference and
+ * without the row.  It is recorded (parent_missing) where the reference arrives after
+ * the row was deleted, which is so on the member that has deleted it at least.
+ *
+ * The row may also be still to come, from a third member.  So it must have been deleted:
+ * there is a tombstone of it, or a claim to its value if another unique index than the
+ * key is referred to.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_type.h"
+#include "conflict/internal.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/* A row's reference to another table. */
+typedef struct Reference
+{
+	const ForeignKeyCacheInfo *key;
+	Relation	parent;
+	Relation	index;			/* of the parent, by which it is found */
+	TupleTableSlot *row;		/* a row of the parent that has the values alone */
+} Reference;
+
+static Oid
+index_of(const ForeignKeyCacheInfo *key)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(key->conoid));
+	Oid			result = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		result = ((Form_pg_constraint) GETSTRUCT(tuple))->conindid;
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
+static bool
+is_integer(Oid type)
+{
+	return type == INT2OID || type == INT4OID || type == INT8OID;
+}
+
+/* Can a value of one type be taken for one of another? */
+static bool
+same_form(Oid type, Oid other)
+{
+	return type == other || (is_integer(type) && is_integer(other)) ||
+		((type == TEXTOID || type == VARCHAROID) && (other == TEXTOID || other == VARCHAROID));
+}
+
+/*
+ * Puts the values that a row refers to into a row of the parent.  Returns false if it
+ * refers to nothing, or just as the row that it replaces, which may be NULL.
+ */
+static bool
+read_reference(Target *target, Reference *reference, TupleTableSlot *row,
+			   TupleTableSlot *replaced)
+{
+	const ForeignKeyCacheInfo *key = reference->key;
+	bool		changed = replaced == NULL;
+
+	ExecStoreAllNullTuple(reference->row);
+	for (int i = 0; i < key->nkeys; i++)
+	{
+		Form_pg_attribute from = TupleDescAttr(RelationGetDescr(target->rel), key->conkey[i] - 1);
+		Form_pg_attribute to = TupleDescAttr(RelationGetDescr(reference->parent),
+											 key->confkey[i] - 1);
+		bool		isnull;
+		bool		was_null = true;
+		Datum		value = slot_getattr(row, key->conkey[i], &isnull);
+		Datum		before = (Datum) 0;
+
+		if (isnull || !same_form(from->atttypid, to->atttypid))
+			return false;
+		if (replaced)
+			before = slot_getattr(replaced, key->conkey[i], &was_null);
+		changed = changed || was_null ||
+			!datum_image_eq(value, before, from->attbyval, from->attlen);
+		reference->row->tts_values[key->confkey[i] - 1] = value;
+		reference->row->tts_isnull[key->confkey[i] - 1] = false;
+	}
+	return changed;
+}
+
+/* Is the row there? */
+static bool
+parent_exists(Reference *reference)
+{
+	const ForeignKeyCacheInfo *key = reference->key;
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	TupleTableSlot *found = table_slot_create(reference->parent, NULL);
+	IndexScanDesc scan;
+	bool		result;
+
+	for (int i = 0; i < key->nkeys; i++)
+	{
+		AttrNumber	column = reference->index->rd_index->indkey.values[i];
+		int			number = 0;
+
+		while (number < key->nkeys - 1 && key->confkey[number] != column)
+			number++;
+		ScanKeyEntryInitialize(&keys[i], 0, i + 1, BTEqualStrategyNumber,
+							   get_atttype(key->conrelid, key->conkey[number]),
+							   reference->index->rd_indcollation[i],
+							   get_opcode(key->conpfeqop[number]),
+							   reference->row->tts_values[column - 1]);
+	}
+	scan = compat_index_beginscan(reference->parent, reference->index, SnapshotSelf, key->nkeys);
+	index_rescan(scan, keys, key->nkeys, NULL, 0);
+	result = index_getnext_slot(scan, ForwardScanDirection, found);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(found);
+	return result;
+}
+
+/* Is it known when the row that is referred to was deleted? */
+static bool
+parent_deleted(Reference *reference, RowVersion *version)
+{
+	Oid			key_index = GetRelationIdentityOrPK(reference->parent);
+	pg_uuid_t	hash;
+
+	if (RelationGetRelid(reference->index) == key_index)
+		hash = tuple_key_hash(reference->parent, key_index, reference->row);
+	else if (!claim_hash(reference->parent, reference->index, reference->row, &hash))
+		return false;
+	return tombstone_find_hash(reference->parent, &hash, false, version);
+}
+
+static void
+check_reference(Target *target, Reference *reference, TupleTableSlot *row,
+				TupleTableSlot *replaced, bool (*wait_turn) (void))
+{
+	LocalRow	deleted = {0};
+
+	if (!read_reference(target, reference, row, replaced))
+		return;
+	do
+	{
+		if (parent_exists(reference) || !parent_deleted(reference, &deleted.version))
+			return;
+	} while (wait_turn());
+	deleted.index = RelationGetRelid(reference->index);
+	conflict_session.met[KIND_PARENT_MISSING]++;
+	history_record(target, KIND_PARENT_MISSING, RESOLVER_APPLY_REMOTE, true, row, &deleted,
+				   row);
+}
+
+/*
+ * Records what a row that is to be stored, in place of "replaced" unless that is NULL,
+ * refers to and is deleted.  "wait_turn" waits until all earlier transactions are
+ * committed, and returns whether that took a while.
+ */
+void
+foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced,
+				  bool (*wait_turn) (void))
+{
+	ListCell   *cell;
+
+	if (RelationGetFKeyList(target->rel) == NIL)
+		return;
+	foreach(cell, copyObject(RelationGetFKeyList(target->rel)))
+	{
+		Reference	reference = {lfirst(cell)};
+		Oid			index = index_of(reference.key);
+
+		if (!compat_foreign_key_enforced(reference.key) || !OidIsValid(index))
+			continue;
+		reference.parent = table_open(reference.key->confrelid, AccessShareLock);
+		if (reference.parent->rd_rel->relkind == RELKIND_RELATION)
+		{
+			reference.index = index_open(index, AccessShareLock);
+			reference.row = MakeSingleTupleTableSlot(RelationGetDescr(reference.parent),
+													 &TTSOpsVirtual);
+			check_reference(target, &reference, row, replaced, wait_turn);
+			ExecDropSingleTupleTableSlot(reference.row);
+			index_close(reference.index, NoLock);
+		}
+		table_close(reference.parent, NoLock);
+	}
+}
+
+/* Adds the columns of a table, from 0, that refer to others. */
+Bitmapset *
+foreign_key_columns(Relation rel, Bitmapset *columns)
+{
+	ListCell   *cell;
+
+	foreach(cell, RelationGetFKeyList(rel))
+	{
+		const ForeignKeyCacheInfo *key = lfirst(cell);
+
+		for (int i = 0; i < key->nkeys; i++)
+			columns = bms_add_member(columns, key->conkey[i] - 1);
+	}
+	return columns;
+}
