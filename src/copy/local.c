@@ -265,7 +265,9 @@ copy_local_out_of_line(Relation rel)
 	return any_heap(rel, heap_out_of_line);
 }
 
-/* Does a type mean the same in binary on both sides? */
+/*
+ * Has a type the same value on this side, be it sent as text or in binary?
+ */
 static bool
 same_in_binary(Oid type)
 {
@@ -276,11 +278,21 @@ same_in_binary(Oid type)
 	if (type >= FirstGenbkiObjectId)
 		return false;
 
-	/* In binary these are OIDs, in text they are names. */
 	if (OidIsValid(get_element_type(type)))
 		return same_in_binary(get_element_type(type));
 	switch (type)
 	{
+			/* A number of units, which lc_monetary says. */
+		case MONEYOID:
+
+			/*
+			 * One that has become too long by its encoding is cut off as text
+			 * only.
+			 */
+		case NAMEOID:
+			/* It gets an encoding declaration in binary. */
+		case XMLOID:
+			/* In binary these are OIDs, in text they are names. */
 		case REGPROCOID:
 		case REGPROCEDUREOID:
 		case REGOPEROID:
@@ -300,7 +312,8 @@ same_in_binary(Oid type)
 		return false;
 	result = OidIsValid(((Form_pg_type) GETSTRUCT(tuple))->typreceive) &&
 		OidIsValid(((Form_pg_type) GETSTRUCT(tuple))->typsend) &&
-		((Form_pg_type) GETSTRUCT(tuple))->typtype != TYPTYPE_PSEUDO;
+		((Form_pg_type) GETSTRUCT(tuple))->typtype != TYPTYPE_PSEUDO &&
+		((Form_pg_type) GETSTRUCT(tuple))->typtype != TYPTYPE_COMPOSITE;
 	ReleaseSysCache(tuple);
 	return result;
 }
