@@ -114,6 +114,7 @@ copy_command_parse(const char *text, const char *nspname, const char *relname,
 	command->binary = length > binary && strcmp(text +length - binary, WITH_BINARY) == 0;
 	if (command->binary)
 		text = pnstrdup(text, length - binary);
+	command->whole = text;
 	position = text;
 
 	if (!skip(&position, "COPY "))
@@ -135,51 +136,68 @@ copy_command_parse(const char *text, const char *nspname, const char *relname,
 		*position == '\0';
 }
 
-/* A query for those rows of the table that meet a condition, too. */
-char *
-copy_command_select(const CopyCommand *command, const char *condition)
-{
-	StringInfoData query;
-
-	initStringInfo(&query);
-	appendStringInfo(&query, "SELECT %s FROM %s%s WHERE %s", command->column_list,
-					 command->only ? "ONLY " : "", command->relation, condition);
-	if (command->filter)
-		appendStringInfo(&query, " AND (%s)", command->filter);
-	return query.data;
-}
-
-static char *
-copy_of(const CopyCommand *command, bool binary, const char *condition)
-{
-	return psprintf("COPY (%s)" TO_STDOUT "%s", copy_command_select(command, condition),
-					binary ? WITH_BINARY : "");
-}
-
-/* The same command, but without any row. */
+/* The same command, but without any row, and without the table. */
 char *
 copy_command_nothing(const CopyCommand *command)
 {
-	return copy_of(command, command->binary, "false");
+	return psprintf("COPY (SELECT WHERE false)" TO_STDOUT "%s",
+					command->binary ? WITH_BINARY : "");
+}
+
+/*
+ * A condition that is an error if the table's name has become that of another one.
+ * It is decided when the command is planned, and costs nothing per row.
+ */
+static void
+append_identity(StringInfo query, const CopyCommand *command, const CopyTarget *target)
+{
+	appendStringInfo(query,
+					 "CASE WHEN %s::pg_catalog.regclass::pg_catalog.oid"
+					 " OPERATOR(pg_catalog.=) %s::pg_catalog.oid THEN true"
+					 " ELSE ('another table has got the name '"
+					 " OPERATOR(pg_catalog.||) %s)::pg_catalog.bool END",
+					 quote_literal_cstr(command->relation), target->relid,
+					 quote_literal_cstr(command->relation));
 }
 
 /*
  * The same for the blocks from "first" to before "end", which is
  * InvalidBlockNumber for all that follow.  A row stands for the snapshot at one
  * place, so in one range, wherever it may have been moved since; in a partitioned
- * table, in the same range of blocks of its partition.  All blocks are not a range.
+ * table, in the same range of blocks of its partition.
+ *
+ * Each range is a query of its own, so it must say what the first one would have
+ * settled for all: which table it is, and which partitions that had.  All blocks are
+ * not a range but the server's own command, which is settled at once, too.
  */
 char *
-copy_command_range(const CopyCommand *command, bool binary,
+copy_command_range(const CopyCommand *command, const CopyTarget *target, bool binary,
 				   BlockNumber first, BlockNumber end)
 {
-	StringInfoData condition;
+	StringInfoData query;
 
+	initStringInfo(&query);
 	if (first == 0 && end == InvalidBlockNumber)
-		return copy_of(command, binary, "true");
-	initStringInfo(&condition);
-	appendStringInfo(&condition, "ctid >= '(%u,0)'::pg_catalog.tid", first);
-	if (end != InvalidBlockNumber)
-		appendStringInfo(&condition, " AND ctid < '(%u,0)'::pg_catalog.tid", end);
-	return copy_of(command, binary, condition.data);
+		appendStringInfoString(&query, command->whole);
+	else
+	{
+		appendStringInfo(&query, "COPY (SELECT %s FROM %s%s"
+						 " WHERE ctid OPERATOR(pg_catalog.>=) '(%u,0)'::pg_catalog.tid AND ",
+						 command->column_list, command->only ? "ONLY " : "",
+						 command->relation, first);
+		if (end != InvalidBlockNumber)
+			appendStringInfo(&query,
+							 "ctid OPERATOR(pg_catalog.<) '(%u,0)'::pg_catalog.tid AND ", end);
+		append_identity(&query, command, target);
+		if (!command->only)
+			appendStringInfo(&query,
+							 " AND tableoid OPERATOR(pg_catalog.=) ANY ('{%s}'::pg_catalog.oid[])",
+							 target->leaves);
+		if (command->filter)
+			appendStringInfo(&query, " AND (%s)", command->filter);
+		appendStringInfoString(&query, ")" TO_STDOUT);
+	}
+	if (binary)
+		appendStringInfoString(&query, WITH_BINARY);
+	return query.data;
 }

@@ -16,13 +16,21 @@ typedef struct CopyCommand
 	bool		only;			/* without tables that inherit from it */
 	char	   *filter;			/* row filter, or NULL */
 	bool		binary;
+	const char *whole;			/* all of it but the format */
 } CopyCommand;
+
+/* The publisher's table as it was found; no name tells it. */
+typedef struct CopyTarget
+{
+	const char *relid;			/* its OID */
+	const char *leaves;			/* those of its partitions, with commas
+								 * between, or an empty string if it has none */
+} CopyTarget;
 
 extern bool copy_command_parse(const char *text, const char *nspname,
 							   const char *relname, CopyCommand *command);
-extern char *copy_command_select(const CopyCommand *command, const char *condition);
 extern char *copy_command_nothing(const CopyCommand *command);
-extern char *copy_command_range(const CopyCommand *command, bool binary,
-								BlockNumber first, BlockNumber end);
+extern char *copy_command_range(const CopyCommand *command, const CopyTarget *target,
+								bool binary, BlockNumber first, BlockNumber end);
 
 #endif							/* WEFT_COPY_COMMAND_H */

@@ -14,6 +14,7 @@
 
 #define COPY_SNAPSHOT_LEN 64
 #define COPY_IDENTITY_LEN 32
+#define COPY_OID_LEN 16
 #define COPY_USER_LEN (NAMEDATALEN + 32)
 
 /* The server that tables are copied from, and for whom. */
@@ -41,6 +42,7 @@ typedef struct CopyTask
 	BlockNumber max_range;
 	char		snapshot[COPY_SNAPSHOT_LEN];
 	char		identity[COPY_IDENTITY_LEN];	/* of the publisher's server */
+	char		source_relid[COPY_OID_LEN]; /* the table's OID there */
 
 	/*
 	 * Ranges of blocks are taken in order.  The last one has no end, so that
@@ -58,7 +60,9 @@ typedef struct CopyTask
 	char		user[COPY_USER_LEN];
 	char		appname[NAMEDATALEN];
 	Size		conninfo;		/* where it begins in "texts" */
-	char		texts[FLEXIBLE_ARRAY_MEMBER];	/* the COPY command; conninfo */
+	Size		leaves;			/* the same of CopyTarget's */
+	char		texts[FLEXIBLE_ARRAY_MEMBER];	/* the COPY command; conninfo;
+												 * leaves */
 } CopyTask;
 
 /* source.c: what the publisher has */
@@ -71,6 +75,7 @@ typedef struct CopySource
 	uint64		toast_bytes;	/* of this, stored out of line */
 	bool		ranges;			/* may a range of blocks be asked for? */
 	List	   *types;			/* OIDs of the command's columns */
+	CopyTarget	target;
 } CopySource;
 
 extern bool copy_source_supported(WalReceiverConn *conn);
@@ -79,6 +84,10 @@ extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
 							CopySource *source);
 extern void copy_source_keep_alive(WalReceiverConn *conn);
 extern WalReceiverConn *copy_source_join(const CopyTask *task, const CopyCommand *command);
+extern void copy_source_begin_ranges(WalReceiverConn *conn);
+extern WalRcvExecResult *copy_source_range(WalReceiverConn *conn, const char *query,
+										   bool helper);
+extern void copy_source_end_ranges(WalReceiverConn *conn);
 
 /* local.c: what the subscriber has */
 extern const char *copy_local_obstacle(Relation rel, const CopyCommand *command);
@@ -92,7 +101,8 @@ extern List *copy_indexes_suspend(Relation rel);
 extern void copy_indexes_build(Relation rel, List *indexes, CopyProgress *progress);
 
 /* rows.c: ranges of rows from the publisher into the table */
-extern void copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn);
+extern void copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn,
+					  bool helper);
 
 /* helper.c */
 extern PGDLLEXPORT void copy_helper_main(dsm_segment *segment, shm_toc *toc);

@@ -93,7 +93,7 @@ insert_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 	PG_TRY();
 	{
 		ParallelWorkerNumber = -1;
-		copy_rows(task, command, conn);
+		copy_rows(task, command, conn, true);
 	}
 	PG_FINALLY();
 	{
@@ -206,8 +206,16 @@ CopyTask *
 copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 {
 	CopyTask   *result = palloc(size);
-	ParallelContext *context = start_helpers(task, size);
+	int			nest_level = NewGUCNestLevel();
+	ParallelContext *context;
 
+	/*
+	 * They wait for each other while the table grows; one process alone never
+	 * does.
+	 */
+	(void) set_config_option("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	context = start_helpers(task, size);
 	if (context->nworkers_launched < task->num_helpers)
 		ereport(LOG,
 				(errmsg("table %s of %s is copied by %d of %d helpers: no more parallel workers are left",
@@ -218,6 +226,7 @@ copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 	memcpy(result, shm_toc_lookup(context->toc, KEY_TASK, false), size);
 	DestroyParallelContext(context);
 	ExitParallelMode();
+	AtEOXact_GUC(false, nest_level);
 
 	if (result->ranges_taken != result->ranges_done)
 		elog(ERROR, "a helper has left the initial copy of table %s", get_rel_name(task->relid));

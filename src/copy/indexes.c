@@ -11,48 +11,104 @@
  * pg_index are what there is, and they are right: the rows that were copied are
  * dead, and rows of others are in them.
  *
- * A lock that keeps readers out, too, is taken at once, since queries lock the
- * indexes of a table, and building locks out who does that: somebody who has read
- * the table and then writes it would meet us in a deadlock.  He is still let
- * through before we get this lock.
+ * The lock is taken of the table and its indexes at once, but never waited for in a
+ * queue: a session that has read the table and then analyzes it waits for us already,
+ * and all other readers would wait behind us until an idle one ends its transaction.
+ * So we look again and again whether nobody is in the way, and nothing comes of it if
+ * somebody always is.
+ *
+ * Then, or if an index cannot be built, for which each is built in a subtransaction,
+ * the old files get entries of our rows, one by one.  That is what the server's own copy
+ * does, and needs no lock but those that it takes in its beginning, as we do.  So rows
+ * that were copied are never thrown away for the sake of an index.
+ *
+ * Indexes of deferrable constraints are maintained from the beginning, for natively
+ * nobody checks these constraints on a replica, and building would.
  */
 #include "postgres.h"
 
+#include "access/attmap.h"
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/table.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "copy/copy.h"
+#include "executor/executor.h"
+#include "local_table.h"
+#include "miscadmin.h"
+#include "replication/origin.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+/*
+ * For how long we look for a moment without readers, in milliseconds: half as long as
+ * copying the rows has taken, within these limits.  Filling takes longer than building,
+ * but not by orders of magnitude.
+ */
+#define MIN_PATIENCE 200
+#define MAX_PATIENCE 10000
+#define LOOK_INTERVAL 10
+
+static void
+set_ready(Relation catalog, HeapTuple tuple, bool ready)
+{
+	((Form_pg_index) GETSTRUCT(tuple))->indisready = ready;
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+}
+
+static HeapTuple
+copy_of_row(Oid index)
+{
+	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(index));
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", index);
+	return tuple;
+}
 
 /*
  * Sets an index aside; returns false if it is not in use anyway, for instance
- * because building it concurrently has failed.
+ * because building it concurrently has failed, or must be maintained.
  */
 static bool
 suspend(Relation catalog, Oid index)
 {
-	HeapTuple	tuple = SearchSysCacheCopy1(INDEXRELID, ObjectIdGetDatum(index));
+	HeapTuple	tuple;
 	Form_pg_index form;
 	bool		result;
 
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for index %u", index);
+	/* As COPY FROM does, so that filling it needs no other lock. */
+	LockRelationOid(index, RowExclusiveLock);
+	tuple = copy_of_row(index);
 	form = (Form_pg_index) GETSTRUCT(tuple);
-	result = form->indislive && form->indisready && form->indisvalid;
+	result = form->indislive && form->indisready && form->indisvalid && form->indimmediate;
 	if (result)
-	{
-		form->indisready = false;
-		CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
-	}
+		set_ready(catalog, tuple, false);
 	heap_freetuple(tuple);
 	return result;
+}
+
+/* The table, and its partitions. */
+static List *
+tables_of(Relation rel)
+{
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return list_make1_oid(RelationGetRelid(rel));
+	return find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
 }
 
 /*
@@ -62,26 +118,78 @@ List *
 copy_indexes_suspend(Relation rel)
 {
 	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
-	List	   *relids = list_make1_oid(RelationGetRelid(rel));
 	List	   *result = NIL;
-	ListCell   *cell;
 
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		relids = find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
-	foreach(cell, relids)
+	foreach_oid(relid, tables_of(rel))
 	{
-		Relation	part = table_open(lfirst_oid(cell), NoLock);
-		ListCell   *index;
+		Relation	part = table_open(relid, NoLock);
 
 		if (part->rd_rel->relkind == RELKIND_RELATION)
-			foreach(index, RelationGetIndexList(part))
-				if (suspend(catalog, lfirst_oid(index)))
-				result = lappend_oid(result, lfirst_oid(index));
+			foreach_oid(index, RelationGetIndexList(part))
+				if (suspend(catalog, index))
+				result = lappend_oid(result, index);
 		table_close(part, NoLock);
 	}
 	table_close(catalog, RowExclusiveLock);
 	CommandCounterIncrement();
 	return result;
+}
+
+/* Has nobody else a lock of this relation? */
+static bool
+is_free(Oid relid)
+{
+	LOCKTAG		tag;
+	int			others;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	pfree(GetLockConflicts(&tag, AccessExclusiveLock, &others));
+	return others == 0;
+}
+
+/* Locks all of these relations, or none.  A look first spares standbys the attempt. */
+static bool
+try_lock(List *relids)
+{
+	int			locked = 0;
+
+	foreach_oid(relid, relids)
+		if (!is_free(relid))
+		return false;
+	foreach_oid(relid, relids)
+	{
+		if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
+			break;
+		locked++;
+	}
+	if (locked == list_length(relids))
+		return true;
+	while (locked-- > 0)
+		UnlockRelationOid(list_nth_oid(relids, locked), AccessExclusiveLock);
+	return false;
+}
+
+/*
+ * Locks tables and indexes against everybody; returns false if others are always in
+ * the way.
+ */
+static bool
+lock_all(List *relids, const CopyProgress *progress)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	long		patience = TimestampDifferenceMilliseconds(progress->started_at, start) / 2;
+
+	patience = Min(Max(patience, MIN_PATIENCE), MAX_PATIENCE);
+	while (!try_lock(relids))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), patience))
+			return false;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_INTERVAL, WAIT_EVENT_LOGICAL_SYNC_DATA);
+		ResetLatch(MyLatch);
+	}
+	return true;
 }
 
 /* "Key (a)=(1) is duplicated." becomes what an insert would say. */
@@ -93,60 +201,197 @@ already_exists(const char *detail)
 	return end ? psprintf("%s already exists.", pnstrdup(detail, end - detail)) : NULL;
 }
 
+/* Whoever looks for this error will look for what the server says natively. */
 static void
+report_duplicate(Oid index, const ErrorData *error)
+{
+	char	   *detail = already_exists(error->detail);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_UNIQUE_VIOLATION),
+			 errmsg("duplicate key value violates unique constraint \"%s\"",
+					get_rel_name(index)),
+			 detail ? errdetail_internal("%s", detail) : 0,
+			 error->schema_name ? err_generic_string(PG_DIAG_SCHEMA_NAME, error->schema_name) : 0,
+			 error->table_name ? err_generic_string(PG_DIAG_TABLE_NAME, error->table_name) : 0,
+			 error->constraint_name ?
+			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, error->constraint_name) : 0));
+}
+
+/*
+ * An index could not be built.  Goes on with the error if it is the rows' fault, or
+ * somebody's wish; all else may come of building, and need not come of filling.
+ */
+static void
+look_at_error(Oid index, ErrorData *error)
+{
+	int			category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
+
+	if (error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION)
+		report_duplicate(index, error);
+	if (category == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION ||
+		category == ERRCODE_OPERATOR_INTERVENTION)
+		ReThrowError(error);
+	ereport(LOG,
+			(errmsg("index \"%s\" could not be built after an initial copy, and is filled row by row: %s",
+					get_rel_name(index), error->message)));
+}
+
+/* Builds an index; returns false if that has failed, and its old files are in place. */
+static bool
 build(Oid index)
 {
 	ReindexParams params = {.options = REINDEXOPT_REPORT_PROGRESS};
 	MemoryContext old = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
 
+	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
 		reindex_index(NULL, index, false, get_rel_persistence(index), &params);
+		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
-		ErrorData  *error;
-		char	   *detail;
+		RepOriginId origin = replorigin_session_origin;
 
 		MemoryContextSwitchTo(old);
 		error = CopyErrorData();
-		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
-			PG_RE_THROW();
 		FlushErrorState();
 
-		/* Whoever looks for it will look for what the server says natively. */
-		detail = already_exists(error->detail);
-		ereport(ERROR,
-				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("duplicate key value violates unique constraint \"%s\"",
-						get_rel_name(index)),
-				 detail ? errdetail_internal("%s", detail) : 0,
-				 error->schema_name ? err_generic_string(PG_DIAG_SCHEMA_NAME, error->schema_name) : 0,
-				 error->table_name ? err_generic_string(PG_DIAG_TABLE_NAME, error->table_name) : 0,
-				 error->constraint_name ?
-				 err_generic_string(PG_DIAG_CONSTRAINT_NAME, error->constraint_name) : 0));
+		/* It is not to be advanced by this. */
+		replorigin_session_origin = InvalidRepOriginId;
+		RollbackAndReleaseCurrentSubTransaction();
+		replorigin_session_origin = origin;
 	}
 	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+
+	if (error)
+		look_at_error(index, error);
+	return error == NULL;
 }
 
-/* Builds what has been set aside. */
+/* Indexes are in use again, with the files that they had. */
+static void
+resume(List *indexes)
+{
+	Relation	catalog = table_open(IndexRelationId, RowExclusiveLock);
+
+	foreach_oid(index, indexes)
+		set_ready(catalog, copy_of_row(index), true);
+	table_close(catalog, RowExclusiveLock);
+	CommandCounterIncrement();
+}
+
+/* Is this a row of our transaction, so one that was copied? */
+static bool
+was_copied(TupleTableSlot *slot)
+{
+	bool		isnull;
+	Datum		xmin = slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull);
+
+	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
+}
+
+/* Makes entries of the rows that were copied in these indexes of the table. */
+static void
+insert_entries(Relation rel, List *indexes)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ResultRelInfo *info;
+	EState	   *estate = local_table_prepare(rel, make_attrmap(0), false, &info);
+	TupleTableSlot *slot = table_slot_create(rel, &estate->es_tupleTable);
+	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+
+	for (int i = 0; i < info->ri_NumIndices; i++)
+		if (!list_member_oid(indexes, RelationGetRelid(info->ri_IndexRelationDescs[i])))
+			info->ri_IndexRelationInfo[i]->ii_ReadyForInserts = false;
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!was_copied(slot))
+			continue;
+		ResetPerTupleExprContext(estate);
+		MemoryContextSwitchTo(GetPerTupleMemoryContext(estate));
+		(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+		MemoryContextSwitchTo(old);
+	}
+	table_endscan(scan);
+	ExecCloseIndices(info);
+	ExecResetTupleTable(estate->es_tupleTable, false);
+	FreeExecutorState(estate);
+}
+
+/*
+ * Fills indexes of a table.  As when it is built, expressions in them have the rights
+ * of the table's owner.
+ */
+static void
+fill(Relation rel, List *indexes)
+{
+	Oid			user;
+	int			context;
+	int			nest_level = NewGUCNestLevel();
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner, context | SECURITY_RESTRICTED_OPERATION);
+	RestrictSearchPath();
+	insert_entries(rel, indexes);
+	AtEOXact_GUC(false, nest_level);
+	SetUserIdAndSecContext(user, context);
+}
+
+static void
+fill_all(List *tables, List *indexes, CopyProgress *progress)
+{
+	resume(indexes);
+	foreach_oid(relid, tables)
+	{
+		Relation	rel = table_open(relid, NoLock);
+		List	   *its = NIL;
+
+		foreach_oid(index, indexes)
+			if (IndexGetRelation(index, false) == relid)
+			its = lappend_oid(its, index);
+		if (its != NIL)
+			fill(rel, its);
+		pg_atomic_fetch_add_u32(&progress->indexes_done, list_length(its));
+		table_close(rel, NoLock);
+	}
+}
+
+/* Builds, or fills, what has been set aside. */
 void
 copy_indexes_build(Relation rel, List *indexes, CopyProgress *progress)
 {
-	ListCell   *cell;
+	List	   *tables = tables_of(rel);
+	List	   *unbuilt = NIL;
 
 	if (indexes == NIL)
 		return;
 	pg_atomic_write_u32(&progress->indexes, list_length(indexes));
 	pg_atomic_write_u32(&progress->phase, COPY_INDEXING);
 
-	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		(void) find_all_inheritors(RelationGetRelid(rel), AccessExclusiveLock, NULL);
-	foreach(cell, indexes)
+	if (!lock_all(list_concat_copy(tables, indexes), progress))
 	{
-		build(lfirst_oid(cell));
-		CommandCounterIncrement();
-		pg_atomic_fetch_add_u32(&progress->indexes_done, 1);
+		ereport(LOG,
+				(errmsg("indexes of table \"%s\" are filled row by row after its initial copy: others use the table",
+						RelationGetRelationName(rel))));
+		unbuilt = indexes;
 	}
+	else
+		foreach_oid(index, indexes)
+	{
+		if (build(index))
+			pg_atomic_fetch_add_u32(&progress->indexes_done, 1);
+		else
+			unbuilt = lappend_oid(unbuilt, index);
+		CommandCounterIncrement();
+	}
+	if (unbuilt != NIL)
+		fill_all(tables, unbuilt, progress);
 }

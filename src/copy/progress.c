@@ -54,7 +54,7 @@ static void
 reset(CopyProgress *entry)
 {
 	entry->reserved = 0;
-	entry->unsafe = false;
+	entry->verdict = COPY_ALLOWED;
 	entry->alone = false;
 	entry->last_error[0] = '\0';
 	pg_atomic_init_u32(&entry->phase, COPY_COPYING);
@@ -187,6 +187,21 @@ copy_progress_release_helpers(CopyProgress *entry)
 	(void) copy_progress_reserve(entry, 0);
 }
 
+/*
+ * Was it not the rows' fault, nor somebody's wish, that indexes could not be built?  Then
+ * this could go on for ever, while the server's own copy might need no more memory or
+ * disk space than there is.
+ */
+static bool
+cannot_index(const CopyProgress *entry, const ErrorData *error)
+{
+	int			category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
+
+	return pg_atomic_read_u32(&unconstify(CopyProgress *, entry)->phase) == COPY_INDEXING &&
+		category != ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION &&
+		category != ERRCODE_OPERATOR_INTERVENTION;
+}
+
 /* Remembers why a copy has failed. */
 void
 copy_progress_failed(CopyProgress *entry, const ErrorData *error)
@@ -194,7 +209,10 @@ copy_progress_failed(CopyProgress *entry, const ErrorData *error)
 	LWLockAcquire(root->lock, LW_EXCLUSIVE);
 	strlcpy(entry->last_error, error->message ? error->message : "unknown error",
 			COPY_ERROR_LEN);
-	entry->unsafe = error->sqlerrcode == ERRCODE_INVALID_TRANSACTION_STATE;
+	if (error->sqlerrcode == ERRCODE_INVALID_TRANSACTION_STATE)
+		entry->verdict = COPY_UNSAFE;
+	else if (cannot_index(entry, error))
+		entry->verdict = COPY_UNINDEXED;
 	LWLockRelease(root->lock);
 	pg_atomic_write_u32(&entry->phase, COPY_FAILED);
 }
@@ -208,19 +226,19 @@ copy_progress_set_alone(CopyProgress *entry)
 	LWLockRelease(root->lock);
 }
 
-/* Has the last copy of a table failed because of a function that is not safe? */
-bool
-copy_progress_unsafe(Oid subid, Oid relid)
+/* What does the last copy of a table say about the next one? */
+CopyVerdict
+copy_progress_verdict(Oid subid, Oid relid)
 {
-	bool		result = false;
+	CopyVerdict result = COPY_ALLOWED;
 
 	LWLockAcquire(root->lock, LW_SHARED);
-	for (int i = 0; i < root->num_entries && !result; i++)
+	for (int i = 0; i < root->num_entries && result == COPY_ALLOWED; i++)
 	{
 		CopyProgress *entry = &root->entries[i];
 
-		result = entry->dbid == MyDatabaseId && entry->subid == subid &&
-			entry->relid == relid && entry->unsafe;
+		if (entry->dbid == MyDatabaseId && entry->subid == subid && entry->relid == relid)
+			result = entry->verdict;
 	}
 	LWLockRelease(root->lock);
 	return result;

@@ -14,6 +14,14 @@
 #include "port/atomics.h"
 #include "storage/spin.h"
 
+/* Why the server is to copy a table itself the next time. */
+typedef enum CopyVerdict
+{
+	COPY_ALLOWED,
+	COPY_UNSAFE,				/* it failed for what helpers may not do */
+	COPY_UNINDEXED,				/* its indexes could not be built */
+} CopyVerdict;
+
 typedef enum CopyPhase
 {
 	COPY_COPYING,
@@ -33,7 +41,7 @@ typedef struct CopyProgress
 	int			pid;			/* zero once the owner has ended */
 	int			reserved;		/* helpers that weft.max_copy_workers counts */
 	TimestampTz started_at;
-	bool		unsafe;			/* it has failed for what helpers may not do */
+	CopyVerdict verdict;
 	bool		alone;			/* one process must copy it; kept for the next
 								 * time */
 	char		last_error[COPY_ERROR_LEN];
@@ -61,7 +69,7 @@ extern int	copy_progress_reserve(CopyProgress *entry, int helpers);
 extern void copy_progress_release_helpers(CopyProgress *entry);
 extern void copy_progress_failed(CopyProgress *entry, const ErrorData *error);
 extern void copy_progress_set_alone(CopyProgress *entry);
-extern bool copy_progress_unsafe(Oid subid, Oid relid);
+extern CopyVerdict copy_progress_verdict(Oid subid, Oid relid);
 extern int	copy_progress_index(const CopyProgress *entry);
 extern CopyProgress *copy_progress_get(int index);
 extern int	copy_progress_read(CopyProgress **entries);

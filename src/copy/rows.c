@@ -35,6 +35,7 @@ typedef struct Reader
 	const CopyCommand *command;
 	CopyProgress *progress;
 	WalReceiverConn *conn;
+	bool		helper;			/* it is a helper's */
 	WaitEventSet *events;		/* for the connection's socket */
 	pgsocket	socket;
 
@@ -103,6 +104,10 @@ take_range(BlockNumber *first, BlockNumber *end)
 static bool
 begin_range(void)
 {
+	CopyTarget	target = {
+		.relid = reader.task->source_relid,
+		.leaves = reader.task->texts + reader.task->leaves
+	};
 	BlockNumber first;
 	BlockNumber end;
 	WalRcvExecResult *result;
@@ -110,8 +115,8 @@ begin_range(void)
 
 	if (!take_range(&first, &end))
 		return false;
-	query = copy_command_range(reader.command, reader.task->binary, first, end);
-	result = walrcv_exec(reader.conn, query, 0, NULL);
+	query = copy_command_range(reader.command, &target, reader.task->binary, first, end);
+	result = copy_source_range(reader.conn, query, reader.helper);
 	if (result->status != WALRCV_OK_COPY_OUT)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
@@ -275,7 +280,7 @@ read_data(void *outbuf, int minread, int maxread)
  * transaction may write.
  */
 void
-copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
+copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, bool helper)
 {
 	CopyProgress *progress = copy_progress_get(task->progress);
 	Relation	rel = table_open(task->relid, RowExclusiveLock);
@@ -288,8 +293,11 @@ copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 	reader.command = command;
 	reader.progress = progress;
 	reader.conn = conn;
+	reader.helper = helper;
+	copy_source_begin_ranges(conn);
 	if (!begin_range())
 	{
+		copy_source_end_ranges(conn);
 		table_close(rel, NoLock);
 		return;
 	}
@@ -304,6 +312,7 @@ copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 
 	if (reader.in_range || !task->all_taken)
 		elog(ERROR, "COPY of table %s ended too early", command->relation);
+	copy_source_end_ranges(conn);
 	if (reader.events)
 		FreeWaitEventSet(reader.events);
 	free_parsestate(pstate);

@@ -7,11 +7,25 @@
  * snapshot of the slot's consistent point.  That transaction stays open, idle,
  * while helpers copy in transactions of their own with the same snapshot.
  *
- * What the helpers' ranges mean must not change meanwhile, so every one of these
- * transactions first locks the table, as the COPY in it would: the one that has
- * the snapshot before it looks how large the table is.  A helper must not wait for
- * its lock: who stands before it in the queue may wait for the first transaction,
- * which nobody would see as a deadlock.  So it gives up soon, and others do its work.
+ * What the helpers' ranges mean must not change meanwhile:
+ *
+ *	- Every one of these transactions first locks the table with all its partitions, as
+ *	  the COPY in it would: the one that has the snapshot before it looks which these
+ *	  are.  So none of them is removed, emptied or rewritten.
+ *	- Each range says which partitions there were, for another one may be attached at
+ *	  any time, and which table it is, for a schema may be renamed (command.c).
+ *
+ * A helper must not wait for these locks: who stands before it in the queue may wait
+ * for the first transaction, which nobody would see as a deadlock.  So it gives up
+ * soon, and others do its work.  Once it has them all, whoever waits for the first
+ * transaction waits for the helper, too.
+ *
+ * Planning a range locks all indexes of the table, which the server's own COPY of a
+ * table does not do; REINDEX, which keeps out writers, would have to wait for the whole
+ * copy.  So each range is a subtransaction that is rolled back, and with it these locks
+ * (copy_source_begin_ranges()).  To wait for them is no danger: nobody who has an index
+ * can wait for the first transaction without waiting for the helper, which the
+ * publisher sees as a deadlock.
  *
  * Who may read no more than some columns may not name a row's place, so there are no
  * ranges then; nor are there where another access method has other places.
@@ -40,7 +54,12 @@
 	"(EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)" \
 	"::pg_catalog.int8::pg_catalog.text"
 
-#define COLUMNS 7
+#define COLUMNS 9
+
+/* What is locked by a range is given back at its end. */
+#define BEGIN_RANGES "SAVEPOINT weft_range"
+#define NEXT_RANGE "ROLLBACK TO SAVEPOINT weft_range"
+#define END_RANGES "RELEASE SAVEPOINT weft_range"
 
 /* Returns the first row, all of type text, or NULL and what is wrong. */
 static char **
@@ -86,7 +105,18 @@ question_of_size(const CopyCommand *command)
 					relation);
 }
 
-/* The subquery without rows locks the table before anything is looked at. */
+/* Locks the table, and its partitions, as a COPY of it does. */
+static char *
+lock_command(const CopyCommand *command)
+{
+	return psprintf("LOCK TABLE %s%s IN ACCESS SHARE MODE",
+					command->only ? "ONLY " : "", command->relation);
+}
+
+/*
+ * pg_partition_tree() locks what has been attached since the table was locked.  It goes
+ * by the catalogs as they are, not as they were for the snapshot; so does a COPY.
+ */
 static char *
 question(const CopyCommand *command)
 {
@@ -100,24 +130,27 @@ question(const CopyCommand *command)
 					 " max(pg_catalog.pg_relation_size(c.oid)"
 					 " / pg_catalog.current_setting('block_size')::pg_catalog.int8)::pg_catalog.text,"
 					 " sum(pg_catalog.pg_table_size(c.oid))::pg_catalog.text,"
-					 " (pg_catalog.bool_and(c.relkind = 'r' AND m.amname = 'heap')"
-					 " AND pg_catalog.has_table_privilege(%s, 'SELECT'))::pg_catalog.text,"
+					 " pg_catalog.bool_and(c.relkind = 'r' AND m.amname = 'heap')::pg_catalog.text,"
 					 " (SELECT pg_catalog.string_agg(a.atttypid::pg_catalog.text, ',' ORDER BY"
 					 " pg_catalog.array_position(ARRAY[%s], a.attname::pg_catalog.text))"
 					 " FROM pg_catalog.pg_attribute a"
 					 " WHERE a.attrelid = %s::pg_catalog.regclass AND a.attnum > 0"
 					 " AND NOT a.attisdropped AND a.attname = ANY (ARRAY[%s])),"
 					 " sum(pg_catalog.pg_relation_size(NULLIF(c.reltoastrelid, 0::pg_catalog.oid)))"
-					 "::pg_catalog.text",
-					 relation, names, relation, names);
+					 "::pg_catalog.text,"
+					 " %s::pg_catalog.regclass::pg_catalog.oid::pg_catalog.text,"
+					 " (SELECT pg_catalog.string_agg(p.relid::pg_catalog.oid::pg_catalog.text, ',')"
+					 " FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) p"
+					 " WHERE p.isleaf)",
+					 names, relation, names, relation, relation);
 	appendStringInfo(&query,
 					 " FROM pg_catalog.pg_class c"
 					 " LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam"
 					 " WHERE (c.relkind <> 'p' AND c.oid = %s::pg_catalog.regclass"
 					 " OR c.oid IN (SELECT p.relid"
 					 " FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) p"
-					 " WHERE p.isleaf)) AND NOT EXISTS (%s)",
-					 relation, relation, copy_command_select(command, "false"));
+					 " WHERE p.isleaf))",
+					 relation, relation);
 	return query.data;
 }
 
@@ -175,24 +208,16 @@ copy_source_size(WalReceiverConn *conn, const CopyCommand *command)
 	return values[0] ? strtou64(values[0], NULL, 10) : 0;
 }
 
-/*
- * Asks the publisher for the snapshot and for what there is to copy.
- */
-void
-copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
+/* May the subscription read all of the table, so lock it and ask for ranges of it? */
+static bool
+readable(WalReceiverConn *conn, const CopyCommand *command)
 {
-	char	  **values = ask(conn, command, question(command), COLUMNS);
+	char	   *query = psprintf("SELECT pg_catalog.has_table_privilege(%s, 'SELECT')"
+								 "::pg_catalog.text",
+								 quote_literal_cstr(command->relation));
+	char	  **values = ask(conn, command, query, 1);
 
-	memset(source, 0, sizeof(CopySource));
-	source->snapshot = values[0];
-	source->identity = values[1];
-	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;
-	source->bytes = values[3] ? strtou64(values[3], NULL, 10) : 0;
-	source->types = values[5] ? parse_types(values[5]) : NIL;
-	source->toast_bytes = values[6] ? strtou64(values[6], NULL, 10) : 0;
-	source->ranges = values[4] && strcmp(values[4], "true") == 0 &&
-		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
-		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
+	return values[0] && strcmp(values[0], "true") == 0;
 }
 
 /* Runs a command that returns no rows on the server's connection. */
@@ -204,9 +229,37 @@ run(WalReceiverConn *conn, const char *command)
 	if (result->status != WALRCV_OK_COMMAND)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("lost the publisher's transaction that holds the snapshot: %s",
+				 errmsg("could not go on in the publisher's transaction that holds the snapshot: %s",
 						result->err ? result->err : "unexpected answer")));
 	walrcv_clear_result(result);
+}
+
+/*
+ * Asks the publisher for the snapshot and for what there is to copy.  The snapshot can
+ * only be exported outside of a subtransaction.
+ */
+void
+copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
+{
+	bool		locked = readable(conn, command);
+	char	  **values;
+
+	if (locked)
+		run(conn, lock_command(command));
+	values = ask(conn, command, question(command), COLUMNS);
+	memset(source, 0, sizeof(CopySource));
+	source->snapshot = values[0];
+	source->identity = values[1];
+	source->num_blocks = values[2] ? strtoul(values[2], NULL, 10) : 0;
+	source->bytes = values[3] ? strtou64(values[3], NULL, 10) : 0;
+	source->types = values[5] ? parse_types(values[5]) : NIL;
+	source->toast_bytes = values[6] ? strtou64(values[6], NULL, 10) : 0;
+	source->target.relid = values[7] ? values[7] : "";
+	source->target.leaves = values[8] ? values[8] : "";
+	source->ranges = locked && values[4] && strcmp(values[4], "true") == 0 &&
+		strlen(source->target.relid) < COPY_OID_LEN &&
+		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
+		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
 }
 
 /*
@@ -246,20 +299,23 @@ problem_with(WalReceiverConn *conn, const char *command)
 	return problem;
 }
 
-/* Locks the table, and checks the server; returns what is wrong, or NULL. */
+/* Checks that these are the server and the table; returns what is wrong, or NULL. */
 static char *
 problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyCommand *command)
 {
-	Oid			types[1] = {TEXTOID};
-	char	   *query = psprintf("SELECT " IDENTITY " WHERE NOT EXISTS (%s)",
-								 copy_command_select(command, "false"));
-	WalRcvExecResult *result = walrcv_exec(conn, query, 1, types);
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	char	   *query = psprintf("SELECT " IDENTITY ","
+								 " %s::pg_catalog.regclass::pg_catalog.oid::pg_catalog.text",
+								 quote_literal_cstr(command->relation));
+	WalRcvExecResult *result = walrcv_exec(conn, query, 2, types);
 	char	   *problem;
-	char	  **identity = first_row(result, 1, &problem);
+	char	  **values = first_row(result, 2, &problem);
 
 	walrcv_clear_result(result);
-	if (problem == NULL && (identity[0] == NULL || strcmp(identity[0], task->identity) != 0))
+	if (problem == NULL && (values[0] == NULL || strcmp(values[0], task->identity) != 0))
 		problem = pstrdup("the connection string leads to another server");
+	if (problem == NULL && (values[1] == NULL || strcmp(values[1], task->source_relid) != 0))
+		problem = pstrdup("another table has got its name");
 	return problem;
 }
 
@@ -282,6 +338,8 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 			problem = problem_with(conn, psprintf("SET TRANSACTION SNAPSHOT %s",
 												  quote_literal_cstr(task->snapshot)));
 		if (problem == NULL)
+			problem = problem_with(conn, lock_command(command));
+		if (problem == NULL)
 			problem = problem_with_table(conn, task, command);
 		if (problem == NULL)
 			problem = problem_with(conn, "SET lock_timeout = 0");
@@ -295,4 +353,32 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 	if (conn)
 		walrcv_disconnect(conn);
 	return NULL;
+}
+
+/* From here on a connection is asked for ranges. */
+void
+copy_source_begin_ranges(WalReceiverConn *conn)
+{
+	run(conn, BEGIN_RANGES);
+}
+
+/*
+ * Asks for a range; what an earlier one has locked is given back first.  A helper's
+ * connection takes both commands at once; a walsender before version 15 does not.
+ */
+WalRcvExecResult *
+copy_source_range(WalReceiverConn *conn, const char *query, bool helper)
+{
+	if (helper)
+		query = psprintf(NEXT_RANGE ";%s", query);
+	else
+		run(conn, NEXT_RANGE);
+	return walrcv_exec(conn, query, 0, NULL);
+}
+
+void
+copy_source_end_ranges(WalReceiverConn *conn)
+{
+	run(conn, NEXT_RANGE);
+	run(conn, END_RANGES);
 }

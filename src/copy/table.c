@@ -17,7 +17,8 @@
  *
  * Locks on the local table, in this order: the caller's, RowExclusiveLock at least;
  * ShareUpdateExclusiveLock while rows are copied, which lets others read and write,
- * as they natively may; AccessExclusiveLock while the indexes are built.
+ * as they natively may; AccessExclusiveLock while the indexes are built, if it can be
+ * had without waiting in a queue (indexes.c).
  */
 #include "postgres.h"
 
@@ -59,6 +60,7 @@ suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
 		 const CopyCommand *command)
 {
 	const char *reason = NULL;
+	CopyVerdict verdict = copy_progress_verdict(publisher->subid, RelationGetRelid(rel));
 
 	if (!copy_source_supported(conn))
 		reason = "the publisher is older than PostgreSQL 14";
@@ -67,8 +69,10 @@ suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
 		leave_to_server(DEBUG1, publisher, rel, "it is small");
 		return false;
 	}
-	else if (copy_progress_unsafe(publisher->subid, RelationGetRelid(rel)))
+	else if (verdict == COPY_UNSAFE)
 		reason = "functions that it uses are not safe in parallel workers";
+	else if (verdict == COPY_UNINDEXED)
+		reason = "its indexes could not be built before";
 	else if (!copy_local_empty(rel))
 		reason = "it is not empty";
 	else
@@ -84,9 +88,11 @@ make_task(const CopyPublisher *publisher, const char *text, Relation rel,
 {
 	CopyTask   *task;
 	Size		text_size = strlen(text) + 1;
+	Size		conninfo_size = strlen(publisher->conninfo) + 1;
 	uint64		block_bytes = Max(source->bytes / Max(source->num_blocks, 1), 1);
 
-	*size = offsetof(CopyTask, texts) + text_size + strlen(publisher->conninfo) + 1;
+	*size = offsetof(CopyTask, texts) + text_size + conninfo_size +
+		strlen(source->target.leaves) + 1;
 	task = palloc0(*size);
 	task->relid = RelationGetRelid(rel);
 	task->origin = replorigin_session_origin;
@@ -96,6 +102,7 @@ make_task(const CopyPublisher *publisher, const char *text, Relation rel,
 	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
 	strlcpy(task->snapshot, source->snapshot, COPY_SNAPSHOT_LEN);
 	strlcpy(task->identity, source->identity, COPY_IDENTITY_LEN);
+	strlcpy(task->source_relid, source->target.relid, COPY_OID_LEN);
 	SpinLockInit(&task->mutex);
 	task->must_use_password = publisher->must_use_password;
 	task->all_rows = publisher->all_rows;
@@ -103,7 +110,9 @@ make_task(const CopyPublisher *publisher, const char *text, Relation rel,
 	strlcpy(task->appname, publisher->appname, NAMEDATALEN);
 	strcpy(task->texts, text);
 	task->conninfo = text_size;
-	strcpy(task->texts + text_size, publisher->conninfo);
+	strcpy(task->texts + task->conninfo, publisher->conninfo);
+	task->leaves = text_size + conninfo_size;
+	strcpy(task->texts + task->leaves, source->target.leaves);
 	return task;
 }
 
@@ -183,7 +192,7 @@ copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *co
 		task = copy_helpers_run(task, size, conn);
 	copy_progress_release_helpers(progress);
 	if (!task->all_taken)
-		copy_rows(task, command, conn);
+		copy_rows(task, command, conn, false);
 	CommandCounterIncrement();
 	check_decoding(rel, progress);
 
