@@ -87,6 +87,16 @@ copy_endstreaming(WalReceiverConn *conn, TimeLineID *next_tli)
 		copy_slot_unused();
 }
 
+/* In place of walrcv_receive. */
+static int
+copy_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
+{
+	if (MyLogicalRepWorker != NULL && am_leader_apply_worker() &&
+		conn == LogRepWorkerWalRcvConn)
+		copy_slots_check();
+	return (native->walrcv_receive) (conn, buffer, wait_fd);
+}
+
 /* In place of walrcv_startstreaming. */
 static bool
 copy_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
@@ -106,6 +116,7 @@ copy_install(void)
 	native = WalReceiverFunctions;
 	functions = *native;
 	functions.walrcv_exec = copy_exec;
+	functions.walrcv_receive = copy_receive;
 	functions.walrcv_startstreaming = copy_startstreaming;
 	functions.walrcv_endstreaming = copy_endstreaming;
 	WalReceiverFunctions = &functions;

@@ -118,6 +118,7 @@ extern void copy_table_indexes(void);
 extern void copy_slot_unused(void);
 extern void copy_slot_dropped(WalRcvExecResult *result);
 extern void copy_slots_clean(WalReceiverConn *conn);
+extern void copy_slots_check(void);
 
 /* copy.c */
 extern void copy_install(void);

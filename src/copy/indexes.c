@@ -192,20 +192,32 @@ lock_all(List *relids, const CopyProgress *progress)
 	return true;
 }
 
-/* "Key (a)=(1) is duplicated." becomes what an insert would say. */
-static char *
+/*
+ * "Key (a)=(1) is duplicated." becomes what an insert would say, in the language of the
+ * server's messages.  Another detail stays as it is.
+ */
+static const char *
 already_exists(const char *detail)
 {
-	const char *end = detail ? strstr(detail, " is duplicated.") : NULL;
+	const char *format = _("Key %s is duplicated.");
+	const char *key = strstr(format, "%s");
+	int			before = key ? key - format : 0;
+	int			behind = key ? strlen(key + 2) : 0;
+	int			length = detail ? strlen(detail) : 0;
 
-	return end ? psprintf("%s already exists.", pnstrdup(detail, end - detail)) : NULL;
+	if (key == NULL || length < before + behind ||
+		strncmp(detail, format, before) != 0 ||
+		strcmp(detail + length - behind, key + 2) != 0)
+		return detail;
+	return psprintf(_("Key %s already exists."),
+					pnstrdup(detail + before, length - before - behind));
 }
 
 /* Whoever looks for this error will look for what the server says natively. */
 static void
 report_duplicate(Oid index, const ErrorData *error)
 {
-	char	   *detail = already_exists(error->detail);
+	const char *detail = already_exists(error->detail);
 
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),

@@ -19,6 +19,7 @@
 typedef struct CopyRoot
 {
 	LWLock	   *lock;
+	pg_atomic_uint32 slots_left;	/* counted up when a worker leaves one */
 	int			num_entries;
 	CopyProgress entries[FLEXIBLE_ARRAY_MEMBER];
 } CopyRoot;
@@ -82,6 +83,7 @@ copy_shmem_startup(void)
 	{
 		memset(root, 0, shmem_size());
 		root->lock = &GetNamedLWLockTranche("weft copy")->lock;
+		pg_atomic_init_u32(&root->slots_left, 0);
 		root->num_entries = num_entries();
 		for (int i = 0; i < root->num_entries; i++)
 			reset(&root->entries[i]);
@@ -285,4 +287,18 @@ copy_progress_fraction(const CopyProgress *entry)
 	if (pg_atomic_read_u64(&unconstify(CopyProgress *, entry)->copied_at) != 0)
 		return 1;
 	return blocks > 0 ? Min(done / blocks, 1) : 0;
+}
+
+/* A table synchronisation worker ends without having dropped its slot (slots.c). */
+void
+copy_progress_leave_slot(void)
+{
+	pg_atomic_fetch_add_u32(&root->slots_left, 1);
+}
+
+/* Changes whenever that has happened. */
+uint32
+copy_progress_slots_left(void)
+{
+	return pg_atomic_read_u32(&root->slots_left);
 }

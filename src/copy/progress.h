@@ -74,5 +74,7 @@ extern int	copy_progress_index(const CopyProgress *entry);
 extern CopyProgress *copy_progress_get(int index);
 extern int	copy_progress_read(CopyProgress **entries);
 extern double copy_progress_fraction(const CopyProgress *entry);
+extern void copy_progress_leave_slot(void);
+extern uint32 copy_progress_slots_left(void);
 
 #endif							/* WEFT_COPY_PROGRESS_H */

@@ -77,10 +77,14 @@ execute(Remote *remote, const char *command, WalRcvExecStatus expected, int colu
 	if (result->status == WALRCV_ERROR)
 	{
 		const char *message = result->err;
+		const char *severity_end = strstr(message, ":  ");
 
-		/* What is said in its turn is an error already. */
-		if (strncmp(message, "ERROR:  ", strlen("ERROR:  ")) == 0)
-			message += strlen("ERROR:  ");
+		/*
+		 * What is said in its turn is an error already, in whatever language:
+		 * libpq puts that word, a colon and two spaces in front.
+		 */
+		if (severity_end && strcspn(message, " \n") > severity_end - message)
+			message = severity_end + 3;
 		ereport(ERROR,
 				(errcode(result->sqlstate ? result->sqlstate : ERRCODE_CONNECTION_FAILURE),
 				 errmsg("node \"%s\": %s", remote->node, message)));

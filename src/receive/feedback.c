@@ -62,7 +62,10 @@ local_wal_end(void)
 	uint64		header = XLogSegmentOffset(end, wal_segment_size) < XLOG_BLCKSZ ?
 		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
 
-	/* On a new page, the position is behind its header, which is not there yet. */
+	/*
+	 * On a new page, the position is behind its header, which is not there
+	 * yet.
+	 */
 	return end % XLOG_BLCKSZ == header ? end - header : end;
 }
 

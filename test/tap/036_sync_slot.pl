@@ -41,6 +41,8 @@ sub sync_slots
 	);
 }
 
+query($pub, "SELECT pg_create_logical_replication_slot('older', 'pgoutput')");
+
 # What is known of the table is on disk before the slot is dropped.
 subscribe($pub, $sub, 'sub', 'pub');
 poll($sub,
@@ -62,40 +64,65 @@ like(
 	qr/dropped replication slot "pg_\d+_sync_\d+_\d+" on publisher, which a table synchronization of subscription "sub" had left/,
 	'the log says so');
 
-# Others are left alone.
+# Others are left alone: one of another name, and one of the same name that is younger
+# than the table's synchronization, as a clone of this server would make it.
 my ($subid, $relid, $system) = split /\|/,
   query($sub,
 	"SELECT s.oid, 't'::regclass::oid, c.system_identifier FROM pg_subscription s, pg_control_system() c"
   );
+my $own = "pg_${subid}_sync_${relid}_$system";
 my %slots = (
-	"pg_${subid}_sync_${relid}_$system" => 0,
+	$own => 1,
 	"pg_${subid}_sync_1_$system" => 1,
 	"pg_${subid}_sync_${relid}_1" => 1,
 	"pg_1_sync_${relid}_$system" => 1);
 query($pub, "SELECT pg_create_logical_replication_slot('$_', 'pgoutput')")
   foreach keys %slots;
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
-poll($sub,
-	"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
-);
-query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
-wait_for_apply($pub, $sub, 'sub');
 
-foreach my $slot (sort keys %slots)
+sub slots_after_start
 {
-	is( query(
-			$pub,
-			"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$slot'"
-		),
-		$slots{$slot},
-		$slots{$slot}
-		? 'a slot of others stays'
-		: 'one that is left over goes');
-	query($pub, "SELECT pg_drop_replication_slot('$slot')") if $slots{$slot};
+	disable_subscription($sub, 'sub');
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+	query($pub, 'INSERT INTO t SELECT max(id) + 1 FROM t');
+	wait_for_apply($pub, $sub, 'sub');
+	return query($pub,
+		"SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
+	);
 }
+is(slots_after_start(), join(' ', sort keys %slots), 'slots of others stay');
+
+# The same name, but from before the table was in step.
+query($pub, <<EOS);
+SELECT pg_drop_replication_slot('$own');
+SELECT pg_copy_logical_replication_slot('older', '$own', false, 'pgoutput');
+EOS
+delete $slots{$own};
+is( slots_after_start(),
+	join(' ', sort keys %slots),
+	'one that is left over goes');
+query($pub, "SELECT pg_drop_replication_slot('$_')")
+  foreach keys %slots, 'older';
+
+# The worker is ended in between, and the leader goes on: it sees to the slot.
+query($sub, "SELECT injection_points_attach('weft-copy-drop-slot', 'wait')");
+query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
+subscribe($pub, $sub, 'sub', 'pub');
+poll($sub,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
+);
+my $leader = leader_pid($sub, 'sub');
+query($sub, <<'EOS');
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'
+EOS
+wait_for_apply($pub, $sub, 'sub');
+poll($pub,
+	"SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')"
+);
+is(leader_pid($sub, 'sub'),
+	$leader, 'a slot that a worker has left goes while the leader runs');
+same_tables($pub, $sub, ['t'], 'and the table is in step');
 
 # The slot is gone when the worker wants to drop it.
-query($sub, "SELECT injection_points_attach('weft-copy-drop-slot', 'wait')");
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
 $start = -s $sub->logfile;
 subscribe($pub, $sub, 'sub', 'pub');

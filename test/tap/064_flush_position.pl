@@ -67,7 +67,8 @@ sub waits_at
 {
 	my ($event) = @_;
 	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event'");
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event'"
+	);
 	return;
 }
 
@@ -77,7 +78,8 @@ foreach my $synchronous_commit ('off', 'on')
 		"ALTER SUBSCRIPTION sub SET (synchronous_commit = $synchronous_commit)"
 	);
 	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_subscription WHERE pid IS NOT NULL");
+		"SELECT count(*) = 1 FROM pg_stat_subscription WHERE pid IS NOT NULL"
+	);
 
 	# a local user keeps the transaction from being applied
 	my $local = open_session($sub);
@@ -85,13 +87,15 @@ foreach my $synchronous_commit ('off', 'on')
 	query($pub, 'UPDATE t SET v = v + 1');
 	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 	writer_waits_for_lock();
-	query($sub, "SELECT injection_points_attach('weft-leader-drained', 'wait')");
+	query($sub,
+		"SELECT injection_points_attach('weft-leader-drained', 'wait')");
 	waits_at('weft-leader-drained');
 
 	my $wal_writer = stop_wal_writer();
 	$local->query_safe('COMMIT');
 	$local->quit;
-	poll($sub,
+	poll(
+		$sub,
 		'SELECT v FROM t WHERE id = 1',
 		query($pub, 'SELECT v FROM t WHERE id = 1'));
 	query($sub, <<'EOS');

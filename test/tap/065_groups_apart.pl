@@ -42,7 +42,9 @@ sub one_round
 		start_pgbench(
 			$pub,
 			{ "INSERT INTO t (round) VALUES (0);\n" => 1 },
-			'-c' => 1, '-R' => 800, '-T' => 1));
+			'-c' => 1,
+			'-R' => 800,
+			'-T' => 1));
 	wait_for_apply($pub, $sub, 'sub');
 
 	my $local = open_session($sub);
@@ -52,7 +54,8 @@ sub one_round
 		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
 	);
 	query($pub,
-		"BEGIN; UPDATE hot SET v = v + 1; INSERT INTO t (round) VALUES ($round); COMMIT;\n" x $together);
+		"BEGIN; UPDATE hot SET v = v + 1; INSERT INTO t (round) VALUES ($round); COMMIT;\n"
+		  x $together);
 	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 	poll($sub, "SELECT received_lsn >= '$end' FROM weft.stat_subscription");
 	$local->query_safe('COMMIT');
@@ -76,7 +79,8 @@ foreach my $setting ('commit_group_size = 1', 'track_commit_timestamp = on')
 	}
 	my $first = $setting =~ /group/ ? 1 : 101;
 	my @commits = map { one_round($_) } $first .. $first + $rounds - 1;
-	is("@commits", join(' ', ($together) x $rounds),
+	is( "@commits",
+		join(' ', ($together) x $rounds),
 		"$setting: each transaction has a commit of its own");
 }
 same_tables($pub, $sub, [qw(kept hot t)], 'the same rows');
