@@ -14,24 +14,24 @@ CREATE TABLE weft.node_group_entry (
 CREATE TABLE weft.node_entry (
 	node_name name PRIMARY KEY,
 	node_id integer UNIQUE CHECK (node_id BETWEEN 1 AND 1023),
-	state text NOT NULL CHECK (state IN ('created', 'joining', 'active', 'parting')),
+	state text NOT NULL CHECK (state IN ('created', 'joining', 'active', 'parting', 'leaving')),
 	is_local boolean NOT NULL DEFAULT false,
-	dsn text NOT NULL,
-	start_lsn pg_lsn
+	identity uuid NOT NULL DEFAULT gen_random_uuid(),
+	start_lsn pg_lsn,
+	cut_lsn pg_lsn
 );
 
 COMMENT ON TABLE weft.node_entry IS
-	'the members of the node group, with their connection strings';
+	'the members of the node group; "identity" tells nodes of the same name apart';
 
 -- One node at a time joins or parts.
 CREATE UNIQUE INDEX node_entry_changing ON weft.node_entry ((true))
-	WHERE state IN ('joining', 'parting');
+	WHERE state IN ('joining', 'parting', 'leaving');
 CREATE UNIQUE INDEX node_entry_local ON weft.node_entry ((true)) WHERE is_local;
 
 CREATE TABLE weft.join_entry (
 	node_group_name name NOT NULL,
 	target_node name NOT NULL,
-	target_dsn text NOT NULL,
 	copy_schema boolean NOT NULL,
 	copied boolean NOT NULL DEFAULT false,
 	recent_since timestamptz,
@@ -43,6 +43,66 @@ COMMENT ON TABLE weft.join_entry IS
 	'how far this node has come with joining a group';
 
 CREATE UNIQUE INDEX join_entry_one ON weft.join_entry ((true));
+
+-- Connection strings have passwords in them, and are in no table (src/group/dsn.c).
+CREATE FOREIGN DATA WRAPPER weft_node;
+CREATE SERVER weft_node FOREIGN DATA WRAPPER weft_node;
+
+CREATE FUNCTION weft.create_dsn_store()
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_create_dsn_store';
+
+SELECT weft.create_dsn_store();
+DROP FUNCTION weft.create_dsn_store();
+
+CREATE FUNCTION weft.node_dsn(node text)
+RETURNS text
+LANGUAGE C STRICT STABLE
+AS 'MODULE_PATHNAME', 'weft_get_node_dsn';
+
+COMMENT ON FUNCTION weft.node_dsn(text) IS
+	'the connection string of a member, or of the "join target"';
+
+CREATE FUNCTION weft.set_node_dsn(node text, dsn text)
+RETURNS void
+LANGUAGE C VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'weft_set_node_dsn';
+
+COMMENT ON FUNCTION weft.set_node_dsn(text, text) IS
+	'keeps the connection string of a member; null removes it';
+
+CREATE FUNCTION weft.forget_dsn()
+RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.set_node_dsn(OLD.node_name, NULL);
+	RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION weft.forget_dsn() IS
+	'removes the connection string of a member that is removed';
+
+CREATE VIEW weft.member AS
+	SELECT node_name, node_id, state, is_local, identity, weft.node_dsn(node_name) AS dsn
+	FROM weft.node_entry;
+
+COMMENT ON VIEW weft.member IS
+	'the members of the node group, with their connection strings';
+
+-- How a node that joins is told to a member.  What is in an unlogged table is not in
+-- the WAL, nor published.
+CREATE UNLOGGED TABLE weft.arriving_node (
+	node_name name NOT NULL,
+	node_id integer NOT NULL,
+	identity uuid NOT NULL,
+	dsn text NOT NULL
+);
+
+COMMENT ON TABLE weft.arriving_node IS
+	'a node that joins, until it is entered into the list';
 
 -- Rows that were changed lately on the node that is copied (src/group/recent.c).
 CREATE TABLE weft.join_recent (
@@ -83,12 +143,23 @@ COMMENT ON TABLE weft.join_recent IS
 
 -- No pg_extension_config_dump: a database restored from a dump is no member.
 
-REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.join_entry,
+REVOKE ALL ON weft.node_group_entry, weft.node_entry, weft.member, weft.arriving_node,
+	weft.join_entry,
 	weft.join_recent, weft.join_tombstone, weft.join_merged_row FROM PUBLIC;
 
 CREATE TRIGGER node_entry_changed AFTER INSERT OR UPDATE OR DELETE ON weft.node_entry
 	FOR EACH STATEMENT EXECUTE FUNCTION weft.table_changed();
 ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_changed;
+
+CREATE TRIGGER node_entry_deleted AFTER DELETE ON weft.node_entry
+	FOR EACH ROW EXECUTE FUNCTION weft.forget_dsn();
+ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_deleted;
+
+-- Tables without a key can be changed where they are published, FOR ALL TABLES.
+ALTER TABLE weft.join_entry REPLICA IDENTITY FULL;
+ALTER TABLE weft.join_recent REPLICA IDENTITY FULL;
+ALTER TABLE weft.join_tombstone REPLICA IDENTITY FULL;
+ALTER TABLE weft.join_merged_row REPLICA IDENTITY FULL;
 
 -- The worker that joins a node is a replica to triggers.
 ALTER TABLE weft.conflict_resolver ENABLE ALWAYS TRIGGER conflict_settings_changed;
@@ -268,8 +339,11 @@ AS $$
 		'group', (SELECT node_group_name FROM weft.node_group_entry),
 		'num_writers', (SELECT num_writers FROM weft.node_group_entry),
 		'next_node_id', (SELECT next_node_id FROM weft.node_group_entry),
-		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting')),
+		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
+		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
 		'database', system_identifier || '/' || d.oid,
+		'started', extract(epoch FROM pg_postmaster_start_time()),
 		'wal_level', current_setting('wal_level'),
 		'track_commit_timestamp', current_setting('track_commit_timestamp'),
 		'max_replication_slots', weft.count_free('max_replication_slots'),
@@ -293,8 +367,8 @@ RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT jsonb_agg(jsonb_build_object('name', node_name, 'id', node_id,
-		'state', state, 'dsn', dsn) ORDER BY node_id)
-	FROM weft.node_entry
+		'identity', identity, 'state', state, 'dsn', dsn) ORDER BY node_id)
+	FROM weft.member
 $$;
 
 COMMENT ON FUNCTION weft.member_list() IS
@@ -379,16 +453,48 @@ $$;
 COMMENT ON FUNCTION weft.local_subscription(name) IS
 	'the subscription of this node to another one, if there is one';
 
-CREATE FUNCTION weft.member_make_slot(for_node name)
+-- Fails if a member is not the node that the caller means.
+CREATE FUNCTION weft.check_identity(node name, node_identity uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM pg_create_logical_replication_slot(
-		weft.subscription_name(weft.local_group(), weft.local_node(), for_node), weft.output_plugin());
+	IF NOT EXISTS (SELECT FROM weft.node_entry n WHERE n.node_name = node AND n.identity = node_identity) THEN
+		RAISE EXCEPTION 'node "%" of node "%" is another node of that name, or none', node, weft.local_node()
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
 END $$;
 
-COMMENT ON FUNCTION weft.member_make_slot(name) IS
+COMMENT ON FUNCTION weft.check_identity(name, uuid) IS
+	'fails if another node has that name here';
+
+-- Names of slots are those of the whole server.
+CREATE FUNCTION weft.member_make_slot(for_node name, node_identity uuid)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1min'
+AS $$
+DECLARE
+	slot name := weft.subscription_name(weft.local_group(), weft.local_node(), for_node);
+BEGIN
+	PERFORM weft.check_identity(for_node, node_identity);
+	IF EXISTS (SELECT FROM pg_replication_slots
+		WHERE slot_name = slot AND database IS DISTINCT FROM current_database())
+	THEN
+		RAISE EXCEPTION 'the server of node "%" has a slot "%" that is not of its database',
+			weft.local_node(), slot
+			USING ERRCODE = 'duplicate_object',
+				HINT = 'Choose another name for the node: all slots of a server have different names.';
+	END IF;
+	PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin());
+EXCEPTION WHEN lock_not_available THEN
+	RAISE EXCEPTION 'slot "%" could not be made on node "%"', slot, weft.local_node()
+		USING ERRCODE = 'lock_not_available',
+			DETAIL = 'Transactions that take long did not let it become ready.',
+			HINT = 'End long transactions there, and join again.';
+END $$;
+
+COMMENT ON FUNCTION weft.member_make_slot(name, uuid) IS
 	'makes the slot on this node through which another one follows it';
 
 CREATE FUNCTION weft.member_drop_slot(for_node name)
@@ -400,7 +506,9 @@ DECLARE
 	until timestamptz := clock_timestamp() + interval '30 s';
 BEGIN
 	-- Its user may be about to end, or may never know that he should.
-	WHILE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = slot) LOOP
+	WHILE EXISTS (SELECT FROM pg_replication_slots
+		WHERE slot_name = slot AND database = current_database())
+	LOOP
 		BEGIN
 			PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots
 				WHERE slot_name = slot AND active_pid IS NOT NULL;
@@ -417,7 +525,9 @@ END $$;
 COMMENT ON FUNCTION weft.member_drop_slot(name) IS
 	'drops the slot on this node through which another one follows it';
 
-CREATE FUNCTION weft.member_subscribe(to_node name, enabled boolean)
+-- The step of a join in which this is called may be done again.  A subscription that was
+-- there before was removed when the join began: weft.drop_stale_subscription.
+CREATE FUNCTION weft.member_subscribe(to_node name, node_identity uuid, enabled boolean)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -425,7 +535,8 @@ DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
 	node record;
 BEGIN
-	SELECT * INTO STRICT node FROM weft.node_entry WHERE node_name = to_node;
+	PERFORM weft.check_identity(to_node, node_identity);
+	SELECT * INTO STRICT node FROM weft.member WHERE node_name = to_node;
 	IF weft.local_subscription(to_node) IS NOT NULL THEN
 		RETURN;
 	END IF;
@@ -438,7 +549,7 @@ BEGIN
 		(SELECT num_writers FROM weft.node_group_entry), enabled);
 END $$;
 
-COMMENT ON FUNCTION weft.member_subscribe(name, boolean) IS
+COMMENT ON FUNCTION weft.member_subscribe(name, uuid, boolean) IS
 	'makes the subscription of this node to another one';
 
 CREATE FUNCTION weft.member_unsubscribe(from_node name)
@@ -458,6 +569,24 @@ END $$;
 
 COMMENT ON FUNCTION weft.member_unsubscribe(name) IS
 	'drops the subscription of this node to another one';
+
+CREATE FUNCTION weft.drop_stale_subscription(from_node name)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subscription name := (SELECT s.subname FROM pg_subscription s
+		WHERE s.oid = weft.local_subscription(from_node) AND s.subenabled);
+BEGIN
+	IF subscription IS NOT NULL THEN
+		RAISE EXCEPTION 'node "%" has a subscription "%" already', weft.local_node(), subscription
+			USING ERRCODE = 'duplicate_object', HINT = 'Drop it, if nothing uses it.';
+	END IF;
+	PERFORM weft.member_unsubscribe(from_node);
+END $$;
+
+COMMENT ON FUNCTION weft.drop_stale_subscription(name) IS
+	'drops what a restored dump has of a subscription to another node: it has no tables';
 
 CREATE FUNCTION weft.member_forget(node name)
 RETURNS void LANGUAGE plpgsql
@@ -642,6 +771,24 @@ END $$;
 COMMENT ON FUNCTION weft.check_group_names(name, name[]) IS
 	'fails if the subscriptions between these nodes cannot be named';
 
+-- Not to the server that this one was cloned from, either.
+CREATE FUNCTION weft.check_own_dsn(node name, dsn text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own jsonb := weft.member_info();
+	info jsonb := weft.node_query(dsn, node, 'SELECT weft.member_info()')::jsonb;
+BEGIN
+	IF info ->> 'database' <> own ->> 'database' OR info ->> 'started' <> own ->> 'started' THEN
+		RAISE EXCEPTION 'the connection string of node "%" leads to another database', node
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.check_own_dsn(name, text) IS
+	'fails if a connection string does not lead here';
+
 CREATE FUNCTION weft.check_join(target_dsn text, node_group name, OUT target jsonb, OUT members jsonb,
 	OUT copy_schema boolean)
 RETURNS record LANGUAGE plpgsql
@@ -652,7 +799,8 @@ DECLARE
 	member jsonb;
 	info jsonb;
 BEGIN
-	SELECT * INTO own FROM weft.node_entry WHERE is_local;
+	SELECT * INTO own FROM weft.member WHERE is_local;
+	PERFORM weft.check_own_dsn(own.node_name, own.dsn);
 	target := weft.node_query(target_dsn, 'join target', 'SELECT weft.member_info()')::jsonb;
 	IF target ->> 'database' = weft.member_info() ->> 'database' THEN
 		RAISE EXCEPTION 'node "%" cannot join through itself', own.node_name
@@ -667,7 +815,7 @@ BEGIN
 			target ->> 'node', target ->> 'group', node_group
 			USING ERRCODE = 'undefined_object';
 	END IF;
-	IF target ->> 'changing' <> own.node_name THEN
+	IF target ->> 'changing_identity' <> own.identity::text THEN
 		RAISE EXCEPTION 'node "%" is joining or parting', target ->> 'changing'
 			USING ERRCODE = 'object_in_use',
 				HINT = 'Wait for it, or call weft.part_node for it.';
@@ -682,7 +830,7 @@ BEGIN
 				USING ERRCODE = 'duplicate_object';
 		END IF;
 		info := weft.node_query(member ->> 'dsn', member ->> 'name', 'SELECT weft.member_info()')::jsonb;
-		IF info ->> 'node' IS DISTINCT FROM member ->> 'name' OR info ->> 'group' IS DISTINCT FROM target ->> 'group' THEN
+		IF info ->> 'identity' IS DISTINCT FROM member ->> 'identity' OR info ->> 'group' IS DISTINCT FROM target ->> 'group' THEN
 			RAISE EXCEPTION 'the connection string of node "%" leads to another node', member ->> 'name'
 				USING ERRCODE = 'object_not_in_prerequisite_state';
 		END IF;

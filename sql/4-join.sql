@@ -6,23 +6,23 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	entry weft.join_entry;
-	own weft.node_entry;
 	checked record;
 	member jsonb;
 BEGIN
 	SELECT * INTO STRICT entry FROM weft.join_entry;
 	PERFORM weft.join_undo_members();
 	PERFORM weft.member_leave();
-	SELECT * INTO STRICT own FROM weft.node_entry WHERE is_local;
 	INSERT INTO weft.join_entry SELECT (entry).* ON CONFLICT DO NOTHING;
 
-	SELECT * INTO checked FROM weft.check_join(entry.target_dsn, entry.node_group_name);
+	SELECT * INTO checked FROM weft.check_join(weft.node_dsn('join target'), entry.node_group_name);
 	INSERT INTO weft.node_group_entry
 		SELECT entry.node_group_name, (checked.target ->> 'num_writers')::integer,
 			(checked.target ->> 'next_node_id')::integer;
 	FOR member IN SELECT jsonb_array_elements(checked.members) LOOP
-		INSERT INTO weft.node_entry (node_name, node_id, state, dsn)
-			VALUES (member ->> 'name', (member ->> 'id')::integer, 'active', member ->> 'dsn');
+		INSERT INTO weft.node_entry (node_name, node_id, state, identity)
+			VALUES (member ->> 'name', (member ->> 'id')::integer, 'active', (member ->> 'identity')::uuid);
+		PERFORM weft.set_node_dsn(member ->> 'name', member ->> 'dsn');
+		PERFORM weft.drop_stale_subscription((member ->> 'name')::name);
 	END LOOP;
 	UPDATE weft.node_entry SET state = 'joining', node_id = weft.free_node_id() WHERE is_local;
 	UPDATE weft.join_entry SET target_node = checked.target ->> 'node', copy_schema = checked.copy_schema;
@@ -56,18 +56,17 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	own weft.node_entry;
-	member weft.node_entry;
+	own weft.member;
+	member weft.member;
 	line text;
 BEGIN
-	SELECT * INTO STRICT own FROM weft.node_entry WHERE is_local;
+	SELECT * INTO STRICT own FROM weft.member WHERE is_local;
 	line := (SELECT string_agg(regexp_replace(field, '([\\\t\n\r])', '\\\1', 'g'), E'\t' ORDER BY i)
-		FROM unnest(ARRAY[own.node_name::text, own.node_id::text, 'joining', own.dsn]) WITH ORDINALITY f(field, i)) || E'\n';
-	FOR member IN SELECT * FROM weft.node_entry WHERE NOT is_local ORDER BY node_id LOOP
+		FROM unnest(ARRAY[own.node_name::text, own.node_id::text, own.identity::text, own.dsn]) WITH ORDINALITY f(field, i)) || E'\n';
+	FOR member IN SELECT * FROM weft.member WHERE NOT is_local ORDER BY node_id LOOP
 		BEGIN
 			PERFORM weft.node_send(member.dsn, member.node_name,
-				'COPY weft.node_entry (node_name, node_id, state, dsn) FROM STDIN', line,
-				format('SELECT weft.member_reach(%L)', own.node_name));
+				'COPY weft.arriving_node FROM STDIN', line, 'SELECT weft.member_register()');
 		EXCEPTION WHEN unique_violation OR protocol_violation THEN
 			-- The message of a failed COPY would show the line.
 			RAISE EXCEPTION 'node "%" cannot be entered into the list of node "%"',
@@ -78,25 +77,30 @@ BEGIN
 	END LOOP;
 END $$;
 
-CREATE FUNCTION weft.member_reach(to_node name)
+CREATE FUNCTION weft.member_register()
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	node weft.node_entry;
-	found_node text;
+	node weft.arriving_node;
+	found_identity text;
 BEGIN
-	SELECT * INTO STRICT node FROM weft.node_entry WHERE node_name = to_node;
-	found_node := weft.node_query(node.dsn, node.node_name, 'SELECT weft.local_node()');
-	IF found_node IS DISTINCT FROM to_node::text THEN
-		RAISE EXCEPTION 'the connection string of node "%" leads to another node', to_node
+	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
+	INSERT INTO weft.node_entry (node_name, node_id, state, identity)
+		VALUES (node.node_name, node.node_id, 'joining', node.identity);
+	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
+	PERFORM weft.drop_stale_subscription(node.node_name);
+	found_identity := weft.node_query(node.dsn, node.node_name,
+		'SELECT identity FROM weft.node_entry WHERE is_local');
+	IF found_identity IS DISTINCT FROM node.identity::text THEN
+		RAISE EXCEPTION 'the connection string of node "%" leads to another node', node.node_name
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
 END $$;
 
-COMMENT ON FUNCTION weft.member_reach(name) IS
-	'fails if this node cannot connect to one that joins';
+COMMENT ON FUNCTION weft.member_register() IS
+	'enters a node that joins into the list of this one; fails if this one cannot connect to it';
 
 CREATE FUNCTION weft.join_publish()
 RETURNS void LANGUAGE plpgsql
@@ -111,10 +115,10 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM weft.member_make_slot(node_name) FROM weft.node_entry WHERE NOT is_local;
+	PERFORM weft.member_make_slot(node_name, identity) FROM weft.node_entry WHERE NOT is_local;
 END $$;
 
-CREATE FUNCTION weft.join_make_slots()
+CREATE FUNCTION weft.join_note_time()
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -122,12 +126,20 @@ BEGIN
 	-- By the clocks of those others, nothing that is not in the copy is older.
 	UPDATE weft.join_entry SET recent_since = (
 		SELECT min(weft.node_query(n.dsn, n.node_name, 'SELECT clock_timestamp()')::timestamptz) - interval '3 s'
-		FROM weft.node_entry n, weft.join_entry j
+		FROM weft.member n, weft.join_entry j
 		WHERE NOT n.is_local AND n.node_name <> j.target_node);
+END $$;
+
+-- Apart, since a slot on this server would wait for the transaction that has noted the time.
+CREATE FUNCTION weft.join_make_slots()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
 	PERFORM weft.node_query(n.dsn, n.node_name,
-			format('SELECT weft.member_make_slot(%L)', weft.local_node()))
-		FROM weft.node_entry n, weft.join_entry j
-		WHERE NOT n.is_local AND n.node_name <> j.target_node;
+			format('SELECT weft.member_make_slot(%L, %L)', own.node_name, own.identity))
+		FROM weft.node_entry own, weft.member n, weft.join_entry j
+		WHERE own.is_local AND NOT n.is_local AND n.node_name <> j.target_node;
 END $$;
 
 CREATE FUNCTION weft.recent_query(relation regclass)
@@ -274,7 +286,7 @@ BEGIN
 	PERFORM weft.node_query(t.dsn, t.node_name, format('SELECT weft.wait_for_subscription(%L, %L)',
 			weft.subscription_name(j.node_group_name, n.node_name, t.node_name), '1 hour'))
 		FROM weft.join_entry j
-			JOIN weft.node_entry t ON t.node_name = j.target_node
+			JOIN weft.member t ON t.node_name = j.target_node
 			JOIN weft.node_entry n ON n.node_name <> t.node_name AND NOT n.is_local;
 END $$;
 
@@ -291,7 +303,7 @@ BEGIN
 	PERFORM weft.member_publish();
 	PERFORM weft.member_track_deletes(true);
 	PERFORM weft.join_settings();
-	PERFORM weft.member_subscribe(node_name, false) FROM weft.node_entry WHERE NOT is_local;
+	PERFORM weft.member_subscribe(node_name, identity, false) FROM weft.node_entry WHERE NOT is_local;
 END $$;
 
 CREATE FUNCTION weft.join_settings()
@@ -300,7 +312,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	settings jsonb := (SELECT weft.node_query(n.dsn, n.node_name, 'SELECT weft.member_settings()')
-		FROM weft.node_entry n JOIN weft.join_entry j ON n.node_name = j.target_node);
+		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node);
 	setting jsonb;
 BEGIN
 	FOR setting IN SELECT jsonb_array_elements(settings -> 'resolvers') LOOP
@@ -354,8 +366,9 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM weft.node_query(dsn, node_name, format('SELECT weft.member_subscribe(%L, true)', weft.local_node()))
-		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
+	PERFORM weft.node_query(n.dsn, n.node_name,
+			format('SELECT weft.member_subscribe(%L, %L, true)', own.node_name, own.identity))
+		FROM weft.node_entry own, weft.member n WHERE own.is_local AND NOT n.is_local ORDER BY n.node_id;
 END $$;
 
 CREATE FUNCTION weft.join_finish()
@@ -366,13 +379,17 @@ BEGIN
 	PERFORM weft.wait_for_subscription(
 			weft.subscription_name(weft.local_group(), node_name, weft.local_node()), '1 day')
 		FROM weft.node_entry WHERE NOT is_local;
-	PERFORM weft.node_query(dsn, node_name,
-			format('UPDATE weft.node_entry SET state = %L WHERE node_name = %L', 'active', weft.local_node()),
-			true)
-		FROM weft.node_entry WHERE NOT is_local ORDER BY node_id;
-	UPDATE weft.node_entry SET state = 'active' WHERE is_local;
+	UPDATE weft.node_entry SET state = 'active' WHERE is_local AND state = 'joining';
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'node "%" is leaving the group', weft.local_node()
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	PERFORM weft.node_query(n.dsn, n.node_name,
+			format('UPDATE weft.node_entry SET state = %L WHERE identity = %L', 'active', own.identity), true)
+		FROM weft.node_entry own, weft.member n WHERE own.is_local AND NOT n.is_local ORDER BY n.node_id;
 	PERFORM weft.forget_recent();
 	DELETE FROM weft.join_entry;
+	PERFORM weft.set_node_dsn('join target', NULL);
 END $$;
 
 CREATE FUNCTION weft.join_undo_members(OUT failures text)
@@ -383,16 +400,17 @@ DECLARE
 	member record;
 BEGIN
 	FOR member IN
-		SELECT node_name::text AS name, dsn FROM weft.node_entry WHERE NOT is_local
+		SELECT node_name::text AS name, dsn FROM weft.member WHERE NOT is_local
 		UNION
-		SELECT target_node::text, target_dsn FROM weft.join_entry
+		SELECT target_node::text, weft.node_dsn('join target') FROM weft.join_entry
 			WHERE target_node NOT IN (SELECT node_name FROM weft.node_entry)
 	LOOP
 		BEGIN
-			-- Not a member of that name which has nothing to do with us.
+			-- Not another node of that name.
 			PERFORM weft.node_query(member.dsn, member.name, format(
 				'SELECT weft.member_forget(node_name) FROM weft.node_entry'
-				' WHERE node_name = %L AND state = %L AND NOT is_local', weft.local_node(), 'joining'));
+				' WHERE identity = %L AND state = %L AND NOT is_local',
+				(SELECT identity FROM weft.node_entry WHERE is_local), 'joining'));
 		EXCEPTION WHEN OTHERS THEN
 			failures := concat_ws('; ', failures, SQLERRM);
 		END;
@@ -419,6 +437,7 @@ COMMENT ON FUNCTION weft.join_prepare() IS 'a step of a join: the list of member
 COMMENT ON FUNCTION weft.join_register() IS 'a step of a join: this node is entered into the list of all members';
 COMMENT ON FUNCTION weft.join_publish() IS 'a step of a join: the publication of this node';
 COMMENT ON FUNCTION weft.join_make_own_slots() IS 'a step of a join: slots for the others';
+COMMENT ON FUNCTION weft.join_note_time() IS 'a step of a join: since when changes of others may be missing';
 COMMENT ON FUNCTION weft.join_make_slots() IS 'a step of a join: slots for this node on the others';
 COMMENT ON FUNCTION weft.join_catch_up() IS 'a step of a join: the node to copy applies what the others had';
 COMMENT ON FUNCTION weft.join_truncate() IS 'a step of a join: tables that exist are found empty';

@@ -4,21 +4,16 @@ CREATE FUNCTION weft.create_node(node_name name, local_dsn text)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-	info jsonb;
 BEGIN
 	PERFORM weft.check_name('node', node_name);
 	IF weft.local_node() IS NOT NULL THEN
 		RAISE EXCEPTION 'this database is node "%" already', weft.local_node()
 			USING ERRCODE = 'duplicate_object';
 	END IF;
-	info := weft.node_query(local_dsn, node_name, 'SELECT weft.member_info()')::jsonb;
-	IF info ->> 'database' <> weft.member_info() ->> 'database' THEN
-		RAISE EXCEPTION 'the connection string of node "%" leads to another database', node_name
-			USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	INSERT INTO weft.node_entry (node_name, state, is_local, dsn)
-		VALUES (create_node.node_name, 'created', true, local_dsn);
+	PERFORM weft.check_own_dsn(node_name, local_dsn);
+	INSERT INTO weft.node_entry (node_name, state, is_local)
+		VALUES (create_node.node_name, 'created', true);
+	PERFORM weft.set_node_dsn(node_name, local_dsn);
 END $$;
 
 COMMENT ON FUNCTION weft.create_node(name, text) IS
@@ -38,6 +33,7 @@ BEGIN
 			USING ERRCODE = 'object_in_use', HINT = 'Call weft.part_node first.';
 	END IF;
 	DELETE FROM weft.join_entry;
+	PERFORM weft.set_node_dsn('join target', NULL);
 	DELETE FROM weft.node_entry;
 END $$;
 
@@ -93,6 +89,14 @@ $$;
 COMMENT ON FUNCTION weft.is_joining() IS
 	'is the background worker at work that joins this node to its group?';
 
+CREATE FUNCTION weft.join_progress()
+RETURNS jsonb
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_join_progress';
+
+COMMENT ON FUNCTION weft.join_progress() IS
+	'how far a join is now, whatever the isolation level of the transaction';
+
 CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -108,9 +112,10 @@ BEGIN
 		END IF;
 		SELECT * INTO checked FROM weft.check_join(join_target_dsn, node_group_name);
 		DELETE FROM weft.join_entry;
-		INSERT INTO weft.join_entry (node_group_name, target_node, target_dsn, copy_schema)
+		INSERT INTO weft.join_entry (node_group_name, target_node, copy_schema)
 			VALUES ((checked.target ->> 'group')::name, (checked.target ->> 'node')::name,
-				join_target_dsn, checked.copy_schema);
+				checked.copy_schema);
+		PERFORM weft.set_node_dsn('join target', join_target_dsn);
 	END IF;
 	PERFORM weft.launch_join();
 END $$;
@@ -125,25 +130,27 @@ AS $$
 DECLARE
 	until timestamptz := clock_timestamp() + timeout;
 	launched timestamptz := clock_timestamp();
-	entry record;
+	progress jsonb;
+	entry jsonb;
 BEGIN
 	LOOP
-		SELECT * INTO entry FROM weft.join_entry;
-		IF NOT FOUND THEN
-			IF weft.local_group() IS NULL THEN
+		progress := weft.join_progress();
+		entry := progress -> 'entry';
+		IF entry = 'null' THEN
+			IF progress ->> 'group' IS NULL THEN
 				RAISE EXCEPTION 'this database is not joining a node group'
 					USING ERRCODE = 'object_not_in_prerequisite_state';
 			END IF;
 			RETURN;
 		END IF;
-		IF entry.error IS NOT NULL AND NOT entry.copied THEN
+		IF entry ->> 'error' IS NOT NULL AND NOT (entry -> 'copied')::boolean THEN
 			RAISE EXCEPTION 'node "%" could not join node group "%": %',
-				weft.local_node(), entry.node_group_name, entry.error;
+				weft.local_node(), entry ->> 'node_group_name', entry ->> 'error';
 		END IF;
 		IF clock_timestamp() > until THEN
-			RAISE EXCEPTION 'timed out while node "%" joins node group "%"', weft.local_node(), entry.node_group_name
+			RAISE EXCEPTION 'timed out while node "%" joins node group "%"', weft.local_node(), entry ->> 'node_group_name'
 				USING ERRCODE = 'query_canceled',
-					DETAIL = concat_ws(' ', format('It has come to the step "%s".', entry.step), entry.error);
+					DETAIL = concat_ws(' ', format('It has come to the step "%s".', entry ->> 'step'), entry ->> 'error');
 		END IF;
 		-- After a restart of the server nobody else starts the worker.
 		PERFORM pg_stat_clear_snapshot();
@@ -157,91 +164,6 @@ END $$;
 
 COMMENT ON FUNCTION weft.wait_for_join_completion(interval) IS
 	'returns when this node has joined its group; fails if it could not, or has not in time';
-
-CREATE FUNCTION weft.part_node(node_name name, force boolean DEFAULT false, timeout interval DEFAULT '1 hour')
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	members weft.node_entry[] := ARRAY(SELECT n FROM weft.node_entry n ORDER BY n.node_id);
-	node_group name := weft.local_group();
-	parting weft.node_entry;
-	member weft.node_entry;
-	mark text := format('UPDATE weft.node_entry SET state = %L WHERE node_name = %L', 'parting', part_node.node_name);
-BEGIN
-	SELECT * INTO parting FROM unnest(members) m WHERE m.node_name = part_node.node_name;
-	IF NOT FOUND OR node_group IS NULL THEN
-		RAISE EXCEPTION 'node "%" is not a member of the node group of this database', node_name
-			USING ERRCODE = 'undefined_object';
-	END IF;
-	IF force AND parting.is_local THEN
-		RAISE EXCEPTION 'node "%" cannot be parted by force from itself', node_name
-			USING ERRCODE = 'invalid_parameter_value',
-				HINT = 'Call weft.part_node on another member; for what is left here, weft.leave_node_group.';
-	END IF;
-
-	IF EXISTS (SELECT FROM unnest(members) m
-		WHERE m.state IN ('joining', 'parting') AND m.node_name <> parting.node_name)
-	THEN
-		RAISE EXCEPTION 'another node is joining or parting'
-			USING ERRCODE = 'object_in_use', HINT = 'See weft.node; wait for it, or call weft.part_node for it.';
-	END IF;
-
-	IF NOT force THEN
-		-- First see whether all can be reached, the node itself included.
-		FOREACH member IN ARRAY members LOOP
-			PERFORM weft.node_query(member.dsn, member.node_name, 'SELECT 1');
-		END LOOP;
-		FOREACH member IN ARRAY members LOOP
-			PERFORM weft.node_query(member.dsn, member.node_name, mark, true);
-		END LOOP;
-		-- What the node has written must not be lost.
-		FOREACH member IN ARRAY members LOOP
-			CONTINUE WHEN member.node_name = parting.node_name OR parting.state = 'joining';
-			PERFORM weft.node_query(member.dsn, member.node_name,
-				format('SELECT weft.wait_for_subscription(%L, %L)',
-					weft.subscription_name(node_group, parting.node_name, member.node_name), timeout));
-		END LOOP;
-		PERFORM weft.node_query(parting.dsn, parting.node_name, 'SELECT weft.member_unsubscribe_all()');
-	END IF;
-
-	FOREACH member IN ARRAY members LOOP
-		CONTINUE WHEN member.node_name = parting.node_name;
-		BEGIN
-			PERFORM weft.node_query(member.dsn, member.node_name,
-				format('SELECT weft.member_forget(%L)', parting.node_name));
-		EXCEPTION WHEN connection_failure THEN
-			IF NOT force THEN
-				RAISE;
-			END IF;
-			RAISE WARNING '%', SQLERRM
-				USING HINT = format('Call weft.part_node for node "%s" on node "%s", too, or part that one.',
-					parting.node_name, member.node_name);
-		END;
-	END LOOP;
-	IF NOT force THEN
-		PERFORM weft.node_query(parting.dsn, parting.node_name, 'SELECT weft.member_leave()');
-	END IF;
-END $$;
-
-COMMENT ON FUNCTION weft.part_node(name, boolean, interval) IS
-	'takes a node out of its group; by force, without asking that node';
-
-CREATE FUNCTION weft.leave_node_group()
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	IF weft.local_group() IS NULL THEN
-		RAISE EXCEPTION 'this database is not a member of a node group'
-			USING ERRCODE = 'object_not_in_prerequisite_state';
-	END IF;
-	DELETE FROM weft.join_entry;
-	PERFORM weft.member_leave();
-END $$;
-
-COMMENT ON FUNCTION weft.leave_node_group() IS
-	'removes what this node has of its group, without asking the others';
 
 CREATE FUNCTION weft.member_configure(num_writers integer)
 RETURNS void LANGUAGE plpgsql
@@ -273,7 +195,7 @@ BEGIN
 	END IF;
 	PERFORM weft.node_query_all(array_agg(dsn ORDER BY node_id),
 			array_agg(node_name::text ORDER BY node_id), query)
-		FROM weft.node_entry;
+		FROM weft.member;
 END $$;
 
 COMMENT ON FUNCTION weft.query_group(name, text) IS
@@ -314,9 +236,9 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	members weft.node_entry[] := ARRAY(SELECT n FROM weft.node_entry n ORDER BY n.node_id);
-	member weft.node_entry;
-	other weft.node_entry;
+	members weft.member[] := ARRAY(SELECT n FROM weft.member n ORDER BY n.node_id);
+	member weft.member;
+	other weft.member;
 BEGIN
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish()');
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
@@ -342,7 +264,7 @@ DECLARE
 	func regprocedure;
 BEGIN
 	EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON weft.node_group_entry, weft.node_entry,'
-		' weft.join_entry, weft.join_recent, weft.join_tombstone,'
+		' weft.member, weft.arriving_node, weft.join_entry, weft.join_recent, weft.join_tombstone,'
 		' weft.join_merged_row, weft.conflict_node, weft.conflict_resolver, weft.tombstone, weft.merged_row TO %s', role);
 	FOR func IN SELECT d.objid::regprocedure
 		FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
@@ -354,6 +276,7 @@ BEGIN
 		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
 	END LOOP;
 	EXECUTE format('GRANT EXECUTE ON FUNCTION pg_replication_origin_advance(text, pg_lsn),'
+		' pg_replication_origin_progress(text, boolean),'
 		' pg_replication_origin_session_setup(text),'
 		' pg_replication_origin_session_progress(boolean) TO %s', role);
 	EXECUTE format('GRANT CREATE ON DATABASE %I TO %s', current_database(), role);
@@ -412,12 +335,15 @@ CREATE VIEW weft.node_replication AS
 			WHEN NOT t.active THEN 'down'
 			WHEN r.state = 'catchup' THEN 'catching up'
 			ELSE coalesce(r.state, 'starting') END,
-		pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), t.confirmed_flush_lsn)::bigint,
+		pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()
+				THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END,
+			t.confirmed_flush_lsn)::bigint,
 		r.replay_lag, NULL, NULL, NULL
 	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
 		CROSS JOIN weft.node_group_entry g
 		LEFT JOIN pg_catalog.pg_replication_slots t
 			ON t.slot_name = weft.subscription_name(g.node_group_name, l.node_name, n.node_name)
+				AND t.database = pg_catalog.current_database()
 		LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = t.active_pid;
 
 COMMENT ON VIEW weft.node_replication IS
@@ -428,9 +354,9 @@ RETURNS SETOF weft.node_replication LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	member weft.node_entry;
+	member weft.member;
 BEGIN
-	FOR member IN SELECT * FROM weft.node_entry ORDER BY node_id LOOP
+	FOR member IN SELECT * FROM weft.member ORDER BY node_id LOOP
 		BEGIN
 			RETURN QUERY SELECT r.* FROM jsonb_populate_recordset(NULL::weft.node_replication,
 				weft.node_query(member.dsn, member.node_name,
@@ -462,9 +388,15 @@ REVOKE ALL ON FUNCTION
 	weft.member_list(),
 	weft.member_publish(),
 	weft.member_unpublish(),
-	weft.member_make_slot(name),
+	weft.node_dsn(text),
+	weft.set_node_dsn(text, text),
+	weft.forget_dsn(),
+	weft.check_identity(name, uuid),
+	weft.check_own_dsn(name, text),
+	weft.drop_stale_subscription(name),
+	weft.member_make_slot(name, uuid),
 	weft.member_drop_slot(name),
-	weft.member_subscribe(name, boolean),
+	weft.member_subscribe(name, uuid, boolean),
 	weft.member_unsubscribe(name),
 	weft.member_forget(name),
 	weft.member_unsubscribe_all(),
@@ -477,9 +409,10 @@ REVOKE ALL ON FUNCTION
 	weft.join_prepare(),
 	weft.free_node_id(),
 	weft.join_register(),
-	weft.member_reach(name),
+	weft.member_register(),
 	weft.join_publish(),
 	weft.join_make_own_slots(),
+	weft.join_note_time(),
 	weft.join_make_slots(),
 	weft.recent_query(regclass),
 	weft.member_recent_rows(regclass, text[], timestamptz),
@@ -506,10 +439,9 @@ REVOKE ALL ON FUNCTION
 	weft.create_node_group(name, integer),
 	weft.require_free_node(),
 	weft.is_joining(),
+	weft.join_progress(),
 	weft.join_node_group(text, name),
 	weft.wait_for_join_completion(interval),
-	weft.part_node(name, boolean, interval),
-	weft.leave_node_group(),
 	weft.member_configure(integer),
 	weft.query_group(name, text),
 	weft.alter_node_group_config(name, integer),

@@ -7,7 +7,7 @@
  * must not show in them.  Therefore every connection between members sets these, and so
  * does the worker that joins a node.
  *
- * Some more are set on connections: those that would end or refuse what a join does.
+ * So are some that would end or refuse what a join does.
  * A lock_timeout stays as it is.
  */
 #include "postgres.h"
@@ -79,6 +79,9 @@ pinned_settings_set(void)
 {
 	for (int i = 0; i < lengthof(settings); i++)
 		SetConfigOption(settings[i].name, settings[i].value, PGC_SUSET, PGC_S_OVERRIDE);
+	for (int i = 0; i < lengthof(session_settings); i++)
+		SetConfigOption(session_settings[i].name, session_settings[i].value,
+						PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 /* Sets them for the current GUC nest level. */

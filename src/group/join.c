@@ -11,8 +11,8 @@
  *	  or parting, so there is never more than one in a group.
  * 2. weft.join_publish, weft.join_make_own_slots: J's publication, and its slots for
  *	  the others: whatever is written on J from now on gets to all of them.
- *	  weft.join_make_slots: the slots for J on all X.  weft.join_catch_up: M applies
- *	  what X had when its slot was made.
+ *	  weft.join_note_time, weft.join_make_slots: the slots for J on all X.
+ *	  weft.join_catch_up: M applies what X had when its slot was made.
  * 3. copy(): M's slot for J and a snapshot, and where M stood towards each X in it
  *	  (snapshot.c); schema, rows and indexes.  One transaction, with a replication
  *	  origin that nobody follows, so that it is not sent to the others.  It ends
@@ -30,6 +30,12 @@
  * postmaster, or by weft.join_node_group or weft.wait_for_join_completion after a
  * restart of the server.  Every step from 4 on may be done twice.
  *
+ * A slot is not ready before all transactions that have written anything have ended,
+ * in its whole server, which may be ours: no step writes and then has one made.
+ *
+ * Who J is, is its identity, a random number, not its name: members refuse another node
+ * of the same name, and nobody removes its entry (weft.check_identity).
+ *
  * The worker runs as the role that has called weft.join_node_group.
  */
 #include "postgres.h"
@@ -43,6 +49,7 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "replication/origin.h"
+#include "replication/slot.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
@@ -68,7 +75,7 @@ StaticAssertDecl(sizeof(JoinArguments) <= BGW_EXTRALEN, "join arguments must fit
 
 static const char *const steps_before_copy[] = {
 	"join_prepare", "join_register", "join_publish", "join_make_own_slots",
-	"join_make_slots", "join_catch_up"
+	"join_note_time", "join_make_slots", "join_catch_up"
 };
 static const char *const steps_after_copy[] = {
 	"join_follow", "join_announce", "join_finish"
@@ -124,7 +131,7 @@ copy(void)
 	begin();
 	row = linitial(local_rows("SELECT n.dsn, n.node_name, j.copy_schema,"
 							  " weft.subscription_name(j.node_group_name, n.node_name, l.node_name)"
-							  " FROM weft.join_entry j JOIN weft.node_entry n ON n.node_name = j.target_node,"
+							  " FROM weft.join_entry j JOIN weft.member n ON n.node_name = j.target_node,"
 							  " weft.node_entry l WHERE l.is_local", 4));
 	dsn = row[0];
 	node = row[1];
@@ -255,6 +262,13 @@ weft_join_main(Datum main_arg)
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		replorigin_session_origin = InvalidRepOriginId;
+
+		/*
+		 * One that is not ready goes with it; we are about to drop all of
+		 * ours.
+		 */
+		if (MyReplicationSlot != NULL)
+			ReplicationSlotRelease();
 	}
 	PG_END_TRY();
 

@@ -1,11 +1,13 @@
 /*
  * node_functions.c
- *	  What the SQL functions of node groups need of C: to ask other members, and to
- *	  make a subscription without writing its connection string into a command.
+ *	  What the SQL functions of node groups need of C: to ask other members, to make a
+ *	  subscription without writing its connection string into a command, and to see
+ *	  what others commit.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "group/remote.h"
 #include "miscadmin.h"
@@ -16,11 +18,14 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/snapmgr.h"
 
 PG_FUNCTION_INFO_V1(weft_node_query);
 PG_FUNCTION_INFO_V1(weft_node_send);
 PG_FUNCTION_INFO_V1(weft_node_query_all);
 PG_FUNCTION_INFO_V1(weft_create_node_subscription);
+PG_FUNCTION_INFO_V1(weft_join_progress);
 
 /*
  * weft.node_query(dsn text, node text, query text) returns text
@@ -208,4 +213,37 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	ProcessUtility(planned, "CREATE SUBSCRIPTION", false, PROCESS_UTILITY_QUERY,
 				   NULL, NULL, None_Receiver, NULL);
 	PG_RETURN_VOID();
+}
+
+/*
+ * weft.join_progress() returns jsonb
+ *
+ * With a new snapshot: whoever waits would see the same for ever in a transaction that
+ * keeps its own.
+ */
+Datum
+weft_join_progress(PG_FUNCTION_ARGS)
+{
+	const char *query = "SELECT pg_catalog.jsonb_build_object("
+		"'entry', (SELECT pg_catalog.to_jsonb(j) FROM weft.join_entry j),"
+		" 'group', (SELECT node_group_name FROM weft.node_group_entry))";
+	MemoryContext context = CurrentMemoryContext;
+	SPIPlanPtr	plan;
+	MemoryContext old;
+	Datum		value;
+	Datum		result;
+	bool		isnull;
+
+	SPI_connect();
+	plan = SPI_prepare(query, 0, NULL);
+	if (plan == NULL ||
+		SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(), InvalidSnapshot,
+							 true, false, 1) != SPI_OK_SELECT || SPI_processed != 1)
+		elog(ERROR, "could not look how far the join is");
+	value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	old = MemoryContextSwitchTo(context);
+	result = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+	MemoryContextSwitchTo(old);
+	SPI_finish();
+	PG_RETURN_DATUM(result);
 }

@@ -117,9 +117,8 @@ query($c, 'DROP TABLE counts, events, ballast');
 # going on; and how it is ended there.
 my @stops = (
 	[
-		'join_register',
-		$b,
-		"INSERT INTO weft.node_entry VALUES ('x', 900, 'joining', false, '')",
+		'join_register', $b,
+		"INSERT INTO weft.node_entry VALUES ('x', 900, 'joining', false)",
 		'kill'
 	],
 	[ 'join_make_slots', $b, 'SELECT txid_current()', 'kill' ],

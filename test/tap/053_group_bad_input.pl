@@ -202,16 +202,33 @@ is(query($b, 'SELECT count(*) FROM pg_class WHERE relname = $$t$$'),
 	0, 'no table either');
 query($a, 'ALTER TABLE owned OWNER TO CURRENT_USER');
 
-query($b,
-	"UPDATE weft.node_entry SET dsn = 'host=/nowhere port=1 password=$secret'"
-);
+my $nowhere =
+  "SELECT weft.set_node_dsn('b', 'host=/nowhere port=1 password=$secret')";
+query($b, $nowhere);
+fails($b, join_sql($dsn_a), qr/could not connect to node "b"/);
+query($b, "SELECT weft.set_node_dsn('b', '$dsn_b')");
+
+# where others find that out, after the node has looked at it itself
+my $hold = open_session($b);
+$hold->query_safe('BEGIN; LOCK TABLE weft.node_group_entry IN SHARE MODE');
 query($b, join_sql($dsn_a));
+poll($b,
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'weft join' AND wait_event_type = 'Lock'"
+);
+my $change = open_session($b);
+$change->query_safe("BEGIN; $nowhere");
+$hold->query_safe('COMMIT');
+poll($b,
+	"SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'object' AND NOT granted"
+);
+$change->query_safe('COMMIT');
+$_->quit foreach ($hold, $change);
 fails($b, $wait_for_join,
 	qr/node "b" could not join node group "g": node "a": could not connect to node "b"/
 );
 is(leftovers($b), '', 'an unreachable node: undone');
 is(leftovers($a), 'publication weft_g', 'on the other one, too');
-query($b, "UPDATE weft.node_entry SET dsn = '$dsn_b'");
+query($b, "SELECT weft.set_node_dsn('b', '$dsn_b')");
 
 join_group($b, $a, 'g');
 fails($b, join_sql($dsn_a),

@@ -1,0 +1,123 @@
+/*
+ * dsn.c
+ *	  Where the connection strings of members are kept.
+ *
+ * They have passwords in them.  What is in a table is in the WAL, and logical
+ * decoding gives it to whoever has the attribute REPLICATION, or follows a publication
+ * FOR ALL TABLES.  Catalogs are not decoded.  So connection strings are options of a
+ * user mapping, that of PUBLIC for the foreign server "weft_node", which nobody
+ * connects to: each option has the name of a node.  Only the owner of the server, a
+ * superuser, sees options there (pg_user_mappings).  The server belongs to the
+ * extension, so a dump does not have them.
+ */
+#include "postgres.h"
+
+#include "catalog/dependency.h"
+#include "catalog/pg_foreign_server.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "foreign/foreign.h"
+#include "nodes/makefuncs.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+
+#define SERVER_NAME "weft_node"
+
+PG_FUNCTION_INFO_V1(weft_create_dsn_store);
+PG_FUNCTION_INFO_V1(weft_get_node_dsn);
+PG_FUNCTION_INFO_V1(weft_set_node_dsn);
+
+static RoleSpec *
+public_role(void)
+{
+	RoleSpec   *role = makeNode(RoleSpec);
+
+	role->roletype = ROLESPEC_PUBLIC;
+	role->location = -1;
+	return role;
+}
+
+/* Returns what is kept under a name, or NULL. */
+static char *
+find_dsn(Oid server, const char *name)
+{
+	foreach_node(DefElem, option, GetUserMapping(InvalidOid, server)->options)
+	{
+		if (strcmp(option->defname, name) == 0)
+			return defGetString(option);
+	}
+	return NULL;
+}
+
+/*
+ * weft.create_dsn_store()
+ *
+ * Makes the user mapping, as a part of the extension that is being created: there is
+ * no command for that.
+ */
+Datum
+weft_create_dsn_store(PG_FUNCTION_ARGS)
+{
+	CreateUserMappingStmt *statement = makeNode(CreateUserMappingStmt);
+	ObjectAddress mapping;
+
+	statement->user = public_role();
+	statement->servername = SERVER_NAME;
+	mapping = CreateUserMapping(statement);
+	recordDependencyOnCurrentExtension(&mapping, false);
+	PG_RETURN_VOID();
+}
+
+/* weft.node_dsn(name text) returns text */
+Datum
+weft_get_node_dsn(PG_FUNCTION_ARGS)
+{
+	char	   *dsn = find_dsn(get_foreign_server_oid(SERVER_NAME, false),
+							   text_to_cstring(PG_GETARG_TEXT_PP(0)));
+
+	if (dsn == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(dsn));
+}
+
+/*
+ * weft.set_node_dsn(name text, dsn text)
+ *
+ * Null removes it.
+ */
+Datum
+weft_set_node_dsn(PG_FUNCTION_ARGS)
+{
+	Oid			server = get_foreign_server_oid(SERVER_NAME, false);
+	AlterUserMappingStmt *statement = makeNode(AlterUserMappingStmt);
+	char	   *name;
+	bool		exists;
+	Node	   *value = NULL;
+	DefElemAction action = DEFELEM_DROP;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument must not be null")));
+	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	/*
+	 * All strings are in one row, of which only one version may be made at a
+	 * time.
+	 */
+	LockDatabaseObject(ForeignServerRelationId, server, 0, ShareUpdateExclusiveLock);
+	exists = find_dsn(server, name) != NULL;
+	if (!PG_ARGISNULL(1))
+	{
+		value = (Node *) makeString(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+		action = exists ? DEFELEM_SET : DEFELEM_ADD;
+	}
+	else if (!exists)
+		PG_RETURN_VOID();
+
+	statement->user = public_role();
+	statement->servername = SERVER_NAME;
+	statement->options = list_make1(makeDefElemExtended(NULL, name, value, action, -1));
+	AlterUserMapping(statement);
+	PG_RETURN_VOID();
+}
