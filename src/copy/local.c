@@ -5,10 +5,11 @@
  * They are the server's parallel workers (helper.c says why they may write), in
  * which functions that are not safe there must not run: those in defaults of
  * columns that the publisher does not fill, generated columns, CHECK constraints,
- * constraints of domains, and partition keys.
+ * constraints of domains, partition keys, and indexes that are not set aside (indexes.c).
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -108,6 +109,25 @@ columns_are_unsafe(Relation rel, const CopyCommand *command)
 	return false;
 }
 
+/* Those of deferrable constraints are maintained while helpers copy. */
+static bool
+indexes_are_unsafe(Relation rel)
+{
+	bool		result = false;
+
+	foreach_oid(relid, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(relid, RowExclusiveLock);
+
+		result = result ||
+			(!index->rd_index->indimmediate &&
+			 (is_unsafe((Node *) RelationGetIndexExpressions(index), NULL) ||
+			  is_unsafe((Node *) RelationGetIndexPredicate(index), NULL)));
+		index_close(index, NoLock);
+	}
+	return result;
+}
+
 static bool
 expressions_are_unsafe(Relation rel, const CopyCommand *command)
 {
@@ -121,7 +141,7 @@ expressions_are_unsafe(Relation rel, const CopyCommand *command)
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
 		is_unsafe((Node *) RelationGetPartitionKey(rel)->partexprs, NULL))
 		return true;
-	return columns_are_unsafe(rel, command);
+	return indexes_are_unsafe(rel) || columns_are_unsafe(rel, command);
 }
 
 static const char *

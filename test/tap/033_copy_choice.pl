@@ -17,7 +17,7 @@ my $sub = copy_subscriber('subscriber');
 my $connstr = $pub->connstr . ' dbname=postgres';
 
 my @tables =
-  qw(filled fires quiet unsafe sequential identity checked domained lying locked named owned);
+  qw(filled fires quiet unsafe sequential identity checked domained lying locked named owned deferred);
 foreach my $table (@tables)
 {
 	query_all([ $pub, $sub ],
@@ -60,6 +60,7 @@ CREATE SEQUENCE s;
 ALTER TABLE sequential ADD w int DEFAULT nextval('s');
 ALTER TABLE identity ADD w int GENERATED ALWAYS AS IDENTITY;
 ALTER TABLE checked ADD CHECK (unsafe(v) > 0);
+ALTER TABLE deferred ADD EXCLUDE (unsafe(v) WITH =) DEFERRABLE;
 ALTER TABLE domained ALTER v TYPE low;
 CREATE FUNCTION lies(int) RETURNS int PARALLEL SAFE LANGUAGE plpgsql AS $$
 BEGIN
@@ -127,7 +128,7 @@ SKIP:
 		lying => 'functions that it uses are not safe in parallel workers',
 		map {
 			$_ => 'it has expressions that are not safe in parallel workers'
-		} qw(unsafe sequential identity checked domained));
+		} qw(unsafe sequential identity checked domained deferred));
 	foreach my $table (@tables)
 	{
 		is( left_to_server($sub, "public.$table", $offset),
