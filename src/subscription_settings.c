@@ -6,7 +6,8 @@
  * goes with the subscription when that is renamed or dropped, and pg_dump and
  * pg_upgrade carry it over, without a table of ours in any database.  The label
  * is a list such as "num_writers=8, detect_conflicts=on"; what is not there has
- * its default.
+ * its default.  No statement's option sets until_lsn: weft.member_follow_until()
+ * writes the label, while a node parts.
  */
 #include "postgres.h"
 
@@ -23,12 +24,14 @@
 #include "subscription_settings.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
+#include "utils/pg_lsn.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
 #define LABEL_PROVIDER "weft"
 #define NUM_WRITERS "num_writers="
 #define DETECT_CONFLICTS "detect_conflicts="
+#define UNTIL_LSN "until_lsn="
 
 static object_access_hook_type previous_object_access_hook = NULL;
 
@@ -47,6 +50,15 @@ parse_num_writers(const char *value, int *result)
 	return true;
 }
 
+static bool
+parse_lsn(const char *value, XLogRecPtr *result)
+{
+	bool		failed = false;
+
+	*result = pg_lsn_in_internal(value, &failed);
+	return !failed;
+}
+
 /* Parses one item of a label; returns false if it is not one. */
 static bool
 parse_item(const char *item, SubscriptionSettings *settings)
@@ -55,6 +67,8 @@ parse_item(const char *item, SubscriptionSettings *settings)
 		return parse_num_writers(item + strlen(NUM_WRITERS), &settings->num_writers);
 	if (strncmp(item, DETECT_CONFLICTS, strlen(DETECT_CONFLICTS)) == 0)
 		return parse_bool(item + strlen(DETECT_CONFLICTS), &settings->detect_conflicts);
+	if (strncmp(item, UNTIL_LSN, strlen(UNTIL_LSN)) == 0)
+		return parse_lsn(item + strlen(UNTIL_LSN), &settings->until_lsn);
 	return false;
 }
 
@@ -62,7 +76,7 @@ parse_item(const char *item, SubscriptionSettings *settings)
 static bool
 parse_label(const char *label, SubscriptionSettings *settings)
 {
-	const SubscriptionSettings defaults = {NUM_WRITERS_DEFAULT, false};
+	const SubscriptionSettings defaults = {NUM_WRITERS_DEFAULT, false, NO_END};
 	char	   *copy = pstrdup(label);
 	char	   *item = copy;
 
@@ -147,7 +161,7 @@ subscription_settings_define(void)
 SubscriptionSettings
 subscription_settings_get(Oid subid)
 {
-	SubscriptionSettings result = {NUM_WRITERS_DEFAULT, false};
+	SubscriptionSettings result = {NUM_WRITERS_DEFAULT, false, NO_END};
 	ObjectAddress object;
 	char	   *label;
 
@@ -173,6 +187,9 @@ subscription_settings_set(Oid subid, SubscriptionSettings settings)
 		appendStringInfo(&label, "%s%d", NUM_WRITERS, settings.num_writers);
 	if (settings.detect_conflicts)
 		appendStringInfo(&label, "%s%son", label.len > 0 ? ", " : "", DETECT_CONFLICTS);
+	if (settings.until_lsn != NO_END)
+		appendStringInfo(&label, "%s%s%X/%X", label.len > 0 ? ", " : "", UNTIL_LSN,
+						 LSN_FORMAT_ARGS(settings.until_lsn));
 
 	ObjectAddressSet(object, SubscriptionRelationId, subid);
 	SetSecurityLabel(&object, LABEL_PROVIDER, label.len > 0 ? label.data : NULL);

@@ -414,6 +414,23 @@ leader_look_around(void)
 	MemoryContextSwitchTo(old);
 }
 
+/*
+ * Ends because all that the subscription is to apply, up to until_lsn, has arrived.
+ * Once that is committed, the replication origin says so: it goes to until_lsn, behind
+ * the last transaction.
+ */
+void
+leader_finish(void)
+{
+	if (leader.producer.ring)
+		leader_drain(leader.producer.seq);
+	replorigin_session_advance(leader.until_lsn, InvalidXLogRecPtr);
+	ereport(LOG,
+			(errmsg("subscription \"%s\" has applied everything up to LSN %X/%X, where it ends",
+					MySubscription->name, LSN_FORMAT_ARGS(leader.until_lsn))));
+	proc_exit(0);
+}
+
 void
 leader_hand_over(HandoverKind kind, char *message, int length)
 {

@@ -46,6 +46,7 @@ typedef struct Leader
 	int			started_for;	/* wanted_writers when they were started */
 	int			configured;		/* weft.writers_per_subscription then */
 	bool		detect_conflicts;	/* as stored for the subscription */
+	XLogRecPtr	until_lsn;		/* the same; never changed while we apply */
 
 	/* Valid while writers run, that is while num_writers > 0. */
 	int			num_writers;
@@ -133,6 +134,7 @@ extern void leader_drain(uint64 seq);
 extern void leader_collect(void);
 extern void leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event);
 extern void leader_look_around(void);
+pg_noreturn extern void leader_finish(void);
 extern void leader_hand_over(HandoverKind kind, char *message, int length);
 extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
 								 TimestampTz commit_time);

@@ -74,6 +74,8 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 		leader_damage(payload, problem);
 
 	leader_look_around();
+	if (begin.final_lsn >= leader.until_lsn)
+		leader_finish();
 	if (take_turn(message, length))
 		return;
 
@@ -335,6 +337,9 @@ message_keepalive(char *message, int length)
 		end_lsn = leader.received_lsn;
 		memcpy(message + 1, &wire_lsn, sizeof(wire_lsn));
 	}
+
+	if (end_lsn >= leader.until_lsn && leader.position == BETWEEN_TRANSACTIONS)
+		leader_finish();
 
 	leader.received_lsn = Max(leader.received_lsn, end_lsn);
 	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);

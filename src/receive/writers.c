@@ -51,6 +51,7 @@ writers_wanted(void)
 	CommitTransactionCommand();
 	if (settings.detect_conflicts != leader.detect_conflicts)
 		restart();
+	leader.until_lsn = settings.until_lsn;
 	if (settings.num_writers == NUM_WRITERS_DEFAULT)
 		settings.num_writers = weft_writers_per_subscription;
 	return Min(settings.num_writers, weft_max_writers_per_subscription);
