@@ -13,9 +13,9 @@
  * table must create one that was asked for, and the others may change only what was
  * created before.  Parameters of the script are not taken over, but set here.
  *
- * Expressions remain: as part of a table they are evaluated later, for each row that
- * somebody inserts, with the rights of that role or of the table's owner, who is the
- * caller.  docs/security.md has what follows from that.
+ * Expressions remain: as part of a table they are evaluated later, with the rights of
+ * the table's owner, who is the caller, or of whoever inserts a row.  schema_trust.c
+ * says what they may use; docs/security.md has what else follows from that.
  *
  * Tables that were asked for are the published ones, their partitions, and the tables
  * that they are partitions of.
@@ -24,6 +24,7 @@
 
 #include "access/xact.h"
 #include "api/schema_statement.h"
+#include "api/schema_trust.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
@@ -271,21 +272,24 @@ execute(const char *statement)
 	return problem;
 }
 
-/* Has everything been created that a statement changes? */
 static bool
-may_change(const SchemaStatement *statement, List *created)
+all_in(List *names, List *others)
 {
-	foreach_ptr(ObjectName, name, statement->needs)
+	foreach_ptr(ObjectName, name, names)
 	{
-		if (!object_names_have(created, name))
+		if (!object_names_have(others, name))
 			return false;
 	}
 	return true;
 }
 
-/* Runs a statement if it may be run; adds to "created" what it has created. */
+/*
+ * Runs a statement if it may be run; adds to "created" what it has created.  "asked_for"
+ * has all tables that were asked for.
+ */
 static void
-run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *tables, List **created)
+run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *asked_for,
+			  List **created)
 {
 	const SchemaStatement *statement = schema_statement_read(text->tree);
 	const char *problem = NULL;
@@ -300,11 +304,13 @@ run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *tables, 
 	}
 
 	if (statement->use == STATEMENT_LEFT_OUT ||
-		(statement->is_table && !object_names_have(tables, linitial(statement->creates))))
+		(statement->is_table && !all_in(statement->creates, asked_for)))
 		problem = "left out";
-	else if (!may_change(statement, *created))
+	else if (!all_in(statement->needs, *created) || !all_in(statement->parents, asked_for))
 		problem = "what it belongs to was not created";
 	else
+		problem = schema_trust_problem(text->tree);
+	if (problem == NULL)
 		problem = execute(text->text);
 	if (problem == NULL)
 		*created = list_concat(*created, statement->creates);
@@ -312,14 +318,14 @@ run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *tables, 
 }
 
 static void
-run_script(ReturnSetInfo *rsinfo, const char *script, List *tables)
+run_script(ReturnSetInfo *rsinfo, const char *script, List *asked_for)
 {
 	List	   *created = NIL;
 
 	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
 	{
 		CHECK_FOR_INTERRUPTS();
-		run_statement(rsinfo, statement, tables, &created);
+		run_statement(rsinfo, statement, asked_for, &created);
 	}
 }
 
@@ -375,7 +381,8 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 	char	   *conninfo = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	ArrayType  *publications = PG_GETARG_ARRAYTYPE_P(1);
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *tables;
+	List	   *asked_for;
+	List	   *missing;
 	char	   *script;
 	int			nest_level;
 
@@ -386,18 +393,19 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 				 errdetail("Only roles with privileges of the \"%s\" role may run pg_dump on this server.",
 						   "pg_execute_server_program")));
 	InitMaterializedSRF(fcinfo, 0);
-	tables = missing_tables(rsinfo, published_tables(conninfo, publications));
-	if (tables == NIL)
+	asked_for = published_tables(conninfo, publications);
+	missing = missing_tables(rsinfo, asked_for);
+	if (missing == NIL)
 		return (Datum) 0;
 
 	nest_level = NewGUCNestLevel();
 	SPI_connect();
-	create_schemas(rsinfo, tables);
-	script = dump(conninfo, tables);
+	create_schemas(rsinfo, missing);
+	script = dump(conninfo, missing);
 	pinned_settings_set_local();
 	(void) set_config_option("client_min_messages", "warning", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	run_script(rsinfo, script, tables);
+	run_script(rsinfo, script, asked_for);
 	SPI_finish();
 	AtEOXact_GUC(false, nest_level);
 	return (Datum) 0;

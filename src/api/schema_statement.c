@@ -5,7 +5,8 @@
  * Only statements of the few kinds named here are run: those by which pg_dump creates
  * a table and what belongs to it.  Everything else is left out, whatever it is and
  * however it has got into the script.  For a statement that is run, this tells what it
- * creates and what it changes: it may change only what was created before.
+ * creates and what it changes: it may change only what was created before, and a table
+ * may become part only of tables that were asked for.
  */
 #include "postgres.h"
 
@@ -78,6 +79,11 @@ read_create_table(SchemaStatement *statement, CreateStmt *create)
 	statement->is_table = true;
 	if (create->if_not_exists || create->relation->relpersistence == RELPERSISTENCE_TEMP)
 		return;
+	foreach_node(RangeVar, parent, create->inhRelations)
+	{
+		if (!note(&statement->parents, parent))
+			return;
+	}
 	if (note(&statement->creates, create->relation))
 		statement->use = STATEMENT_RUN;
 }
@@ -220,12 +226,14 @@ read_identity(SchemaStatement *statement, AlterTableStmt *alter, AlterTableCmd *
 	statement->use = STATEMENT_RUN;
 }
 
-/* The parent may have been there before. */
 static void
 read_attach(SchemaStatement *statement, AlterTableStmt *alter, PartitionCmd *attach)
 {
 	describe(statement, alter->objtype == OBJECT_INDEX ? "index attach" : "table attach",
 			 attach->name, NULL);
+	/* The parent may have been there before; an index has that of its table. */
+	if (alter->objtype == OBJECT_TABLE)
+		statement->parents = statement->needs;
 	statement->needs = NIL;
 	if (note(&statement->needs, attach->name))
 		statement->use = STATEMENT_RUN;

@@ -29,6 +29,8 @@ typedef struct SchemaStatement
 	const char *type;			/* of the object that it is about */
 	const char *name;
 	List	   *needs;			/* ObjectName: what it changes */
+	List	   *parents;		/* ObjectName: tables that a table becomes
+								 * part of */
 	List	   *creates;		/* ObjectName */
 	bool		is_table;		/* does it create a table? */
 } SchemaStatement;

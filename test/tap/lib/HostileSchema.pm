@@ -128,7 +128,8 @@ sub table
 	  . quoted(name())
 	  . ' PRIMARY KEY ('
 	  . ($partitioned ? "$key, $texts[1]" : $key) . '))'
-	  . ($partitioned
+	  . (
+		$partitioned
 		? " PARTITION BY LIST ($texts[1])"
 		: ' WITH (fillfactor = 70)');
 

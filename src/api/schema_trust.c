@@ -1,0 +1,305 @@
+/*
+ * schema_trust.c
+ *	  Which functions and types a publisher's tables may use here.
+ *
+ * weft.copy_schema() creates tables that belong to its caller, who may do almost
+ * anything on this server, while their expressions were written by the tables' owners on
+ * the publisher.  Apply evaluates CHECK constraints, generated columns and expressions of
+ * indexes with the rights of the caller; defaults are evaluated by whoever inserts a row
+ * here; and functions that are called immutable with constant arguments are evaluated
+ * when the table is created.  An owner there could therefore have any function here
+ * called with any argument.  This is checked before a statement is run:
+ *
+ * - Functions, operators and types must belong to the caller or to a superuser, since
+ *   others could have put a trap there; an enum has no code.
+ * - Everybody must be allowed to execute the functions, since their other arguments,
+ *   such as names of files, are not checked any further when a superuser calls them.
+ * - In a CHECK constraint there may be no volatile function, and in a default only those
+ *   that give the next value of a sequence or get nothing but numbers.  Functions that
+ *   do something, such as running a query, are volatile, but for those that write a
+ *   table, or a view, as XML.
+ *
+ * The statement is only parsed, so all functions of a name are looked at.  pg_dump
+ * writes the schema of whatever is not in pg_catalog.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "api/schema_trust.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "nodes/parsenodes.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/syscache.h"
+
+typedef struct TrustContext
+{
+	bool		is_check;		/* within a CHECK constraint? */
+	const char *problem;		/* NULL if there is none */
+} TrustContext;
+
+/* Takes a name apart; returns false if there can be no such object. */
+static bool
+find_name(List *names, Oid *schema, const char **name)
+{
+	*name = strVal(llast(names));
+	*schema = list_length(names) == 1 ? PG_CATALOG_NAMESPACE :
+		get_namespace_oid(strVal(linitial(names)), true);
+	return list_length(names) <= 2 && OidIsValid(*schema);
+}
+
+static bool
+is_trusted(Oid role)
+{
+	return role == GetUserId() || superuser_arg(role);
+}
+
+static bool
+is_public(HeapTuple function)
+{
+	bool		isnull;
+	Datum		value = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_proacl, &isnull);
+	Acl		   *acl;
+
+	/* EXECUTE is granted to everybody unless it is revoked. */
+	if (isnull)
+		return true;
+	acl = DatumGetAclP(value);
+	for (int i = 0; i < ACL_NUM(acl); i++)
+		if (ACL_DAT(acl)[i].ai_grantee == ACL_ID_PUBLIC &&
+			(ACLITEM_GET_PRIVS(ACL_DAT(acl)[i]) & ACL_EXECUTE))
+			return true;
+	return false;
+}
+
+/* Do volatile functions of this name do no harm in a default, with these arguments? */
+static bool
+is_harmless_default(Oid schema, const char *name, List *arguments)
+{
+	if (schema == PG_CATALOG_NAMESPACE && strcmp(name, "nextval") == 0)
+		return true;
+	if (schema == get_namespace_oid("weft", true) && strcmp(name, "snowflake_nextval") == 0)
+		return true;
+	foreach_ptr(Node, argument, arguments)
+	{
+		A_Const    *constant = (A_Const *) argument;
+
+		if (!IsA(constant, A_Const) || constant->isnull ||
+			!(IsA(&constant->val, Integer) || IsA(&constant->val, Float)))
+			return false;
+	}
+	return true;
+}
+
+/* Says what is wrong with a function; an operator's has no arguments to look at. */
+static const char *
+function_problem(HeapTuple function, bool may_be_volatile)
+{
+	Form_pg_proc form = (Form_pg_proc) GETSTRUCT(function);
+
+	if (!is_trusted(form->proowner))
+		return "belongs to another role";
+	if (!is_public(function))
+		return "is not for everybody";
+	if (form->provolatile == PROVOLATILE_VOLATILE && !may_be_volatile)
+		return "is volatile";
+	if (form->pronamespace == PG_CATALOG_NAMESPACE && strstr(NameStr(form->proname), "_to_xml"))
+		return "reads tables";
+	return NULL;
+}
+
+static void
+check_function(TrustContext *context, FuncCall *call)
+{
+	Oid			schema;
+	const char *name;
+	bool		may_be_volatile;
+	CatCList   *functions;
+
+	if (!find_name(call->funcname, &schema, &name))
+		return;
+	may_be_volatile = !context->is_check && is_harmless_default(schema, name, call->args);
+	functions = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
+	for (int i = 0; i < functions->n_members && context->problem == NULL; i++)
+	{
+		HeapTuple	function = &functions->members[i]->tuple;
+		const char *problem;
+
+		if (((Form_pg_proc) GETSTRUCT(function))->pronamespace != schema)
+			continue;
+		problem = function_problem(function, may_be_volatile);
+		if (problem)
+			context->problem = psprintf("function %s %s",
+										NameListToQuotedString(call->funcname), problem);
+	}
+	ReleaseSysCacheList(functions);
+}
+
+/* Those of pg_catalog are harmless. */
+static void
+check_operator(TrustContext *context, List *names)
+{
+	Oid			schema;
+	const char *name;
+	CatCList   *operators;
+
+	if (list_length(names) < 2 || !find_name(names, &schema, &name) ||
+		schema == PG_CATALOG_NAMESPACE)
+		return;
+	operators = SearchSysCacheList1(OPERNAMENSP, CStringGetDatum(name));
+	for (int i = 0; i < operators->n_members && context->problem == NULL; i++)
+	{
+		Form_pg_operator operator = (Form_pg_operator) GETSTRUCT(&operators->members[i]->tuple);
+		HeapTuple	function;
+		const char *problem;
+
+		if (operator->oprnamespace != schema)
+			continue;
+		function = SearchSysCache1(PROCOID, ObjectIdGetDatum(operator->oprcode));
+		problem = !is_trusted(operator->oprowner) ? "belongs to another role" :
+			HeapTupleIsValid(function) ? function_problem(function, false) : NULL;
+		if (problem)
+			context->problem = psprintf("operator %s %s", NameListToString(names), problem);
+		if (HeapTupleIsValid(function))
+			ReleaseSysCache(function);
+	}
+	ReleaseSysCacheList(operators);
+}
+
+static void
+check_type(TrustContext *context, TypeName *type)
+{
+	Oid			schema;
+	const char *name;
+	HeapTuple	tuple;
+	Form_pg_type form;
+
+	if (list_length(type->names) < 2 || !find_name(type->names, &schema, &name) ||
+		schema == PG_CATALOG_NAMESPACE)
+		return;
+	tuple = SearchSysCache2(TYPENAMENSP, CStringGetDatum(name), ObjectIdGetDatum(schema));
+	if (!HeapTupleIsValid(tuple))
+		return;
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	if (form->typtype != TYPTYPE_ENUM && !is_trusted(form->typowner))
+		context->problem = psprintf("type %s belongs to another role",
+									NameListToQuotedString(type->names));
+	ReleaseSysCache(tuple);
+}
+
+static bool
+walk(Node *node, void *argument)
+{
+	TrustContext *context = argument;
+
+	if (node == NULL || context->problem != NULL)
+		return context->problem != NULL;
+	if (IsA(node, FuncCall))
+		check_function(context, (FuncCall *) node);
+	else if (IsA(node, A_Expr))
+		check_operator(context, ((A_Expr *) node)->name);
+	else if (IsA(node, TypeName))
+		check_type(context, (TypeName *) node);
+	return context->problem != NULL || raw_expression_tree_walker(node, walk, argument);
+}
+
+static void
+walk_index_elements(TrustContext *context, List *elements)
+{
+	foreach_node(IndexElem, element, elements)
+		(void) walk(element->expr, context);
+}
+
+static void
+walk_constraint(TrustContext *context, Constraint *constraint)
+{
+	context->is_check = constraint->contype == CONSTR_CHECK;
+	(void) walk(constraint->raw_expr, context);
+	(void) walk(constraint->where_clause, context);
+	context->is_check = false;
+	foreach_node(List, exclusion, constraint->exclusions)
+	{
+		(void) walk(((IndexElem *) linitial(exclusion))->expr, context);
+		check_operator(context, (List *) lsecond(exclusion));
+	}
+}
+
+static void
+walk_constraints(TrustContext *context, List *constraints)
+{
+	foreach_node(Constraint, constraint, constraints)
+		walk_constraint(context, constraint);
+}
+
+static void
+walk_create_table(TrustContext *context, CreateStmt *create)
+{
+	foreach_ptr(Node, element, create->tableElts)
+	{
+		if (IsA(element, ColumnDef))
+		{
+			(void) walk((Node *) ((ColumnDef *) element)->typeName, context);
+			walk_constraints(context, ((ColumnDef *) element)->constraints);
+		}
+		else if (IsA(element, Constraint))
+			walk_constraint(context, (Constraint *) element);
+	}
+	walk_constraints(context, create->constraints);
+	if (create->partspec)
+		foreach_node(PartitionElem, element, create->partspec->partParams)
+			(void) walk(element->expr, context);
+	(void) walk((Node *) create->ofTypename, context);
+}
+
+static void
+walk_alter_table(TrustContext *context, AlterTableStmt *alter)
+{
+	foreach_node(AlterTableCmd, command, alter->cmds)
+	{
+		if (command->subtype == AT_ColumnDefault)
+			(void) walk(command->def, context);
+		else if (command->subtype == AT_AddConstraint)
+			walk_constraint(context, (Constraint *) command->def);
+	}
+}
+
+/* Returns why a statement is not to be run, or NULL. */
+const char *
+schema_trust_problem(Node *tree)
+{
+	TrustContext context = {0};
+
+	switch (nodeTag(tree))
+	{
+		case T_CreateStmt:
+			walk_create_table(&context, (CreateStmt *) tree);
+			break;
+		case T_CreateSeqStmt:
+			foreach_node(DefElem, option, ((CreateSeqStmt *) tree)->options)
+				if (option->arg && IsA(option->arg, TypeName))
+				(void) walk(option->arg, &context);
+			break;
+		case T_AlterTableStmt:
+			walk_alter_table(&context, (AlterTableStmt *) tree);
+			break;
+		case T_IndexStmt:
+			walk_index_elements(&context, ((IndexStmt *) tree)->indexParams);
+			(void) walk(((IndexStmt *) tree)->whereClause, &context);
+			break;
+		case T_CreateStatsStmt:
+			foreach_node(StatsElem, element, ((CreateStatsStmt *) tree)->exprs)
+				(void) walk(element->expr, &context);
+			break;
+		default:
+			break;
+	}
+	return context.problem;
+}
