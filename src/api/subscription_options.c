@@ -12,6 +12,7 @@
 #include "api/subscription_options.h"
 #include "catalog/dependency.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
@@ -22,6 +23,7 @@
 #include "subscription_settings.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
@@ -128,6 +130,34 @@ check_given(const char *subscription, const GivenOptions *given)
 	subscription_settings_check_detection(subscription);
 }
 
+/*
+ * Whatever a statement has changed, conflicts cannot be detected where prepared
+ * transactions are sent: they are applied by the server.
+ */
+static void
+check_two_phase(const char *subscription)
+{
+	Oid			subid = get_subscription_oid(subscription, true);
+	HeapTuple	tuple;
+	char		state;
+
+	if (!OidIsValid(subid))
+		return;
+	CommandCounterIncrement();
+	tuple = SearchSysCache1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid));
+	if (!HeapTupleIsValid(tuple))
+		return;
+	state = ((Form_pg_subscription) GETSTRUCT(tuple))->subtwophasestate;
+	ReleaseSysCache(tuple);
+	if (state != LOGICALREP_TWOPHASE_STATE_DISABLED &&
+		subscription_settings_get(subid).detect_conflicts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("conflicts of subscription \"%s\" cannot be detected because \"two_phase\" is enabled",
+						subscription),
+				 errhint("Create the subscription with \"%s\".", "two_phase = false")));
+}
+
 /* Our options in a statement, or NULL if it cannot have any. */
 static List **
 find_options(Node *statement, char **subscription)
@@ -210,6 +240,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	conflict_leave(legacy);
 	if (given.num_writers_given || given.detect_conflicts_given)
 		store(subscription, &given);
+	if (subscription)
+		check_two_phase(subscription);
 	if (changed_tables(pstmt->utilityStmt))
 		leave_out_own_tables(changed_tables(pstmt->utilityStmt));
 }

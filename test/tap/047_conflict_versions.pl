@@ -222,19 +222,21 @@ cut_off(\@nodes);
 query($n2, "UPDATE plain SET v = 'n2, older' WHERE id IN (2, 3)");
 query($n3, "UPDATE plain SET v = 'n3, newer' WHERE id = 2");
 query($n3, 'DELETE FROM plain WHERE id = 3');
+query($n1, "UPDATE plain SET v = 'n1, older' WHERE id = 4");
+query($n3, "UPDATE plain SET v = 'n3, newer' WHERE id = 4");
 link_up([ $n3, $n1 ], [ $n3, $n2 ]);
 foreach my $node ($n1, $n2)
 {
 	query($node, 'DROP SUBSCRIPTION from_n3');
 	query($node, "DELETE FROM weft.conflict_node WHERE subname = 'from_n3'");
 }
-# another one gets the origin's number
-query($n1,
+# on n2, another one gets the origin's number
+query($n2,
 	"CREATE SUBSCRIPTION other CONNECTION '' PUBLICATION none WITH (connect = false, slot_name = NONE)"
 );
 link_up([ $n2, $n1 ], [ $n1, $n2 ]);
 is( rows($_, 'plain'),
-	"(2,\"n3, newer\")\n(4,new)",
+	"(2,\"n3, newer\")\n(4,\"n3, newer\")",
 	$_->name . ' still knows what a node that has gone has written when')
   foreach $n1, $n2;
 is( history(
@@ -243,7 +245,63 @@ is( history(
 		"relation = 'public.plain' AND remote_row ->> 'v' = 'n2, older'"),
 	"update_origin_differs|keep_local|3\nupdate_missing|keep_local|3",
 	'the history names it');
+query($n2, 'DROP SUBSCRIPTION other');
+
+####
+#### What is refused
+####
+
+my ($result, $output, $errors) = $n1->psql('postgres',
+	"ALTER TABLE counter ADD CHECK (n > 0); SELECT weft.set_delta_columns('counter', '{n}')");
+like(
+	$errors,
+	qr/column "n" of relation "counter" cannot be a delta column\nDETAIL:  Check constraint "counter_n_check"/,
+	'a counter with a check constraint');
+query($n1, 'ALTER TABLE counter DROP CONSTRAINT counter_n_check');
+query($n1, 'CREATE UNIQUE INDEX counter_x ON counter ((x + 1))');
+($result, $output, $errors) =
+  $n1->psql('postgres', "SELECT weft.set_delta_columns('counter', '{x}')");
+like(
+	$errors,
+	qr/column "x" of relation "counter" cannot be a delta column\nDETAIL:  It is part of a unique index/,
+	'a counter with a unique index');
+query($n1, 'DROP INDEX counter_x');
+query($n1,
+	"CREATE SUBSCRIPTION other CONNECTION '' PUBLICATION none WITH (connect = false, slot_name = NONE, two_phase = on)"
+);
+($result, $output, $errors) =
+  $n1->psql('postgres', 'ALTER SUBSCRIPTION other SET (detect_conflicts = on)');
+like(
+	$errors,
+	qr/conflicts of subscription "other" cannot be detected because "two_phase" is enabled/,
+	'detect_conflicts for a subscription that has two_phase');
 query($n1, 'DROP SUBSCRIPTION other');
+
+####
+#### A copy that was made by hand
+####
+
+# What is loaded under an origin of its own is older than everything.
+query($n1, 'CREATE TABLE seeded (id int PRIMARY KEY, v text)');
+query($n1, "INSERT INTO seeded VALUES (1, 'a'), (2, 'b')");
+query($n1, 'ALTER PUBLICATION pub ADD TABLE seeded');
+query($n2, <<'EOS');
+CREATE TABLE seeded (id int PRIMARY KEY, v text);
+SELECT pg_replication_origin_create('seed');
+SELECT pg_replication_origin_session_setup('seed');
+INSERT INTO seeded VALUES (1, 'a'), (2, 'b');
+EOS
+query($n2, 'ALTER SUBSCRIPTION from_n1 REFRESH PUBLICATION WITH (copy_data = off)');
+query($n1, "UPDATE seeded SET v = 'c' WHERE id = 1");
+query($n1, 'DELETE FROM seeded WHERE id = 2');
+wait_for_apply($n1, $n2, 'from_n1');
+is(rows($n2, 'seeded'), '(1,c)', 'the rows are changed');
+is( query(
+		$n2,
+		"SELECT count(*) FROM weft.conflict_history WHERE relation = 'public.seeded'"
+	),
+	0,
+	'without a conflict');
 
 is(errors_logged($_), '', $_->name . ' has logged no error') foreach @nodes;
 done_testing();
