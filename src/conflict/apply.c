@@ -57,6 +57,7 @@
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
+#include "utils/injection_point.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -394,6 +395,7 @@ put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missi
 
 	if (applied)
 	{
+		compat_injection_point("weft-conflict-store");
 		foreign_key_check(target, row, local, wait_turn);
 		remove_conflicts(target, conflicts, local);
 		if (local)
