@@ -133,6 +133,23 @@ last_error_install(void)
 	emit_log_hook = keep_error;
 }
 
+/*
+ * The last error as a line of a detail, or nothing.  For whoever may see it.
+ */
+char *
+last_error_describe(Oid subid)
+{
+	LastError	copy;
+
+	LWLockAcquire(shared->lock, LW_SHARED);
+	copy = *find_entry(subid);
+	LWLockRelease(shared->lock);
+	if (copy.subid != subid)
+		return "";
+	return psprintf("\nThe last error of its apply worker, at %s: %s",
+					timestamptz_to_str(copy.time), copy.message);
+}
+
 /* A message may quote what was to be applied, so not everybody may see it. */
 static bool
 may_see(Oid subid)

@@ -8,5 +8,6 @@
 extern void last_error_request(void);
 extern void last_error_startup(void);
 extern void last_error_install(void);
+extern char *last_error_describe(Oid subid);
 
 #endif							/* WEFT_LAST_ERROR_H */

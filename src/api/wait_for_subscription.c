@@ -4,17 +4,22 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlogdefs.h"
 #include "api/copy_progress.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
+#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "last_error.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "replication/origin.h"
 #include "replication/walreceiver.h"
+#include "replication/worker_internal.h"
 #include "ring/wait.h"
 #include "shmem.h"
 #include "storage/latch.h"
@@ -24,9 +29,9 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
-#include "catalog/pg_type.h"
 #include "utils/wait_event.h"
 
 PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
@@ -38,44 +43,71 @@ PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
 #define LONGEST_PAGE_HEADER 40
 
 /*
- * Where the publisher's WAL ends now.  The insert position is taken, since
- * transactions that are committed asynchronously count, too.  If it stands
- * behind the header of a page without a record, nothing would ever be sent
- * from there: the record before ends where the page begins.
+ * Where the publisher's WAL ends now, whether some of that is not flushed yet, and how
+ * large its pages are.  The insert position is taken, since transactions that are
+ * committed asynchronously count, too.
  */
 static const char publisher_position[] =
-"SELECT CASE WHEN pg_catalog.pg_is_in_recovery()"
-" THEN pg_catalog.pg_last_wal_replay_lsn()"
+"SELECT CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()"
 " ELSE pg_catalog.pg_current_wal_insert_lsn() END,"
-" pg_catalog.current_setting('wal_block_size')::pg_catalog.int4";
+" CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()"
+" ELSE pg_catalog.pg_current_wal_flush_lsn() END,"
+" pg_catalog.current_setting('wal_block_size')::pg_catalog.int4"
+" FROM pg_catalog.pg_is_in_recovery() recovers";
 
-static XLogRecPtr
-ask_publisher(WalReceiverConn *conn, const char *subscription)
+/*
+ * Records of a transaction in progress may stay unflushed for as long as nobody commits,
+ * and nothing would be sent up to there.  So we commit a transaction that writes nothing
+ * but that.
+ */
+static const char have_it_flushed[] = "SELECT pg_catalog.txid_current()";
+
+static WalRcvExecResult *
+ask(WalReceiverConn *conn, const char *subscription, const char *query, int columns,
+	const Oid *types)
 {
-	Oid			types[] = {LSNOID, INT4OID};
-	WalRcvExecResult *result = walrcv_exec(conn, publisher_position, 2, types);
-	TupleTableSlot *slot;
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
-	bool		isnull;
+	WalRcvExecResult *result = walrcv_exec(conn, query, columns, types);
 
 	if (result->status != WALRCV_OK_TUPLES)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not ask the publisher of subscription \"%s\" for its position: %s",
 						subscription, result->err)));
+	return result;
+}
 
-	slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
+static XLogRecPtr
+ask_publisher(WalReceiverConn *conn, const char *subscription)
+{
+	const Oid	position_types[] = {LSNOID, LSNOID, INT4OID};
+	const Oid	flush_types[] = {INT8OID};
+	WalRcvExecResult *result = ask(conn, subscription, publisher_position, 3, position_types);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	XLogRecPtr	flushed = InvalidXLogRecPtr;
+	bool		isnull;
+
 	if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
 	{
 		uint64		block;
 
 		lsn = DatumGetLSN(slot_getattr(slot, 1, &isnull));
-		block = DatumGetInt32(slot_getattr(slot, 2, &isnull));
+		flushed = DatumGetLSN(slot_getattr(slot, 2, &isnull));
+		block = DatumGetInt32(slot_getattr(slot, 3, &isnull));
+
+		/*
+		 * If the position stands behind the header of a page without a
+		 * record, nothing would ever be sent from there: the record before
+		 * ends where the page begins.
+		 */
 		if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
 			lsn -= lsn % block;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	walrcv_clear_result(result);
+
+	if (lsn > flushed)
+		walrcv_clear_result(ask(conn, subscription, have_it_flushed, 1, flush_types));
 	return lsn;
 }
 
@@ -107,23 +139,65 @@ get_publisher_lsn(Subscription *subscription)
 	return result;
 }
 
+/*
+ * Fails if nobody applies the subscription, since it is disabled, or not there any more.
+ */
+static void
+check_enabled(const Subscription *subscription)
+{
+	HeapTuple	tuple = SearchSysCache1(SUBSCRIPTIONOID, ObjectIdGetDatum(subscription->oid));
+	bool		enabled;
+
+	if (!HeapTupleIsValid(tuple))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist", subscription->name)));
+	enabled = ((Form_pg_subscription) GETSTRUCT(tuple))->subenabled;
+	ReleaseSysCache(tuple);
+	if (!enabled)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" is disabled", subscription->name),
+				 errdetail("It does not catch up.%s", last_error_describe(subscription->oid)),
+				 errhint("Run ALTER SUBSCRIPTION ... ENABLE.")));
+}
+
+/*
+ * How far the subscription has been applied.  What its apply worker says begins anew
+ * with that; the origin's position does not, but stays behind if nothing is published.
+ */
+static XLogRecPtr
+get_applied(Oid subid)
+{
+	SubscriptionShared *entry = shmem_find(subid);
+	XLogRecPtr	applied = entry ? pg_atomic_read_u64(&entry->applied_lsn) : InvalidXLogRecPtr;
+	char		origin_name[NAMEDATALEN];
+	RepOriginId origin;
+
+	ReplicationOriginNameForLogicalRep(subid, InvalidOid, origin_name, sizeof(origin_name));
+	origin = replorigin_by_name(origin_name, true);
+	if (origin != InvalidRepOriginId)
+		applied = Max(applied, replorigin_get_progress(origin, false));
+	return applied;
+}
+
 static void
 report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogRecPtr target)
 {
+	char	   *error = last_error_describe(subscription->oid);
+
 	ereport(ERROR,
 			(errcode(ERRCODE_QUERY_CANCELED),
 			 errmsg("timed out while waiting for subscription \"%s\"", subscription->name),
 			 tables > 0 ?
-			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.%s",
-							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.%s",
+			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.%s%s",
+							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.%s%s",
 							  tables, tables,
 							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target),
-							  copy_progress_describe(subscription->oid)) :
-			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.",
-					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target)),
-			 subscription->enabled ?
-			 errhint("See the server log and \"weft.stat_subscription\" for what holds it up.") :
-			 errhint("The subscription is disabled.")));
+							  copy_progress_describe(subscription->oid), error) :
+			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.%s",
+					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target), error),
+			 errhint("See the server log and \"weft.stat_subscription\" for what holds it up.")));
 }
 
 /* Milliseconds in an interval; months count as 30 days. */
@@ -141,7 +215,8 @@ interval_milliseconds(Interval *interval)
  * Returns when all tables of the subscription are synchronized and everything
  * that was committed on the publisher when the function was called is applied
  * here.  Fails if that is not so after the timeout, if the publisher cannot be
- * reached, and if the caller does not own the subscription.
+ * reached, at once if the subscription is disabled, and if the caller does not own
+ * it.
  */
 Datum
 weft_wait_for_subscription(PG_FUNCTION_ARGS)
@@ -158,16 +233,17 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
 
 	subscription = GetSubscription(subid, false);
+	check_enabled(subscription);
 	load_file("libpqwalreceiver", false);
 	target = get_publisher_lsn(subscription);
 
 	for (;;)
 	{
-		SubscriptionShared *entry = shmem_find(subid);
-		XLogRecPtr	applied = entry ? pg_atomic_read_u64(&entry->applied_lsn) : 0;
+		XLogRecPtr	applied = get_applied(subid);
 		int			tables;
 
 		AcceptInvalidationMessages();
+		check_enabled(subscription);
 		tables = list_length(GetSubscriptionRelations(subid, true));
 		if (tables == 0 && applied >= target)
 			break;

@@ -1,0 +1,116 @@
+# weft.wait_for_subscription() while a transaction is open on a quiet publisher, and what
+# it says about a subscription that does not catch up.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber');
+
+query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v text)');
+query($pub, 'CREATE PUBLICATION pub FOR TABLE t');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+# Its standard error.
+sub wait_fails
+{
+	my ($timeout) = @_;
+	my ($ret, $stdout, $stderr) = $sub->psql(
+		'postgres',
+		"SELECT weft.wait_for_subscription('sub', '$timeout')",
+		timeout => $PostgreSQL::Test::Utils::timeout_default);
+	isnt($ret, 0, "waiting fails");
+	return $stderr;
+}
+
+# Nobody writes out what an open transaction has written: the background writer would,
+# within 15 seconds, by its own record.
+my $writer = query($pub,
+	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'"
+);
+kill 'STOP', $writer;
+my $session = open_session($pub);
+foreach my $i (1 .. 3)
+{
+	$session->query_safe('BEGIN') if $i == 1;
+	$session->query_safe("INSERT INTO t VALUES (1000 + $i, 'open')");
+	is( query(
+			$pub,
+			'SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()'
+		),
+		't',
+		'there is something that is not flushed');
+	wait_for_apply($pub, $sub, 'sub');
+	pass('an open transaction on a quiet publisher is not waited for');
+	query($pub, "INSERT INTO t VALUES ($i, 'committed')") if $i < 3;
+}
+$session->query_safe('COMMIT');
+$session->quit;
+kill 'CONT', $writer;
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['t'], 'and what is committed is there');
+
+# An error that comes again and again.
+query($sub, "INSERT INTO t VALUES (10, 'in the way')");
+query($pub, "INSERT INTO t VALUES (10, 'to be applied')");
+poll($sub, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
+like(
+	wait_fails('1 s'),
+	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of .*\n.*last error of its apply worker, at \d.*: duplicate key value},
+	'how far it is, though the worker has just begun, and why it is not further'
+);
+
+# One that is disabled, before and meanwhile.
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+like(
+	wait_fails('1 hour'),
+	qr/subscription "sub" is disabled\n.*\n.*last error of its apply worker, at \d.*: duplicate key value.*\nHINT:.*ENABLE/s,
+	'a disabled subscription is not waited for');
+query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+my $waiting = open_session($sub, on_error_stop => 0);
+$waiting->query_until(
+	qr/begun/, q{\echo begun
+SELECT weft.wait_for_subscription('sub', '1 hour');
+});
+poll($sub,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ 'wait_for_subscription' AND wait_event ~ '^Weft'"
+);
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+poll($sub,
+	"SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ '^SELECT weft.wait_for_subscription' AND state = 'active'"
+);
+$waiting->query('SELECT 1');
+like(
+	$waiting->{stderr},
+	qr/subscription "sub" is disabled/,
+	'nor one that is disabled meanwhile');
+$waiting->quit;
+
+# Goes on.
+query($sub, 'DELETE FROM t WHERE id = 10; ALTER SUBSCRIPTION sub ENABLE');
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['t'], 'enabled again, it catches up');
+
+# A restart does not take the position away.
+$sub->restart;
+my $blocker = open_session($sub);
+$blocker->query_safe('BEGIN; LOCK TABLE t');
+query($pub, "INSERT INTO t VALUES (11, 'must wait')");
+like(
+	wait_fails('1 s'),
+	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of },
+	'how far it is after a restart');
+$blocker->query_safe('COMMIT');
+$blocker->quit;
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['t'], 'all is there');
+
+done_testing();
