@@ -43,13 +43,17 @@ END $$;
 COMMENT ON FUNCTION weft.member_part(name) IS
 	'a step of parting: the node is parting';
 
-CREATE FUNCTION weft.member_state(node_group name)
+-- Another node may have its address now.
+CREATE FUNCTION weft.member_state(node_group name, node_identity uuid)
 RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT state FROM weft.node_entry WHERE is_local AND weft.local_group() = node_group $$;
+AS $$
+	SELECT state FROM weft.node_entry
+	WHERE is_local AND identity = node_identity AND weft.local_group() = node_group
+$$;
 
-COMMENT ON FUNCTION weft.member_state(name) IS
-	'the state of this node, if it is in that group';
+COMMENT ON FUNCTION weft.member_state(name, uuid) IS
+	'the state of this node, if it is that one, and in that group';
 
 CREATE FUNCTION weft.require_parting(node name)
 RETURNS void LANGUAGE plpgsql
@@ -198,22 +202,23 @@ END $$;
 COMMENT ON FUNCTION weft.member_leaving(pg_lsn) IS
 	'a step of parting: from here it can only be completed';
 
-CREATE FUNCTION weft.member_stay()
+CREATE FUNCTION weft.member_stay(node_identity uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	own weft.node_entry;
 BEGIN
-	UPDATE weft.node_entry SET state = 'active', cut_lsn = NULL WHERE is_local AND state = 'parting';
-	SELECT * INTO own FROM weft.node_entry WHERE is_local;
+	UPDATE weft.node_entry SET state = 'active', cut_lsn = NULL
+		WHERE is_local AND identity = node_identity AND state = 'parting';
+	SELECT * INTO own FROM weft.node_entry WHERE is_local AND identity = node_identity;
 	IF own.state IS DISTINCT FROM 'active' THEN
-		RAISE EXCEPTION 'parting of this node cannot be cancelled: it is %', coalesce(own.state, 'no node')
+		RAISE EXCEPTION 'parting of this node cannot be cancelled: it is %', coalesce(own.state, 'another node')
 			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call weft.part_node again.';
 	END IF;
 END $$;
 
-COMMENT ON FUNCTION weft.member_stay() IS
+COMMENT ON FUNCTION weft.member_stay(uuid) IS
 	'this node does not part';
 
 CREATE FUNCTION weft.member_resume(from_node name)
@@ -394,6 +399,7 @@ DECLARE
 	others weft.member[];
 	member weft.member;
 	until timestamptz := clock_timestamp() + timeout;
+	ask_state text;
 	state text;
 	differences text;
 BEGIN
@@ -405,13 +411,18 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value',
 				HINT = 'Call weft.part_node on another member; for what is left here, weft.leave_node_group.';
 	END IF;
+	ask_state := format('SELECT weft.member_state(%L, %L)', node_group, parting.identity);
 
 	IF NOT force THEN
+		state := weft.node_query(parting.dsn, parting.node_name, ask_state);
+		-- Not one that has the address of the node, and may be one of the others.
 		PERFORM weft.node_query_all(array_agg(m.dsn), array_agg(m.node_name::text),
 				format('SELECT weft.member_part(%L)', parting.node_name))
-			FROM unnest(others || parting) m;
-		state := weft.node_query(parting.dsn, parting.node_name,
-			format('SELECT weft.member_state(%L)', node_group));
+			FROM unnest(others || CASE WHEN state IS NOT NULL THEN parting END) m
+			WHERE m.node_name IS NOT NULL;
+		IF state IS NOT NULL THEN
+			state := weft.node_query(parting.dsn, parting.node_name, ask_state);
+		END IF;
 	END IF;
 	IF state IN ('parting', 'joining') THEN
 		PERFORM weft.part_level(parting, others, until);
@@ -470,7 +481,8 @@ BEGIN
 	SELECT * INTO entries FROM weft.parting_node(cancel_part_node.node_name);
 	parting := entries.parting;
 	others := entries.others;
-	PERFORM weft.node_query(parting.dsn, parting.node_name, 'SELECT weft.member_stay()');
+	PERFORM weft.node_query(parting.dsn, parting.node_name,
+		format('SELECT weft.member_stay(%L)', parting.identity));
 	FOREACH member IN ARRAY others LOOP
 		PERFORM weft.node_query(member.dsn, member.node_name,
 			format('SELECT weft.member_resume(%L)', parting.node_name));
@@ -500,7 +512,7 @@ COMMENT ON FUNCTION weft.leave_node_group() IS
 -- The superuser says who may: weft.grant_node_admin.
 REVOKE ALL ON FUNCTION
 	weft.member_part(name),
-	weft.member_state(name),
+	weft.member_state(name, uuid),
 	weft.require_parting(name),
 	weft.member_stop(name),
 	weft.member_cut(),
@@ -508,7 +520,7 @@ REVOKE ALL ON FUNCTION
 	weft.member_follow_until(name, pg_lsn),
 	weft.member_await_end(name, pg_lsn, interval),
 	weft.member_leaving(pg_lsn),
-	weft.member_stay(),
+	weft.member_stay(uuid),
 	weft.member_resume(name),
 	weft.part_level(weft.member, weft.member[], timestamptz),
 	weft.member_untrack(),

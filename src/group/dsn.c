@@ -68,15 +68,22 @@ weft_create_dsn_store(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* weft.node_dsn(name text) returns text */
+/*
+ * weft.node_dsn(name text) returns text
+ *
+ * Not null if there is none: functions that connect would do nothing, silently.
+ */
 Datum
 weft_get_node_dsn(PG_FUNCTION_ARGS)
 {
-	char	   *dsn = find_dsn(get_foreign_server_oid(SERVER_NAME, false),
-							   text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *dsn = find_dsn(get_foreign_server_oid(SERVER_NAME, false), name);
 
 	if (dsn == NULL)
-		PG_RETURN_NULL();
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("there is no connection string of node \"%s\"", name),
+				 errhint("Set it with weft.set_node_dsn.")));
 	PG_RETURN_TEXT_P(cstring_to_text(dsn));
 }
 

@@ -198,6 +198,23 @@ $c->stop('immediate');
 is($err, '', 'all members have the same of a node that is gone');
 same_on_all([ $a, $b ], ['t'], 'after parting by force');
 
+# and where another node has its address now, which is left alone
+$c->start;
+query($c, 'SELECT weft.leave_node_group()');
+query($c, 'DROP TABLE t');
+join_group($c, $a, 'g');
+query($c, "UPDATE t SET v = 'sixth' WHERE id = 6");
+poll($_, "SELECT v = 'sixth' FROM t WHERE id = 6") foreach ($a, $b);
+$c->stop('immediate');
+query($a, sprintf "SELECT weft.set_node_dsn('c', \$\$%s\$\$)", dsn($b));
+fails($a, "SELECT weft.cancel_part_node('c')", qr/it is another node/);
+query($a, "SELECT weft.part_node('c')");
+is(states($_), 'a active, b active', 'parted without asking it, says ' . $_->name)
+  foreach ($a, $b);
+query($b, "UPDATE t SET v = 'seventh' WHERE id = 7");
+wait_for_group('g', $a, $b);
+same_on_all([ $a, $b ], ['t'], 'the other node is a member still');
+
 $block->quit;
 $forget->quit;
 $_->stop foreach ($a, $b);
