@@ -14,11 +14,15 @@
  * that server allows the operating-system user of this one.  Nor may a password from
  * this server's environment or a service file be used in its place.
  *
+ * pg_dump may wait long for a lock there.  It is ended with the call, so that a user can
+ * cancel that, and the server can be shut down; its shell tells its process id first.
+ *
  * The script is cut into statements by the server's own parser, and by nothing else:
  * owners of tables choose what names and literals contain.
  */
 #include "postgres.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include "common/file_utils.h"
@@ -29,9 +33,11 @@
 #include "pg_dump.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
+#include "utils/wait_event.h"
 
 #define DIRECTORY "base/" PG_TEMP_FILES_DIR
 #define SERVICE "weft"
@@ -46,6 +52,7 @@
 typedef struct Files
 {
 	PQconninfoOption *options;
+	pid_t		pid;			/* of pg_dump, or 0 if it is not running */
 	char	   *errors;
 	char	   *filter;
 	char	   *password;
@@ -88,30 +95,20 @@ write_file(const char *what, const char *contents)
 	return name;
 }
 
-/* Removes the files; called when this process ends, too. */
+/* Ends pg_dump and removes the files; called when this process ends, too. */
 static void
 clean_up(int code, Datum arg)
 {
 	Files	   *files = (Files *) DatumGetPointer(arg);
 	char	   *names[] = {files->errors, files->filter, files->password, files->service};
 
+	/* It has not been waited for, so this is still its number. */
+	if (files->pid > 0)
+		(void) kill(files->pid, SIGTERM);
 	for (int i = 0; i < lengthof(names); i++)
 		if (names[i])
 			(void) unlink(names[i]);
 	PQconninfoFree(files->options);
-}
-
-static void
-read_all(FILE *file, StringInfo contents)
-{
-	char		buffer[8192];
-	size_t		length;
-
-	while ((length = fread(buffer, 1, sizeof(buffer), file)) > 0)
-	{
-		CHECK_FOR_INTERRUPTS();
-		appendBinaryStringInfo(contents, buffer, length);
-	}
 }
 
 static char *
@@ -119,13 +116,16 @@ read_file(const char *name)
 {
 	FILE	   *file = AllocateFile(name, PG_BINARY_R);
 	StringInfoData contents;
+	char		buffer[8192];
+	size_t		length;
 
 	if (file == NULL)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not read file \"%s\": %m", name)));
 	initStringInfo(&contents);
-	read_all(file, &contents);
+	while ((length = fread(buffer, 1, sizeof(buffer), file)) > 0)
+		appendBinaryStringInfo(&contents, buffer, length);
 	FreeFile(file);
 	return contents.data;
 }
@@ -324,7 +324,7 @@ command_line(const PgDump *dump, const char *dsn, const Files *files)
 		appendStringInfoString(&command, "unset PGSERVICE; ");
 	if (files->service)
 		appendStringInfo(&command, "PGSERVICEFILE=%s; export PGSERVICEFILE; ", files->service);
-	appendStringInfoString(&command, "exec");
+	appendStringInfoString(&command, "echo $$; exec");
 	append_shell_string(&command, program());
 	appendStringInfo(&command, " --no-password --encoding=%s", GetDatabaseEncodingName());
 	foreach_ptr(char, argument, dump->arguments)
@@ -375,6 +375,53 @@ check_script(StringInfo script)
 	return script->data;
 }
 
+/* Waits until there is something to read; may be interrupted. */
+static void
+wait_for_output(int fd, bool interruptible)
+{
+	static uint32 wait_event = 0;
+	int			events;
+
+	if (wait_event == 0)
+		wait_event = WaitEventExtensionNew("WeftPgDump");
+	events = WaitLatchOrSocket(MyLatch, WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH,
+							   fd, -1L, wait_event);
+	if (events & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	if (interruptible)
+		CHECK_FOR_INTERRUPTS();
+}
+
+/* Reads the process id, and what pg_dump writes until it ends. */
+static void
+read_output(int fd, StringInfo script, Files *files)
+{
+	for (;;)
+	{
+		char		buffer[8192];
+		ssize_t		length;
+		char	   *end;
+
+		wait_for_output(fd, files->pid > 0);
+		length = read(fd, buffer, sizeof(buffer));
+		if (length == 0)
+			return;
+		if (length < 0 && errno != EINTR)
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not read from pg_dump: %m")));
+		if (length > 0)
+			appendBinaryStringInfo(script, buffer, length);
+		if (files->pid > 0 || (end = strchr(script->data, '\n')) == NULL)
+			continue;
+
+		files->pid = atoi(script->data);
+		length = end + 1 - script->data;
+		script->len -= length;
+		memmove(script->data, script->data + length, script->len + 1);
+	}
+}
+
 static char *
 run(const PgDump *dump, Files *files)
 {
@@ -393,7 +440,8 @@ run(const PgDump *dump, Files *files)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not run pg_dump: %m")));
-	read_all(pipe, &script);
+	read_output(fileno(pipe), &script, files);
+	files->pid = 0;
 	status = ClosePipeStream(pipe);
 	if (status == 0)
 		return check_script(&script);

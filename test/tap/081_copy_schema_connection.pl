@@ -124,6 +124,38 @@ like(
 like(copy_schema('none', $one->($asks) . " dbname=postgres password='a\nb'"),
 	qr/line break/, 'a password of two lines');
 
+# pg_dump waits for a lock that nobody else needs, and ends with its caller.
+my $locker = open_session($asks);
+$locker->query_safe('BEGIN; LOCK TABLE pg_catalog.pg_ts_template');
+foreach my $end (qw(cancel terminate))
+{
+	my $waiting = open_session($sub);
+	my $pid = $waiting->query_safe('SELECT pg_backend_pid()');
+	$waiting->query_until(qr/started/,
+			"\\echo started\nSELECT count(*) FROM weft.copy_schema(\$dsn\$"
+		  . $one->($asks)
+		  . " dbname=postgres\$dsn\$, '{p}');\n");
+	poll($asks,
+		"SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pg_dump' AND wait_event_type = 'Lock'"
+	);
+	poll($sub,
+		"SELECT wait_event = 'WeftPgDump' FROM pg_stat_activity WHERE pid = $pid"
+	);
+	query($sub, "SELECT pg_${end}_backend($pid)");
+	poll($sub,
+		"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'WeftPgDump')"
+	);
+	pass("$end: the caller does not wait for pg_dump");
+
+	# psql ends at the error.
+	$waiting->{run}->finish;
+}
+$locker->query_safe('COMMIT');
+poll($asks,
+	"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pg_dump'"
+);
+$locker->quit;
+
 my @left = glob $sub->data_dir . '/base/pgsql_tmp/*';
 is("@left", '', 'no file is left');
 my $log = slurp_file($sub->logfile) =~ s/^.*(STATEMENT|statement): .*$//mgr;

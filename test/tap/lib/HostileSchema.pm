@@ -226,7 +226,7 @@ SELECT quote_literal(d) FROM (
 		LEFT JOIN pg_attrdef d ON d.adrelid = h.oid AND d.adnum = a.attnum
 	WHERE h.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
 	UNION ALL SELECT concat_ws(' ', 'constraint', h.nspname, h.relname, k.conname, pg_get_constraintdef(k.oid))
-	FROM hostile h JOIN pg_constraint k ON k.conrelid = h.oid
+	FROM hostile h JOIN pg_constraint k ON k.conrelid = h.oid AND k.contype <> 'n'
 	UNION ALL SELECT concat_ws(' ', 'index', pg_get_indexdef(i.indexrelid), p.inhparent::regclass)
 	FROM hostile h JOIN pg_index i ON i.indrelid = h.oid LEFT JOIN pg_inherits p ON p.inhrelid = i.indexrelid) definitions
 ORDER BY d COLLATE "C"
