@@ -95,6 +95,22 @@ FROM pg_depend e JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'weft
 WHERE coalesce(p.pronamespace, o.oprnamespace) NOT IN ('pg_catalog'::regnamespace, 'weft'::regnamespace)
 EOS
 
+# An error of a join may quote values of rows.
+query($node, <<'EOS');
+CREATE ROLE manager;
+SELECT weft.grant_node_admin('manager');
+INSERT INTO weft.node_group_entry VALUES ('g', NULL, 2);
+INSERT INTO weft.join_entry (node_group_name, target_node, copy_schema, error)
+	VALUES ('g', 'a', true, 'Key (email)=(a@b) already exists');
+EOS
+is( query(
+		$node,
+		"SELECT join_error FROM weft.node_group; SET ROLE manager; SELECT join_error FROM weft.node_group; SET ROLE squatter; SELECT join_error IS NULL, join_step FROM weft.node_group"
+	),
+	"Key (email)=(a\@b) already exists\nKey (email)=(a\@b) already exists\nt|start",
+	'only managers see the error of a join');
+query($node, 'DELETE FROM weft.join_entry; DELETE FROM weft.node_group_entry');
+
 # Who may not change a table does not queue for its lock.
 query($node, <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL);
