@@ -317,8 +317,11 @@ apply_late(StreamShared *stream)
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (next < stream->num_void && reader.position == void_ranges[next].start)
+		if (next < stream->num_void && reader.position >= void_ranges[next].start)
+		{
+			Assert(reader.position == void_ranges[next].start);
 			reader.position = void_ranges[next++].end;
+		}
 		else if (!spool_read(&reader, end, &record, &payload))
 			break;
 		else if (record.kind == SPOOL_RELATION)

@@ -8,8 +8,11 @@
  * that is another one, or was written within a part that is void now.
  *
  * An aborted subtransaction leaves a part behind that is void, from its first change
- * on.  A writer that is on its way is told to roll back (SPOOL_ABORT); one that reads
- * the spool later is told which parts to leave out.
+ * on: whatever came behind that belongs to it, to its children, or to a parent that
+ * it was released into, which is aborted with it.  The publisher tells of children
+ * that were released before their parent, so a part may begin within one that is void
+ * already.  A writer that is on its way is told to roll back (SPOOL_ABORT); one that
+ * reads the spool later is told which parts to leave out.
  */
 #include "postgres.h"
 
@@ -234,12 +237,19 @@ stream_change(Stream *stream, const char *payload, int length)
 	leader.begun_since_pause++;
 }
 
-/* Notes that a part of the spool is void. */
+/*
+ * Notes that the spool is void from a position to its end.  The parts that are void
+ * already and reach into this one become one with it: a subtransaction that is
+ * aborted may have begun in the middle of one of its released children's.
+ */
 static void
 add_void(Stream *stream, uint64 start, uint64 end)
 {
-	while (stream->num_void > 0 && stream->void_ranges[stream->num_void - 1].start >= start)
+	while (stream->num_void > 0 && stream->void_ranges[stream->num_void - 1].end >= start)
+	{
 		stream->num_void--;
+		start = Min(start, stream->void_ranges[stream->num_void].start);
+	}
 	if (stream->num_void == stream->max_void)
 	{
 		stream->max_void = Max(2 * stream->max_void, 16);

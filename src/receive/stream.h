@@ -47,7 +47,7 @@ typedef struct Stream
 	HTAB	   *subtransactions;	/* NULL: there are none */
 	TransactionId latest_xid;	/* of the change before */
 	bool		truncates;
-	SpoolRange *void_ranges;	/* ascending */
+	SpoolRange *void_ranges;	/* ascending, with something in between */
 	int			num_void;
 	int			max_void;
 	uint64		seq;			/* once it has ended; zero if it was aborted */
