@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "apply/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
@@ -21,6 +22,7 @@
 #include "replication/worker_internal.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "wire.h"
 
 #if HAVE_APPLY_CONFLICTS
@@ -52,6 +54,20 @@ bool
 change_in_progress(void)
 {
 	return current_message != NULL && !detecting;
+}
+
+/*
+ * Gives back, while we sleep between two changes, the buffer pins and snapshots that
+ * VACUUM, CREATE INDEX CONCURRENTLY and others wait for.  Tables are opened again by
+ * the next change; their locks are kept.
+ */
+void
+change_rest(void)
+{
+	if (current_message != NULL || !IsTransactionState())
+		return;
+	fast_before_commit();
+	InvalidateCatalogSnapshotConditionally();
 }
 
 static void

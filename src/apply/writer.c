@@ -95,6 +95,7 @@ attach(Datum main_arg)
 	writer.waiter.ring = writer.ring;
 	writer.waiter.writer = writer.number;
 	writer.waiter.give_up = yield_needed;
+	writer.waiter.rest = change_rest;
 	writer.ring->writer_procno[writer.number] = MyProcNumber;
 	pg_write_barrier();
 	pg_atomic_write_u32(&writer.shared->pid, MyProcPid);

@@ -80,6 +80,7 @@ extern void change_relation(const char *message, int length);
 extern void change_own_relation(const char *message, int length);
 extern void change_forget_own_relations(void);
 extern bool change_in_progress(void);
+extern void change_rest(void);
 extern void change_repair(void);
 extern void change_forget_conflicts(void);
 extern void change_keep_conflicts(void);

@@ -27,7 +27,8 @@
  * waits can come to be here.  But a waiting writer holds row and table locks,
  * and an earlier transaction may wait for those, directly or through sessions
  * of users; no deadlock detector sees that.  So a writer wakes up on a timeout
- * too, and asks give_up whether somebody must have its locks.
+ * too, and asks give_up whether somebody must have its locks.  What else it has that
+ * others may wait for, such as buffer pins, it gives back then ("rest").
  */
 #include "postgres.h"
 
@@ -364,7 +365,8 @@ ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event)
 		done = ring_committed(ring) >= seq;
 		if (done || waiter->give_up(waiter->arg))
 			break;
-		writer_sleep(GIVE_UP_CHECK_INTERVAL, wait_event);
+		if (!writer_sleep(GIVE_UP_CHECK_INTERVAL, wait_event))
+			waiter->rest();
 	}
 	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
 	return done;
@@ -394,8 +396,9 @@ ring_wait_data(RingWaiter *waiter, RingCursor *cursor)
 			pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
 			return false;
 		}
-		(void) writer_sleep(GIVE_UP_CHECK_INTERVAL,
-							ring_wait_event(RING_WAIT_WRITER_DATA));
+		if (!writer_sleep(GIVE_UP_CHECK_INTERVAL,
+						  ring_wait_event(RING_WAIT_WRITER_DATA)))
+			waiter->rest();
 	}
 	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], 0);
 	return true;
@@ -459,8 +462,9 @@ ring_wait_stream_data(RingWaiter *waiter, StreamShared *stream, uint64 position)
 	{
 		if (waiter->give_up(waiter->arg))
 			return false;
-		(void) writer_sleep(GIVE_UP_CHECK_INTERVAL,
-							ring_wait_event(RING_WAIT_WRITER_DATA));
+		if (!writer_sleep(GIVE_UP_CHECK_INTERVAL,
+						  ring_wait_event(RING_WAIT_WRITER_DATA)))
+			waiter->rest();
 	}
 	return true;
 }

@@ -14,12 +14,19 @@
  */
 typedef bool (*RingGiveUp) (void *arg);
 
+/*
+ * Called when a writer that has a transaction open has slept for a while, and is
+ * going to sleep on.
+ */
+typedef void (*RingRest) (void);
+
 typedef struct RingWaiter
 {
 	Ring	   *ring;
 	int			writer;			/* own number */
 	RingGiveUp	give_up;
 	void	   *arg;			/* for give_up */
+	RingRest	rest;
 } RingWaiter;
 
 /* When the leader has last seen that something was taken. */
