@@ -47,6 +47,26 @@ shmem_request(void)
 	RequestNamedLWLockTranche("weft", 1);
 }
 
+/*
+ * Returns the position in the commit order of a writer's transaction, or zero.  A
+ * streamed one has none before it has ended, and comes behind all others.
+ */
+uint64
+shmem_writer_seq(SubscriptionShared *entry, int number)
+{
+	WriterShared *writer = &entry->writers[number];
+	uint32		stream;
+	uint64		seq;
+
+	if (number < WEFT_MAX_WRITERS)
+		return pg_atomic_read_u64(&writer->seq);
+	stream = pg_atomic_read_u32(&writer->stream);
+	if (stream == 0 || stream == STREAM_WRITER_LEAVES)
+		return 0;
+	seq = pg_atomic_read_u64(&entry->streams[stream - 1].seq);
+	return seq == 0 ? PG_UINT64_MAX : seq;
+}
+
 /* Forgets what an earlier writer of that number has left behind. */
 void
 shmem_reset_writer(WriterShared *writer)

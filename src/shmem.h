@@ -40,7 +40,8 @@ typedef struct WriterShared
 
 	/*
 	 * Position in the commit order of the current or last transaction, the
-	 * first one if several share a commit.
+	 * first one if several share a commit.  That of a stream writer is its
+	 * stream's: see shmem_writer_seq().
 	 */
 	pg_atomic_uint64 seq;
 	pg_atomic_uint64 remote_lsn;	/* end of what was committed last, there */
@@ -96,6 +97,8 @@ typedef struct StreamShared
 	 */
 	pg_atomic_uint64 seq;
 	uint32		number;			/* of the spool; valid at any time */
+	uint64		base;			/* what SPOOL_AFTER asks for before this
+								 * position is committed; valid at any time */
 	uint32		num_void;		/* ranges of it, right behind "written" */
 	bool		prepare;		/* to be prepared, not committed */
 	bool		alone;			/* nobody may have applied it before its turn */
@@ -181,6 +184,7 @@ extern int	shmem_count(void);
 extern SubscriptionShared *shmem_get(int index);
 extern int	shmem_index(const SubscriptionShared *entry);
 extern SubscriptionShared *shmem_find(Oid subid);
+extern uint64 shmem_writer_seq(SubscriptionShared *entry, int number);
 extern void shmem_reset_writer(WriterShared *writer);
 extern void shmem_reset_writers(SubscriptionShared *entry);
 

@@ -194,8 +194,10 @@ weft_stat_get_subscription(PG_FUNCTION_ARGS)
 }
 
 static void
-put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, WriterShared *writer)
+put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, SubscriptionShared *entry)
 {
+	WriterShared *writer = &entry->writers[number];
+	uint64		seq = shmem_writer_seq(entry, number);
 	Datum		values[WRITER_COLUMNS];
 	bool		nulls[WRITER_COLUMNS] = {0};
 	uint32		pid = pg_atomic_read_u32(&writer->pid);
@@ -206,8 +208,8 @@ put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, WriterShared *writer)
 	nulls[i] = pid == 0;
 	values[i++] = Int32GetDatum(pid);
 	values[i++] = CStringGetTextDatum(activity_names[pg_atomic_read_u32(&writer->activity)]);
-	nulls[i] = pg_atomic_read_u64(&writer->seq) == PG_UINT64_MAX;
-	values[i++] = count(&writer->seq);
+	nulls[i] = seq == PG_UINT64_MAX;
+	values[i++] = Int64GetDatum(seq);
 	values[i] = lsn_or_null(pg_atomic_read_u64(&writer->remote_lsn), &nulls[i]);
 	i++;
 	values[i++] = count(&writer->transactions);
@@ -231,7 +233,7 @@ put_writers(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields 
 {
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		if (i < fields->num_writers || is_stream_writer(&entry->writers[i], i))
-			put_writer(rsinfo, fields->subid, i, &entry->writers[i]);
+			put_writer(rsinfo, fields->subid, i, entry);
 }
 
 /* One row for every writer on this server. */

@@ -209,7 +209,8 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 		case SPOOL_AFTER:
 			memcpy(&seq, payload, sizeof(seq));
 			fast_renew_snapshot();
-			if (ring_committed(writer.ring) < seq && !transaction_wait_dependency(seq))
+			if (reader.position > stream->base && ring_committed(writer.ring) < seq &&
+				!transaction_wait_dependency(seq))
 				give_way(stream);
 			return true;
 		case SPOOL_RELATION:
@@ -417,7 +418,6 @@ stream_work(void)
 
 	writer.stream = &writer.subscription->streams[index];
 	writer.first = PG_UINT64_MAX;
-	pg_atomic_write_u64(&writer.shared->seq, PG_UINT64_MAX);
 	looked_around = GetCurrentTimestamp();
 	result = transaction_apply_early(attempt_early);
 	if (result == ATTEMPT_COMMITTED)
@@ -431,7 +431,6 @@ stream_work(void)
 					   result == ATTEMPT_COMMITTED ? STREAM_COMMITTED : STREAM_FAILED);
 	writer.stream = NULL;
 	change_forget_own_relations();
-	pg_atomic_write_u64(&writer.shared->seq, 0);
 	pg_atomic_write_u32(&writer.shared->stream, 0);
 	return true;
 }

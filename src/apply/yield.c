@@ -1,6 +1,6 @@
 /*
  * yield.c
- *	  Must a waiting writer give its locks up?
+ *	  Must a writer give its locks up?
  *
  * A writer that waits for earlier transactions holds the locks of what it has
  * applied so far.  If an earlier transaction waits for one of them, neither
@@ -8,17 +8,68 @@
  * deadlock detector knows.  The same with sessions of users in between: the
  * oldest transaction waits for a user's lock, the user for ours.
  *
- * So a waiting writer looks, from time to time, who waits for a lock that it
+ * This is who may wait for whom.  "Lock" is a heavyweight lock, which the detector
+ * knows; every other wait is one for a latch, which it does not.
+ *
+ *	 who			waits for			how
+ *	 writer			earlier writers		latch: their commit, in or out of its turn
+ *	 writer			leader				latch: more of its transaction
+ *	 writer			stream writer		latch: to finish or discard; holds no locks then
+ *	 writer			anybody				lock; SPECULATIVE_LOCK_TIMEOUT at most, unless
+ *										it is final, and so the oldest
+ *	 stream writer	leader				latch: more of its transaction
+ *	 stream writer	writers				latch: what its block needs (SPOOL_AFTER)
+ *	 stream writer	anybody				lock; SPECULATIVE_LOCK_TIMEOUT at most
+ *	 leader			writers				latch: space, or that nothing is in flight;
+ *										holds no locks then
+ *	 leader			stream writer		latch: to discard; holds no locks then
+ *	 leader			sync worker			latch: that it has caught up, in the server's loop
+ *	 leader			anybody				lock: what the server's loop applies, or a
+ *										catalog
+ *	 leader			parallel worker		lock, and the other way round; see below
+ *	 sync worker	leader				latch: how far to catch up; holds no locks then
+ *	 sync worker	its helpers			latch; they are one group of locks with it
+ *	 sync worker	anybody				lock
+ *	 user			anybody				lock
+ *	 user			leader, sync worker	latch: that they end (DROP SUBSCRIPTION)
+ *
+ * "Anybody" may be a writer or the leader of another subscription, too.
+ *
+ * Who is told to end does so, whatever it waits for, and the leader ends its writers
+ * (receive/writers.c).  Any other circle that the detector does not see has a wait for a
+ * latch in it, of a writer or stream writer that holds locks meanwhile.  From there the
+ * chain leads, by the commit order, to the oldest transaction, or to the leader, which
+ * is ahead of it if it applies something itself: nothing is in flight then, and no
+ * stream writer gets more.  If neither of the two waits for a lock, nor the leader for a
+ * sync worker, they go on, and so does everybody behind them, and nothing is lost but
+ * some user's time.  If one of them does wait, it may be for us in the end.
+ *
+ * So a writer or stream writer looks, from time to time, who waits for a lock that it
  * holds:
  *	 - a writer of the same ring with an earlier transaction: give up at once;
  *	 - one with a later transaction: as it should be;
  *	 - the leader, which applies something itself: give up at once;
- *	 - anybody else: give up if the oldest transaction waits for a lock itself.
- *	   If it does not, it goes on, and so shall we, and nothing is lost but the
- *	   user's time.
+ *	 - anybody else: give up if the oldest transaction, or the leader, waits as above.
+ * A streamed transaction is later than all others until it has ended.
  *
  * To give up is to roll back, wait until we are the oldest, and begin again: no
- * lock is held while waiting then, and the oldest never waits here.
+ * lock is held while waiting then, and the oldest waits here for the leader only.  A
+ * stream writer leaves its transaction to a writer.
+ *
+ * A transaction that cannot go back ("committed to") never gives up: it is the oldest,
+ * and if it waits here, then for the leader to receive more of it.  The leader waits for
+ * no lock then, unless on a catalog.  So this circle is left: a user who has locked a
+ * catalog of the server exclusively, and wants a table that such a transaction has
+ * changed.  The user's lock_timeout ends it.
+ *
+ * The server's parallel apply workers are a part of the leader as far as the detector
+ * is concerned: they tell each other with locks for whom they wait.  That would not
+ * hold if the leader waited for a writer while they are at work.  So no transaction goes
+ * into the ring while there are any, and none is given to them while there are writers
+ * (receive/streams.c).
+ *
+ * Vacuum and the like wait for buffer pins, and for old snapshots, without a time-out
+ * of ours, so whoever sleeps for long gives these back (change_rest).
  */
 #include "postgres.h"
 
@@ -27,6 +78,7 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "utils/wait_event.h"
 
 /* Returns the number of the writer that a process is, or -1. */
 static int
@@ -41,19 +93,14 @@ find_writer(int procno)
 static uint64
 writer_seq(int number)
 {
-	return pg_atomic_read_u64(&writer.subscription->writers[number].seq);
+	return shmem_writer_seq(writer.subscription, number);
 }
 
 /* A streamed transaction has none before it has ended: it is behind all others. */
 static uint64
 own_seq(void)
 {
-	uint64		seq;
-
-	if (writer.stream == NULL)
-		return writer.first;
-	seq = pg_atomic_read_u64(&writer.stream->seq);
-	return seq == 0 ? PG_UINT64_MAX : seq;
+	return writer.stream == NULL ? writer.first : writer_seq(writer.number);
 }
 
 /*
@@ -77,6 +124,16 @@ oldest_waits(void)
 	return false;
 }
 
+/* Does the leader wait for a lock, or for somebody who may wait for one? */
+static bool
+leader_waits(void)
+{
+	PGPROC	   *leader = GetPGProcByNumber(writer.ring->leader_procno);
+
+	return leader->waitStatus == PROC_WAIT_STATUS_WAITING ||
+		leader->wait_event_info == WAIT_EVENT_LOGICAL_SYNC_STATE_CHANGE;
+}
+
 static bool
 must_yield_to(PGPROC *proc)
 {
@@ -85,7 +142,7 @@ must_yield_to(PGPROC *proc)
 
 	if (number >= 0)
 		return writer_seq(number) < own_seq();
-	return procno == writer.ring->leader_procno || oldest_waits();
+	return procno == writer.ring->leader_procno || oldest_waits() || leader_waits();
 }
 
 /* Does anybody whom we must yield to wait for this lock? */
@@ -108,7 +165,7 @@ yield_needed(void *arg)
 {
 	bool		result = false;
 
-	if (!IsTransactionState())
+	if (!IsTransactionState() || writer.committed_to)
 		return false;
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !result; i++)
@@ -116,7 +173,10 @@ yield_needed(void *arg)
 		dlist_iter	iter;
 		LWLock	   *partition = LockHashPartitionLockByIndex(i);
 
-		/* Only we change our own lists, so an empty one needs no lock. */
+		/*
+		 * Somebody who wants a lock that we hold by the fast path enters it
+		 * here first.  If that is missed, we look again soon.
+		 */
 		if (dlist_is_empty(&MyProc->myProcLocks[i]))
 			continue;
 

@@ -170,9 +170,6 @@ dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_tim
 	ring_use_stream(&leader.producer, stream - leader.shared->streams + 1);
 	pg_write_barrier();
 	pg_atomic_write_u64(&stream->seq, leader.producer.seq);
-	if (pg_atomic_read_u32(&stream->state) == STREAM_APPLYING)
-		pg_atomic_write_u64(&leader.shared->writers[pg_atomic_read_u32(&stream->writer)].seq,
-							leader.producer.seq);
 	dispatch_commit(end_lsn, commit_time);
 }
 

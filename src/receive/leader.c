@@ -402,15 +402,9 @@ leader_look_around(void)
 		leader.configured = weft_writers_per_subscription;
 		leader.wanted_writers = writers_wanted();
 	}
-	if ((leader.wanted_writers != leader.started_for ||
-		 (leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT)) &&
-		!streams_open())
-	{
-		if (leader.num_writers > 0)
-			leader_drain(leader.producer.seq);
-		writers_stop();
-		writers_start(leader.wanted_writers);
-	}
+	if (leader.wanted_writers != leader.started_for ||
+		(leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT))
+		writers_renew(leader.wanted_writers);
 	MemoryContextSwitchTo(old);
 }
 

@@ -48,7 +48,10 @@ typedef struct Leader
 	bool		detect_conflicts;	/* as stored for the subscription */
 	XLogRecPtr	until_lsn;		/* the same; never changed while we apply */
 
-	/* Valid while writers run, that is while num_writers > 0. */
+	/*
+	 * Valid while writers run, that is while num_writers > 0; while they
+	 * start or end, "segment" tells whether there may be any.
+	 */
 	int			num_writers;
 	BackgroundWorkerHandle *writers[WEFT_MAX_PROCESSES];	/* NULL: not there */
 	bool		all_attached;	/* every writer has said that it is there */
@@ -171,6 +174,7 @@ extern void tuning_step(bool was_full);
 /* writers.c */
 extern int	writers_wanted(void);
 extern void writers_start(int count);
+extern void writers_renew(int count);
 extern void writers_stop(void);
 extern void writers_check(void);
 extern bool writers_start_for_stream(int number, uint32 stream);

@@ -39,8 +39,10 @@ typedef struct Stream
 
 	/* The rest is for one that is not native. */
 	uint32		number;			/* of its spool */
-	StreamShared *shared;
+	StreamShared *shared;		/* or own_entry */
+	StreamShared own_entry;
 	uint64		written;		/* bytes in the spool */
+	uint64		base;			/* of these, when the writers were started */
 	HTAB	   *relations;
 	List	   *relids;			/* of these */
 	StreamedRelation *latest;

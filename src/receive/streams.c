@@ -24,7 +24,17 @@
  *	   applied alone, from the spool.
  *
  * A transaction belongs to the server's own path if it began while there were no
- * writers; then all of it does.
+ * writers; then all of it does.  The server's parallel workers and the leader need
+ * each other for the detection of deadlocks (apply/yield.c), so they never work beside
+ * writers: if these come back while such a worker is busy, the leader starts again.
+ *
+ * Writers know of NUM_STREAMS transactions at a time.  Some of these places are kept for
+ * transactions that end.  One that begins while there is no other is only kept in its
+ * spool, with an entry of its own here, until a place is free at the beginning of one
+ * of its blocks, or when it ends; those that have ended give theirs back.
+ *
+ * A new set of writers (another number of them, for example) takes over transactions
+ * in progress from their spools.  What the old ones had applied of them is rolled back.
  */
 #include "postgres.h"
 
@@ -39,6 +49,9 @@
 #include "replication/worker_internal.h"
 #include "utils/memutils.h"
 #include "wire.h"
+
+/* So many of the shared entries may belong to transactions that are in progress. */
+#define NUM_OPEN_STREAMS (NUM_STREAMS - 8)
 
 typedef struct StreamEntry
 {
@@ -59,7 +72,8 @@ typedef struct StreamEnd
 static HTAB *open_streams;		/* of StreamEntry */
 static List *ended_streams = NIL;	/* whose spool is still there */
 static Stream *current;			/* whose block is open */
-static bool have_files = false; /* the ring's FileSet has been made */
+static FileSet files;			/* of the spools; each ring has a copy */
+static bool have_files = false; /* it has been made */
 static uint32 num_spools = 0;	/* so far: the number of the next one */
 
 /* Prepares for the first message; called once in a leader. */
@@ -75,7 +89,7 @@ streams_init(void)
 							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* Is any transaction in progress that is not the server's? */
+/* Is any transaction in progress, or being rolled back, that is not the server's? */
 bool
 streams_open(void)
 {
@@ -102,6 +116,12 @@ find_stream(TransactionId xid)
 	return entry ? entry->stream : NULL;
 }
 
+static bool
+has_shared_entry(Stream *stream)
+{
+	return stream->shared != &stream->own_entry;
+}
+
 static StreamShared *
 free_entry(void)
 {
@@ -111,16 +131,29 @@ free_entry(void)
 	return NULL;
 }
 
-/*
- * Returns a shared entry that is free, or NULL if all belong to transactions that are
- * in progress.  Waits for one that has ended.
- */
+/* Returns a shared entry for a transaction in progress, or NULL. */
+static StreamShared *
+entry_for_open_stream(void)
+{
+	HASH_SEQ_STATUS scan;
+	StreamEntry *entry;
+	int			count = 0;
+
+	hash_seq_init(&scan, open_streams);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (!entry->stream->native && has_shared_entry(entry->stream))
+			count++;
+	return count < NUM_OPEN_STREAMS ? free_entry() : NULL;
+}
+
+/* Waits for a shared entry, for a transaction that ends. */
 static StreamShared *
 wait_for_entry(void)
 {
 	StreamShared *result;
 
-	while ((result = free_entry()) == NULL && ended_streams != NIL)
+	leader_collect();
+	while ((result = free_entry()) == NULL)
 	{
 		Stream	   *oldest = linitial(ended_streams);
 
@@ -132,39 +165,54 @@ wait_for_entry(void)
 	return result;
 }
 
-/* Gives a new transaction its shared entry, if one is to be had, and its spool. */
-static bool
+/*
+ * Makes an entry that of a transaction whose spool is as the Stream says, and which
+ * nobody applies.
+ */
+static void
+use_entry(Stream *stream, StreamShared *shared, uint64 received_changes)
+{
+	stream->shared = shared;
+	shared->number = stream->number;
+	shared->base = stream->base;
+	shared->num_void = 0;
+	pg_atomic_write_u32(&shared->xid, stream->xid);
+	pg_atomic_write_u64(&shared->written, stream->written);
+	pg_atomic_write_u32(&shared->data_awaited, 0);
+	pg_atomic_write_u32(&shared->writer, 0);
+	pg_atomic_write_u64(&shared->received_changes, received_changes);
+	pg_atomic_write_u64(&shared->applied_changes, 0);
+	pg_atomic_write_u64(&shared->seq, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&shared->state, STREAM_SPOOLED);
+}
+
+/* Takes a transaction from its own entry to a shared one. */
+static void
+move_to_shared(Stream *stream, StreamShared *shared)
+{
+	if (shared != NULL)
+		use_entry(stream, shared, pg_atomic_read_u64(&stream->own_entry.received_changes));
+}
+
+/* Gives a new transaction its spool, and its entry. */
+static void
 begin_spool(Stream *stream)
 {
-	FileSet    *files = &leader.producer.ring->stream_files;
-	StreamShared *shared = wait_for_entry();
-
-	if (shared == NULL)
-		return false;
+	StreamShared *shared = entry_for_open_stream();
 
 	if (!have_files)
 	{
 		StartTransactionCommand();
-		FileSetInit(files);
+		FileSetInit(&files);
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(leader.message_context);
+		leader.producer.ring->stream_files = files;
 		have_files = true;
 	}
 	stream->number = num_spools++;
 	stream_create_spool(stream);
-
-	stream->shared = shared;
-	shared->number = stream->number;
-	shared->num_void = 0;
-	pg_atomic_write_u32(&shared->xid, stream->xid);
-	pg_atomic_write_u64(&shared->written, 0);
-	pg_atomic_write_u32(&shared->data_awaited, 0);
-	pg_atomic_write_u32(&shared->writer, 0);
-	pg_atomic_write_u64(&shared->received_changes, 0);
-	pg_atomic_write_u64(&shared->applied_changes, 0);
-	pg_atomic_write_u64(&shared->seq, 0);
-	pg_atomic_write_u32(&shared->state, STREAM_SPOOLED);
-	return true;
+	use_entry(stream, shared ? shared : &stream->own_entry, 0);
 }
 
 /* A transaction begins. */
@@ -173,14 +221,17 @@ begin_stream(TransactionId xid)
 {
 	MemoryContext context = AllocSetContextCreate(leader.context, "weft stream",
 												  ALLOCSET_DEFAULT_SIZES);
-	StreamEntry *entry = hash_search(open_streams, &xid, HASH_ENTER, NULL);
+	StreamEntry *entry;
 	Stream	   *stream = MemoryContextAllocZero(context, sizeof(Stream));
 	HASHCTL		info;
 
-	entry->stream = stream;
 	stream->context = context;
 	stream->xid = stream->latest_xid = xid;
-	stream->native = leader.num_writers == 0 || !begin_spool(stream);
+	stream->native = leader.num_writers == 0;
+	if (!stream->native)
+		begin_spool(stream);
+	entry = hash_search(open_streams, &xid, HASH_ENTER, NULL);
+	entry->stream = stream;
 	if (stream->native)
 	{
 		if (MyLogicalRepWorker->parallel_apply)
@@ -196,15 +247,54 @@ begin_stream(TransactionId xid)
 	return stream;
 }
 
+/*
+ * There is a new ring, and new writers: nothing is in flight, and nobody applies any of
+ * the transactions in progress.
+ */
+void
+streams_renew(void)
+{
+	HASH_SEQ_STATUS scan;
+	StreamEntry *entry;
+	ListCell   *cell;
+
+	leader.producer.ring->stream_files = files;
+
+	/* What was aborted was left to stream writers that are gone. */
+	foreach(cell, ended_streams)
+	{
+		Stream	   *stream = lfirst(cell);
+
+		Assert(stream->seq == 0);
+		spool_delete(&files, stream->number);
+		MemoryContextDelete(stream->context);
+	}
+	list_free(ended_streams);
+	ended_streams = NIL;
+
+	hash_seq_init(&scan, open_streams);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+	{
+		Stream	   *stream = entry->stream;
+
+		if (stream->native)
+			continue;
+		stream->base = stream->written;
+		use_entry(stream, stream->shared,
+				  pg_atomic_read_u64(&stream->shared->received_changes));
+	}
+}
+
 /* Gives the transaction a writer of its own, if there is one for it. */
 static void
 assign_writer(Stream *stream)
 {
 	StreamShared *shared = stream->shared;
-	uint32		index = shared - leader.shared->streams + 1;
+	uint32		index;
 	int			number;
 
-	if (leader.tables_syncing || pg_atomic_read_u32(&shared->state) != STREAM_SPOOLED)
+	if (leader.tables_syncing || !has_shared_entry(stream) ||
+		pg_atomic_read_u32(&shared->state) != STREAM_SPOOLED)
 		return;
 	if (debug_logical_replication_streaming == DEBUG_LOGICAL_REP_STREAMING_IMMEDIATE)
 	{
@@ -215,6 +305,7 @@ assign_writer(Stream *stream)
 							stream->xid)));
 		return;
 	}
+	index = shared - leader.shared->streams + 1;
 	for (number = WEFT_MAX_WRITERS; number < WEFT_MAX_WRITERS + weft_max_stream_writers; number++)
 	{
 		uint32		none = 0;
@@ -268,6 +359,8 @@ streams_start(char *message, int length, const char *payload, int payload_length
 		leader_hand_over(HANDOVER_MESSAGE, message, length);
 	else
 	{
+		if (!has_shared_entry(stream))
+			move_to_shared(stream, entry_for_open_stream());
 		assign_writer(stream);
 		stream_open_spool(stream);
 		stream_note_order(leader.producer.seq);
@@ -282,6 +375,9 @@ end_block(void)
 		stream_close_spool(current);
 	current = NULL;
 	leader.position = BETWEEN_TRANSACTIONS;
+
+	/* The server's loop shall know that we hear from the publisher. */
+	leader.native_is_behind = true;
 }
 
 /* A message within a block. */
@@ -387,7 +483,7 @@ forget(Stream *stream)
 	}
 }
 
-/* Nothing of the transaction is to stay. */
+/* If a stream writer applies the transaction, it is to roll that back. */
 static void
 discard(Stream *stream)
 {
@@ -396,7 +492,19 @@ discard(Stream *stream)
 	stream->shared->waiter_procno = MyProcNumber;
 	if (pg_atomic_compare_exchange_u32(&stream->shared->state, &state, STREAM_DISCARDED))
 		ring_wake_stream_writer(leader.producer.ring, stream->shared);
-	forget(stream);
+}
+
+/* All stream writers are to roll back what is in progress. */
+void
+streams_discard(void)
+{
+	HASH_SEQ_STATUS scan;
+	StreamEntry *entry;
+
+	hash_seq_init(&scan, open_streams);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		if (!entry->stream->native)
+			discard(entry->stream);
 }
 
 /* Must the transaction run alone? */
@@ -420,9 +528,12 @@ is_exclusive(Stream *stream)
 static void
 dispatch(Stream *stream, const StreamEnd *end, bool prepare)
 {
-	StreamShared *shared = stream->shared;
+	StreamShared *shared;
 	ListCell   *cell;
 
+	if (!has_shared_entry(stream))
+		move_to_shared(stream, wait_for_entry());
+	shared = stream->shared;
 	stream_write_void(stream);
 	shared->num_void = stream->num_void;
 	shared->prepare = prepare;
@@ -516,6 +627,7 @@ finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
 	if (MySubscription->skiplsn == end->final_lsn)
 	{
 		discard(stream);
+		forget(stream);
 		hand_over_skipped(end, message, length);
 	}
 	else
@@ -567,7 +679,10 @@ streams_end(char *message, int length, const char *payload, int payload_length)
 	else
 	{
 		if (end.subxid == end.xid)
+		{
 			discard(stream);
+			forget(stream);
+		}
 		else
 			stream_abort_part(stream, end.subxid);
 		elog(DEBUG1, "finished processing the STREAM ABORT command");
@@ -598,17 +713,17 @@ streams_collect(void)
 		if (!is_over(stream))
 			continue;
 		pg_atomic_write_u32(&stream->shared->state, STREAM_FREE);
-		spool_delete(&leader.producer.ring->stream_files, stream->number);
+		spool_delete(&files, stream->number);
 		MemoryContextDelete(stream->context);
 		ended_streams = foreach_delete_current(ended_streams, cell);
 	}
 }
 
-/* Removes all files; the leader ends, or the ring goes. */
+/* Removes all files: the leader ends, or nothing is in progress. */
 void
 streams_remove_files(void)
 {
 	if (have_files)
-		FileSetDeleteAll(&leader.producer.ring->stream_files);
+		FileSetDeleteAll(&files);
 	have_files = false;
 }

@@ -10,6 +10,8 @@ extern void streams_start(char *message, int length, const char *payload, int pa
 extern void streams_message(char *message, int length, const char *payload, int payload_length);
 extern void streams_end(char *message, int length, const char *payload, int payload_length);
 extern bool streams_open(void);
+extern void streams_discard(void);
+extern void streams_renew(void);
 extern void streams_collect(void);
 extern bool streams_in_block(void);
 extern void streams_flush(void);

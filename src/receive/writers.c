@@ -22,9 +22,18 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "subscription_settings.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+/*
+ * A writer with nothing to do ends at once when it is told so.  If it has not for so
+ * long, in milliseconds, it waits for something.
+ */
+#define STOP_PATIENCE 1000L
 
 /* Ends the leader; the launcher starts another one at once. */
 static void
@@ -167,7 +176,9 @@ drop_ring(void)
 {
 	pg_atomic_write_u64(&leader.shared->ring_size, 0);
 	pg_atomic_write_u64(&leader.shared->ring_used, 0);
-	broadcast_detach(leader.broadcast.area);
+	if (leader.broadcast.area != NULL)
+		broadcast_detach(leader.broadcast.area);
+	leader.broadcast.area = NULL;
 	dsm_detach(leader.segment);
 	leader.segment = NULL;
 	memset(&leader.producer, 0, sizeof(leader.producer));
@@ -274,12 +285,42 @@ writers_start_for_stream(int number, uint32 stream)
 	return started;
 }
 
-/* Ends one writer and waits until it is gone. */
+/* Does a writer that was told so end by itself? */
+static bool
+ends_soon(BackgroundWorkerHandle *handle)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	pid_t		pid;
+
+	while (GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+	{
+		int			occurred;
+
+		if (TimestampDifferenceExceeds(start, GetCurrentTimestamp(), STOP_PATIENCE))
+			return false;
+		occurred = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_POSTMASTER_DEATH,
+							 STOP_PATIENCE, WAIT_EVENT_BGWORKER_SHUTDOWN);
+		if (occurred & WL_POSTMASTER_DEATH)
+			return false;
+		if (occurred & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return true;
+}
+
+/*
+ * Ends one writer and waits until it is gone.
+ *
+ * One that is starting does not look at the ring, and may wait for a lock; who
+ * has that may wait for us, as DROP SUBSCRIPTION does.
+ */
 static void
 stop_writer(int number, bool terminate)
 {
-	/* Those that never got so far as to look at the ring, too. */
-	if (terminate || pg_atomic_read_u32(&leader.shared->writers[number].pid) == 0)
+	if (terminate ||
+		pg_atomic_read_u32(&leader.shared->writers[number].activity) == WRITER_STARTING ||
+		!ends_soon(leader.writers[number]))
 		TerminateBackgroundWorker(leader.writers[number]);
 	WaitForBackgroundWorkerShutdown(leader.writers[number]);
 	pfree(leader.writers[number]);
@@ -288,28 +329,59 @@ stop_writer(int number, bool terminate)
 
 /*
  * Ends all writers and waits until they are gone.  What is in flight is rolled
- * back.
+ * back.  If this is interrupted, it is called again when the leader exits, and
+ * goes on with those that are left.
  */
-void
-writers_stop(void)
+static void
+stop_all(void)
 {
-	bool		terminate;
+	bool		terminate = leader_in_flight();
 
-	if (leader.num_writers == 0)
-		return;
-
-	leader.num_writers = 0;
-	terminate = leader_in_flight() || streams_open();
+	streams_discard();
 	ring_stop(leader.producer.ring);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		if (leader.writers[i] != NULL)
 			stop_writer(i, terminate);
-	streams_remove_files();
+	leader.num_writers = 0;
 	drop_ring();
 	SpinLockAcquire(&leader.shared->mutex);
 	leader.shared->num_writers = 0;
 	leader.shared->ring = DSM_HANDLE_INVALID;
 	SpinLockRelease(&leader.shared->mutex);
+}
+
+/* The same; transactions in progress are given up. */
+void
+writers_stop(void)
+{
+	if (leader.segment != NULL)
+		stop_all();
+	streams_remove_files();
+}
+
+/*
+ * Starts another set of writers in place of the one that there is.  It takes over what
+ * the publisher has in progress, which otherwise might never be nothing.  What one of
+ * the two kinds of paths, Weft's or the server's with parallel workers, has begun, the
+ * other one cannot go on with: then the leader starts again.
+ */
+void
+writers_renew(int count)
+{
+	bool		keeps_streams;
+
+	if (leader.num_writers > 0)
+		leader_drain(leader.producer.seq);
+	keeps_streams = streams_open();
+	if (count == 0 ? keeps_streams : leader.parallel_streams > 0)
+		restart();
+	if (leader.segment != NULL)
+		stop_all();
+	writers_start(count);
+	if (leader.num_writers > 0)
+		streams_renew();
+	else if (keeps_streams)
+		restart();
 }
 
 /* A stream writer has ended because there was nothing to do, or never begun. */

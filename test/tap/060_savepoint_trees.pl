@@ -30,9 +30,11 @@ my $num_sessions = 3;
 
 # An assertion of version 18 fails in the walsender if a part of a transaction was
 # aborted before anything of it is sent (see 008).
-my $pub = new_publisher('publisher',
+my $pub = new_publisher(
+	'publisher',
 	conf => "logical_decoding_work_mem = 64kB\n"
-	  . (major() >= 18
+	  . (
+		major() >= 18
 		? "debug_logical_replication_streaming = immediate\n"
 		: ''));
 my $sub = new_subscriber('subscriber');
@@ -46,10 +48,10 @@ my @added = (0) x ($num_sessions + 1);
 query_all([ $pub, $sub ],
 	"CREATE TABLE $_ (id int PRIMARY KEY, v int, pad text)")
   foreach @tables;
-query($sub,
+query(
+	$sub,
 	"ALTER TABLE altered$_ " . join ', ',
-	map { "ADD x$_ int" } 1 .. $num_columns)
-  foreach 1 .. $num_sessions;
+	map { "ADD x$_ int" } 1 .. $num_columns) foreach 1 .. $num_sessions;
 query($pub, <<'EOS');
 CREATE SEQUENCE ids;
 CREATE PUBLICATION pub FOR ALL TABLES;
@@ -175,7 +177,8 @@ sub run_sql
 			[
 				$pub->installed_command('psql'),
 				'-XAtq', '-v', 'ON_ERROR_STOP=1', '-d',
-				$pub->connstr('postgres'), '-f', '-'
+				$pub->connstr('postgres'),
+				'-f', '-'
 			],
 			'<',
 			\$text,
@@ -200,7 +203,8 @@ sub equal
 {
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $count = "SELECT string_agg(format('%s: %s', t, n), ', ') FROM (VALUES "
+	my $count =
+		"SELECT string_agg(format('%s: %s', t, n), ', ') FROM (VALUES "
 	  . join(', ', map { "('$_', (SELECT count(*) FROM $_))" } @tables)
 	  . ') c(t, n)';
 
@@ -216,7 +220,7 @@ sub equal
 	my $same = is("@differing", '', "$what: equal");
 	if (!$same)
 	{
-		diag("publisher: $_") foreach query($pub, $count);
+		diag("publisher: $_")  foreach query($pub, $count);
 		diag("subscriber: $_") foreach query($sub, $count);
 		# the next ones are to be judged by themselves
 		query_all([ $pub, $sub ], 'TRUNCATE ' . join ', ', @tables);
@@ -332,13 +336,15 @@ for (my $seed = $first_seed; $seed < $first_seed + $seeds; $seed++)
 
 					foreach my $round (1 .. 2)
 					{
-						my $end = one_of('COMMIT', 'COMMIT', 'ROLLBACK',
-							"PREPARE TRANSACTION 'p$number'");
+						my $end = one_of(
+							'COMMIT', 'COMMIT',
+							'ROLLBACK', "PREPARE TRANSACTION 'p$number'");
 						my @tree = random_tree($number);
 
 						push @sql, 'BEGIN', @tree, $end;
 						push @sql,
-						  one_of('COMMIT', 'ROLLBACK') . " PREPARED 'p$number'"
+						  one_of('COMMIT', 'ROLLBACK')
+						  . " PREPARED 'p$number'"
 						  if $end =~ /PREPARE/;
 						push @sql, "SELECT work('plain$number', 3)";
 					}
