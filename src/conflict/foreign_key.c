@@ -33,7 +33,8 @@ typedef struct Reference
 	const ForeignKeyCacheInfo *key;
 	Relation	parent;
 	Relation	index;			/* of the parent, by which it is found */
-	TupleTableSlot *row;		/* a row of the parent that has the values alone */
+	TupleTableSlot *row;		/* a row of the parent that has the values
+								 * alone */
 } Reference;
 
 static Oid

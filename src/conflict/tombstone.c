@@ -247,7 +247,11 @@ tombstone_add_times(int limit)
 		nulls[TIME_COLUMN - 1] = nulls[NODE_COLUMN - 1] = false;
 		values[TIME_COLUMN - 1] = TimestampTzGetDatum(version.time);
 		values[NODE_COLUMN - 1] = Int32GetDatum(version.node);
-		/* The server has forgotten the time of one that is not known: it is of no use. */
+
+		/*
+		 * The server has forgotten the time of one that is not known: it is
+		 * of no use.
+		 */
 		if (version.known)
 			store_row(tables->tombstone, values, nulls);
 		store_remove(rel, tuple, snapshot);

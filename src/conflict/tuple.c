@@ -262,6 +262,7 @@ push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
 
 	value.type = jbvString;
 	value.val.string.val = text;
+
 	value.val.string.len = strlen(text);
 	pushJsonbValue(state, token, &value);
 }

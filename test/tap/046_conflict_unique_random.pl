@@ -95,7 +95,8 @@ sub transactions
 			sprintf 'SELECT op(%d, %d, %d);',
 			  1 + int(rand 30) % 20,
 			  1 + int rand 8,
-			  1 + int rand 8
+			  1 +
+			  int rand 8
 		} 1 .. 1 + int rand 3;
 		push @result, @ops > 1 ? ('BEGIN;', @ops, 'COMMIT;') : @ops;
 	}
@@ -111,7 +112,8 @@ sub alone
 	my @links;
 
 	$counters += 8;
-	query($nodes[ rand @nodes ],
+	query(
+		$nodes[ rand @nodes ],
 		"INSERT INTO counter SELECT i, 10, 0, '' FROM generate_series($first, $counters) i"
 	);
 	quiet(\@nodes);
@@ -196,11 +198,12 @@ sub check
 		) foreach @nodes;
 		ok($records > 0, "$what: the history has orphan $id");
 	}
-	note($_->name . ":\n"
-		  . query($_,
+	note(
+		$_->name . ":\n"
+		  . query(
+			$_,
 			"SELECT concat_ws(' ', subname, conflict_type, resolution, index_name, key, local_row, local_commit_time, local_node, '<->', remote_row, remote_commit_time, remote_node) FROM weft.conflict_history WHERE relation = 'public.taken' ORDER BY id"
-		  ))
-	  foreach $failed ? @nodes : ();
+		  )) foreach $failed ? @nodes : ();
 
 	# Orphans keep sessions from nothing, but would be found again.
 	query($nodes[0],

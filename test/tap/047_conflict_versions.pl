@@ -107,7 +107,8 @@ check('taken', "(1,6,)\n(2,5,)", 'a loser is changed later');
 #### Counters
 ####
 
-query($n1, "INSERT INTO counter SELECT i, 10, 10, '' FROM generate_series(1, 4) i");
+query($n1,
+	"INSERT INTO counter SELECT i, 10, 10, '' FROM generate_series(1, 4) i");
 quiet(\@nodes);
 cut_off(\@nodes);
 query($n1, 'UPDATE counter SET n = n + 1 WHERE id = 1');
@@ -135,9 +136,15 @@ quiet(\@nodes);
 query($n3, "UPDATE counter SET x = 'infinity' WHERE id = 4");
 quiet(\@nodes);
 query($n1, "UPDATE counter SET x = 0 WHERE id = 4");
-check('counter WHERE id IN (3, 4)', qq((3,11,4,"")\n(4,10,0,"")), 'not a number');
+check(
+	'counter WHERE id IN (3, 4)',
+	qq((3,11,4,"")\n(4,10,0,"")),
+	'not a number');
 is( query($_, 'SELECT count(*) FROM weft.deleted_counter'),
-	query($_, "SELECT count(*) FROM weft.deleted_counter WHERE column_name IN ('n', 'x')"),
+	query(
+		$_,
+		"SELECT count(*) FROM weft.deleted_counter WHERE column_name IN ('n', 'x')"
+	),
 	$_->name . ' keeps columns') foreach @nodes;
 
 ####
@@ -167,10 +174,18 @@ parent_missing|apply_remote|parent_code_key|{"id": 2}|1
 parent_missing|apply_remote|parent_pkey|{"id": 3}|1
 EOS
 	'references to deleted rows are recorded');
-is(query($n1, "SELECT conflicts FROM weft.stat_conflict WHERE subname = 'from_n2' AND conflict_type = 'parent_missing'"),
-	3, 'and counted');
-is($n1->psql('postgres', "SELECT weft.alter_node_set_conflict_resolver('', 'parent_missing', 'skip')"),
-	3, 'there is nothing to resolve');
+is( query(
+		$n1,
+		"SELECT conflicts FROM weft.stat_conflict WHERE subname = 'from_n2' AND conflict_type = 'parent_missing'"
+	),
+	3,
+	'and counted');
+is( $n1->psql(
+		'postgres',
+		"SELECT weft.alter_node_set_conflict_resolver('', 'parent_missing', 'skip')"
+	),
+	3,
+	'there is nothing to resolve');
 
 ####
 #### What jsonb cannot have
@@ -181,9 +196,9 @@ quiet(\@nodes);
 cut_off(\@nodes);
 query($n1, q(UPDATE odd SET j = '{"a": "\u0000"}', v = 'n1'));
 query($n2, q(UPDATE odd SET j = '{"b": "\u0000"}', v = 'n2'));
-check('odd', q[(1,"{""b"": ""\\\\u0000""}",n2)], 'json with a null character');
-is( history(
-		$n1, q(key, local_row, remote_row), "relation = 'public.odd'"),
+check('odd', q[(1,"{""b"": ""\\\\u0000""}",n2)],
+	'json with a null character');
+is( history($n1, q(key, local_row, remote_row), "relation = 'public.odd'"),
 	q({"id": 1}|{"j": "{\"a\": \"\\\\u0000\"}", "v": "n1", "id": "1"}|{"j": "{\"b\": \"\\\\u0000\"}", "v": "n2", "id": "1"}),
 	'is text in the history');
 like(
@@ -201,14 +216,16 @@ cut_off(\@nodes);
 query($n2, "UPDATE plain SET v = 'older' WHERE id = 1");
 query($n1, 'DELETE FROM plain WHERE id = 1');
 link_up([ $n1, $n3 ]);
-is( query($n3,
-		'SELECT count(*) FROM weft.tombstone WHERE commit_time IS NULL'),
-	0, 'writers store the time of a tombstone');
+is( query(
+		$n3, 'SELECT count(*) FROM weft.tombstone WHERE commit_time IS NULL'),
+	0,
+	'writers store the time of a tombstone');
 
 # a writer stores that of a session, too
 set_conf($n1, 'weft.conflict_history_retention' => '1 s');
 link_up([ $n3, $n1 ]);
-poll($n1, 'SELECT count(*) = 0 FROM weft.tombstone WHERE commit_time IS NULL');
+poll($n1,
+	'SELECT count(*) = 0 FROM weft.tombstone WHERE commit_time IS NULL');
 pass('and those of sessions');
 set_conf($n1, 'weft.conflict_history_retention' => '1 d');
 check('plain', "(2,new)\n(3,new)\n(4,new)", 'deletes');
@@ -225,6 +242,7 @@ query($n3, 'DELETE FROM plain WHERE id = 3');
 query($n1, "UPDATE plain SET v = 'n1, older' WHERE id = 4");
 query($n3, "UPDATE plain SET v = 'n3, newer' WHERE id = 4");
 link_up([ $n3, $n1 ], [ $n3, $n2 ]);
+
 foreach my $node ($n1, $n2)
 {
 	query($node, 'DROP SUBSCRIPTION from_n3');
@@ -237,8 +255,8 @@ query($n2,
 link_up([ $n2, $n1 ], [ $n1, $n2 ]);
 is( rows($_, 'plain'),
 	"(2,\"n3, newer\")\n(4,\"n3, newer\")",
-	$_->name . ' still knows what a node that has gone has written when')
-  foreach $n1, $n2;
+	$_->name . ' still knows what a node that has gone has written when'
+) foreach $n1, $n2;
 is( history(
 		$n1,
 		'conflict_type, resolution, local_node',
@@ -252,7 +270,8 @@ query($n2, 'DROP SUBSCRIPTION other');
 ####
 
 my ($result, $output, $errors) = $n1->psql('postgres',
-	"ALTER TABLE counter ADD CHECK (n > 0); SELECT weft.set_delta_columns('counter', '{n}')");
+	"ALTER TABLE counter ADD CHECK (n > 0); SELECT weft.set_delta_columns('counter', '{n}')"
+);
 like(
 	$errors,
 	qr/column "n" of relation "counter" cannot be a delta column\nDETAIL:  Check constraint "counter_n_check"/,
@@ -270,7 +289,8 @@ query($n1,
 	"CREATE SUBSCRIPTION other CONNECTION '' PUBLICATION none WITH (connect = false, slot_name = NONE, two_phase = on)"
 );
 ($result, $output, $errors) =
-  $n1->psql('postgres', 'ALTER SUBSCRIPTION other SET (detect_conflicts = on)');
+  $n1->psql('postgres',
+	'ALTER SUBSCRIPTION other SET (detect_conflicts = on)');
 like(
 	$errors,
 	qr/conflicts of subscription "other" cannot be detected because "two_phase" is enabled/,
@@ -291,7 +311,8 @@ SELECT pg_replication_origin_create('seed');
 SELECT pg_replication_origin_session_setup('seed');
 INSERT INTO seeded VALUES (1, 'a'), (2, 'b');
 EOS
-query($n2, 'ALTER SUBSCRIPTION from_n1 REFRESH PUBLICATION WITH (copy_data = off)');
+query($n2,
+	'ALTER SUBSCRIPTION from_n1 REFRESH PUBLICATION WITH (copy_data = off)');
 query($n1, "UPDATE seeded SET v = 'c' WHERE id = 1");
 query($n1, 'DELETE FROM seeded WHERE id = 2');
 wait_for_apply($n1, $n2, 'from_n1');

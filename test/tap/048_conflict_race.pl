@@ -46,8 +46,7 @@ EOS
 quiet(\@nodes);
 is(rows($_, 'taken'), '(2,102,)', 'the newer row stays: ' . $_->name)
   foreach @nodes;
-is( history(
-		$n2, 'conflict_type, resolution, index_name, local_row IS NULL'),
+is( history($n2, 'conflict_type, resolution, index_name, local_row IS NULL'),
 	'insert_exists|keep_local|taken_u_key|t',
 	'the conflict is decided in the next attempt');
 is(errors_logged($_), '', $_->name . ' has logged no error') foreach @nodes;
