@@ -9,11 +9,10 @@
  *
  * What the helpers' ranges mean must not change meanwhile:
  *
- *	- Every one of these transactions first locks the table with all its partitions, as
- *	  the COPY in it would: the one that has the snapshot before it looks which these
- *	  are.  So none of them is removed, emptied or rewritten.
- *	- Each range says which partitions there were, for another one may be attached at
- *	  any time, and which table it is, for a schema may be renamed (command.c).
+ *	- Every one of these transactions first locks the table, then its partitions, as the
+ *	  COPY in it would.  So none of them is removed, emptied or rewritten.
+ *	- Each range says which partitions there were for the snapshot, for another one may be
+ *	  attached at any time, and which table it is, for a schema may be renamed (command.c).
  *
  * A helper must not wait for these locks: who stands before it in the queue may wait
  * for the first transaction, which nobody would see as a deadlock.  So it gives up
@@ -90,19 +89,33 @@ column_literals(const CopyCommand *command)
 }
 
 /*
+ * The table with its partitions, as they are for the snapshot.  pg_partition_tree() would
+ * lock partitions before the table, while others do it the other way.
+ */
+static char *
+with_tree(const CopyCommand *command)
+{
+	char	   *relation = quote_literal_cstr(command->relation);
+
+	if (command->only)
+		return psprintf("WITH tree (relid) AS (SELECT %s::pg_catalog.regclass::pg_catalog.oid) ",
+						relation);
+	return psprintf("WITH RECURSIVE tree (relid) AS (SELECT %s::pg_catalog.regclass::pg_catalog.oid"
+					" UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i"
+					" JOIN tree t ON i.inhparent = t.relid) ",
+					relation);
+}
+
+/*
  * About how many bytes are there to copy?  This is asked first, for it costs the
  * publisher little, and most tables are small.
  */
 static char *
 question_of_size(const CopyCommand *command)
 {
-	char	   *relation = quote_literal_cstr(command->relation);
-
-	return psprintf("SELECT GREATEST(pg_catalog.pg_table_size(r),"
-					" (SELECT pg_catalog.sum(pg_catalog.pg_table_size(p.relid))"
-					" FROM pg_catalog.pg_partition_tree(r) p WHERE p.isleaf))"
-					"::pg_catalog.text FROM (VALUES (%s::pg_catalog.regclass)) v (r)",
-					relation);
+	return psprintf("%sSELECT pg_catalog.sum(pg_catalog.pg_table_size(relid))"
+					"::pg_catalog.text FROM tree",
+					with_tree(command));
 }
 
 /* Locks the table, and its partitions, as a COPY of it does. */
@@ -113,10 +126,6 @@ lock_command(const CopyCommand *command)
 					command->only ? "ONLY " : "", command->relation);
 }
 
-/*
- * pg_partition_tree() locks what has been attached since the table was locked.  It goes
- * by the catalogs as they are, not as they were for the snapshot; so does a COPY.
- */
 static char *
 question(const CopyCommand *command)
 {
@@ -126,7 +135,7 @@ question(const CopyCommand *command)
 
 	initStringInfo(&query);
 	appendStringInfo(&query,
-					 "SELECT pg_catalog.pg_export_snapshot(), " IDENTITY ","
+					 "%sSELECT pg_catalog.pg_export_snapshot(), " IDENTITY ","
 					 " max(pg_catalog.pg_relation_size(c.oid)"
 					 " / pg_catalog.current_setting('block_size')::pg_catalog.int8)::pg_catalog.text,"
 					 " sum(pg_catalog.pg_table_size(c.oid))::pg_catalog.text,"
@@ -139,18 +148,11 @@ question(const CopyCommand *command)
 					 " sum(pg_catalog.pg_relation_size(NULLIF(c.reltoastrelid, 0::pg_catalog.oid)))"
 					 "::pg_catalog.text,"
 					 " %s::pg_catalog.regclass::pg_catalog.oid::pg_catalog.text,"
-					 " (SELECT pg_catalog.string_agg(p.relid::pg_catalog.oid::pg_catalog.text, ',')"
-					 " FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) p"
-					 " WHERE p.isleaf)",
-					 names, relation, names, relation, relation);
-	appendStringInfo(&query,
-					 " FROM pg_catalog.pg_class c"
+					 " pg_catalog.string_agg(c.oid::pg_catalog.text, ',')"
+					 " FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid"
 					 " LEFT JOIN pg_catalog.pg_am m ON m.oid = c.relam"
-					 " WHERE (c.relkind <> 'p' AND c.oid = %s::pg_catalog.regclass"
-					 " OR c.oid IN (SELECT p.relid"
-					 " FROM pg_catalog.pg_partition_tree(%s::pg_catalog.regclass) p"
-					 " WHERE p.isleaf))",
-					 relation, relation);
+					 " WHERE c.relkind <> 'p'",
+					 with_tree(command), names, relation, names, relation);
 	return query.data;
 }
 

@@ -24,9 +24,11 @@
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "copy/copy.h"
 #include "guc.h"
 #include "replication/origin.h"
+#include "utils/injection_point.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -238,6 +240,7 @@ copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation 
 		Size		size;
 
 		copy_source_ask(conn, &command, &source);
+		compat_injection_point("weft-copy-locked");
 		task = make_task(publisher, text, rel, &command, &source, &size);
 		task->progress = copy_progress_index(progress);
 		task->num_helpers = helpers_wanted(rel, &source, progress);
