@@ -402,7 +402,7 @@ leader_look_around(void)
 		leader.configured = weft_writers_per_subscription;
 		leader.wanted_writers = writers_wanted();
 	}
-	if (leader.wanted_writers != leader.started_for ||
+	if (leader.wanted_writers != leader.started_for || writers_to_be_changed() ||
 		(leader.num_writers > 0 && leader.broadcast.bytes > BROADCAST_LIMIT))
 		writers_renew(leader.wanted_writers);
 	MemoryContextSwitchTo(old);

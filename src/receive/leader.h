@@ -53,6 +53,7 @@ typedef struct Leader
 	 * start or end, "segment" tells whether there may be any.
 	 */
 	int			num_writers;
+	bool		short_of_places;	/* fewer than there should be */
 	BackgroundWorkerHandle *writers[WEFT_MAX_PROCESSES];	/* NULL: not there */
 	bool		all_attached;	/* every writer has said that it is there */
 	dsm_segment *segment;
@@ -173,6 +174,7 @@ extern void tuning_step(bool was_full);
 
 /* writers.c */
 extern int	writers_wanted(void);
+extern bool writers_to_be_changed(void);
 extern void writers_start(int count);
 extern void writers_renew(int count);
 extern void writers_stop(void);

@@ -35,6 +35,9 @@
  */
 #define STOP_PATIENCE 1000L
 
+/* How often it is looked whether there are too few background workers; in milliseconds. */
+#define PLACES_INTERVAL 1000
+
 /* Ends the leader; the launcher starts another one at once. */
 static void
 restart(void)
@@ -88,23 +91,96 @@ stay_native(const char *reason, const char *hint)
 			 hint ? errhint("%s", hint) : 0));
 }
 
+/* Background workers of the server. */
+typedef struct Places
+{
+	int			free;			/* can be had now */
+	int			spare;			/* more than are to be left; may be negative */
+} Places;
+
 /*
- * How many writers there is place for.  Some background workers are left for
- * the synchronisation of tables, which otherwise would never begin.
+ * Some background workers are left for the synchronisation of tables, and for other
+ * subscriptions' apply workers, which otherwise would never begin.  Those that synchronise tables now are
+ * among them.  Parallel workers of queries come and go, and are none that others have for good.
  */
-static int
+static Places
 count_places(void)
 {
-	int			result = -Max(max_sync_workers_per_subscription, 1);
+	Places		result = {0};
 
+	result.spare = -Max(max_sync_workers_per_subscription, 1);
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
 		PGPROC	   *proc = GetPGProcByNumber(i);
+		PGPROC	   *group = proc->lockGroupLeader;
 
-		if (proc->procgloballist == &ProcGlobal->bgworkerFreeProcs && proc->pid == 0)
-			result++;
+		if (proc->procgloballist != &ProcGlobal->bgworkerFreeProcs)
+			continue;
+		if (proc->pid == 0)
+			result.free++;
+		if (proc->pid == 0 || (group != NULL && group != proc))
+			result.spare++;
 	}
-	return Max(result, 0);
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		Oid			subid = shmem_get(i)->subid;
+
+		if (OidIsValid(subid))
+			result.spare += logicalrep_sync_worker_count(subid);
+	}
+	LWLockRelease(LogicalRepWorkerLock);
+	return result;
+}
+
+/* How many more writers may be started. */
+static int
+count_startable(void)
+{
+	Places		places = count_places();
+
+	return Max(Min(places.free, places.spare), 0);
+}
+
+/* Has no other subscription more writers?  Of several with the most, one has the most. */
+static bool
+have_most_writers(void)
+{
+	for (int i = 0; i < shmem_count(); i++)
+	{
+		SubscriptionShared *other = shmem_get(i);
+
+		if (other == leader.shared || !OidIsValid(other->subid))
+			continue;
+		if (other->num_writers > leader.num_writers ||
+			(other->num_writers == leader.num_writers && i < shmem_index(leader.shared)))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Should other writers be started than there are, because others need background
+ * workers, or because there are more again?  Called between transactions.
+ *
+ * Background workers that are to be left may be taken by apply workers.  Then the
+ * subscription with the most writers gives some back, down to none, or one if
+ * conflicts are to be detected.  One at a time does that, since the others still have
+ * fewer when it has.  If two take what has become free at once, one gives it back.
+ */
+bool
+writers_to_be_changed(void)
+{
+	static TimestampTz last = 0;
+	TimestampTz now = Max(leader.received_time, leader.last_turn);
+
+	if (!TimestampDifferenceExceeds(last, now, PLACES_INTERVAL))
+		return false;
+	last = now;
+	if (leader.num_writers > (leader.detect_conflicts ? 1 : 0) && count_places().spare < 0)
+		return have_most_writers();
+	return leader.short_of_places && leader.parallel_streams == 0 && count_startable() > 0;
 }
 
 /* Registers one writer; returns false if there is no place for it. */
@@ -197,6 +273,7 @@ writers_start(int count)
 
 	Assert(leader.num_writers == 0);
 	leader.started_for = count;
+	leader.short_of_places = false;
 	if (count == 0)
 	{
 		stay_native("the number of writers is 0", NULL);
@@ -219,11 +296,12 @@ writers_start(int count)
 	SpinLockRelease(&shared->mutex);
 
 	old = MemoryContextSwitchTo(leader.context);
-	possible = Min(count, count_places());
+	possible = Min(count, Max(count_startable(), leader.detect_conflicts ? 1 : 0));
 	while (leader.num_writers < possible && register_writer(leader.num_writers))
 		leader.num_writers++;
 	MemoryContextSwitchTo(old);
 
+	leader.short_of_places = leader.num_writers < count;
 	leader.producer.ring->num_writers = leader.num_writers;
 	if (leader.num_writers > 0)
 		tuning_reset();
@@ -267,7 +345,7 @@ writers_start_for_stream(int number, uint32 stream)
 	pg_atomic_write_u32(&writer->stream, stream);
 	if (pg_atomic_read_u32(&ring->num_stream_writers) <= number - WEFT_MAX_WRITERS)
 		pg_atomic_write_u32(&ring->num_stream_writers, number - WEFT_MAX_WRITERS + 1);
-	started = count_places() > 0 && register_writer(number);
+	started = count_startable() > 0 && register_writer(number);
 	MemoryContextSwitchTo(old);
 
 	if (started)

@@ -1,0 +1,70 @@
+# Too few background workers for all: writers are given back to those who need them.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber', conf => <<EOC);
+max_worker_processes = 8
+max_sync_workers_per_subscription = 2
+track_commit_timestamp = on
+EOC
+my @tables = map { ("a$_", "b$_", "c$_") } 1 .. 4;
+
+query_all([ $pub, $sub ], join '; ',
+	map { "CREATE TABLE $_ (id int PRIMARY KEY)" } @tables);
+query($pub, "INSERT INTO $_ SELECT generate_series(1, 100)") foreach @tables;
+query($pub, "CREATE PUBLICATION pub$_ FOR TABLE a$_, b$_, c$_") foreach 1 .. 4;
+
+sub writers
+{
+	my ($name) = @_;
+	return
+	  "SELECT num_writers FROM weft.stat_subscription WHERE subname = '$name'";
+}
+
+# Two are left for tables; the launcher and the apply worker have one each.
+subscribe($pub, $sub, 'sub1', 'pub1');
+wait_for_apply($pub, $sub, 'sub1');
+poll($sub, writers('sub1'), '4');
+pass('the first subscription has all writers that it wants');
+
+# It gives them back for the apply workers of others, and for their tables.
+subscribe($pub, $sub, "sub$_", "pub$_") foreach 2, 3;
+wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 3;
+same_tables($pub, $sub, [ grep { /[123]$/ } @tables ],
+	'all tables of three subscriptions are copied');
+poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '2');
+pass('two workers are left free');
+
+# One that needs a writer gets one.
+subscribe($pub, $sub, 'sub4', 'pub4', 'detect_conflicts = on');
+wait_for_apply($pub, $sub, 'sub4');
+same_tables($pub, $sub, \@tables, 'and those of a fourth');
+poll($sub, writers('sub4'), '1');
+poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '1');
+pass('the one that detects conflicts has a writer');
+
+# Changes arrive at all of them.
+query($pub, "INSERT INTO $_ SELECT generate_series(101, 200)") foreach @tables;
+wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 4;
+same_tables($pub, $sub, \@tables, 'all changes are applied');
+
+# When the others are gone, the first takes what is free.
+query($sub, "DROP SUBSCRIPTION sub$_") foreach 2 .. 4;
+poll($sub, writers('sub1'), '4');
+query($pub, "INSERT INTO $_ SELECT generate_series(201, 300)")
+  foreach qw(a1 b1 c1);
+wait_for_apply($pub, $sub, 'sub1');
+same_tables($pub, $sub, [qw(a1 b1 c1)],
+	'the first has all of its writers again');
+is(errors_logged($sub), '', 'no error') or diag errors_logged($sub);
+
+done_testing();
