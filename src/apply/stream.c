@@ -192,8 +192,7 @@ give_way(StreamShared *stream)
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("deadlock detected"),
 			 errdetail("Streamed remote transaction %u holds a lock that is needed for one that comes before it.",
-					   pg_atomic_read_u32(&stream->xid)),
-			 errhint("It is rolled back here, and applied when it has ended.")));
+					   pg_atomic_read_u32(&stream->xid))));
 }
 
 /*
@@ -370,34 +369,20 @@ stream_apply_in_turn(StreamShared *stream)
 void
 stream_report(const ErrorData *error)
 {
-	MemoryContext old = CurrentMemoryContext;
-
 	if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
 		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
 		return;
-	PG_TRY();
-	{
-		if (error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
-			ereport(ERROR,
-					(errcode(error->sqlerrcode),
-					 errmsg_internal("%s", error->message),
-					 error->detail ? errdetail_internal("%s", error->detail) : 0,
-					 error->hint ? errhint("%s", error->hint) : 0));
-		ereport(ERROR,
-				(errcode(error->sqlerrcode),
-				 errmsg("logical replication parallel apply worker for subscription \"%s\" could not apply transaction %u while it was in progress: %s",
-						MySubscription->name, pg_atomic_read_u32(&writer.stream->xid),
-						error->message),
-				 errdetail("It is rolled back here, and applied when it has ended.")));
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(old);
-		EmitErrorReport();
-		FlushErrorState();
-	}
-	PG_END_TRY();
+
+	/* Whoever looks for the error will look for what the server would say. */
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("streamed transaction %u of subscription \"%s\" is rolled back, and applied when it has ended",
+					pg_atomic_read_u32(&writer.stream->xid), MySubscription->name),
+			 error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ?
+			 errdetail("ERROR:  %s. %s", error->message, error->detail ? error->detail : "") :
+			 errdetail("ERROR:  %s, in place of a logical replication parallel apply worker.",
+					   error->message)));
 }
 
 /*

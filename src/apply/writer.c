@@ -41,12 +41,25 @@
 
 Writer		writer;
 
+static emit_log_hook_type next_emit_log_hook;
+
 static void
 writer_exit(int code, Datum arg)
 {
 	replorigin_session_origin = InvalidRepOriginId;
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = 0;
+}
+
+/* The leader ends its writers, for a reason that it reports itself. */
+static void
+end_quietly(ErrorData *edata)
+{
+	if (next_emit_log_hook)
+		next_emit_log_hook(edata);
+	if (edata->elevel == FATAL && edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN &&
+		ring_stopping(writer.ring))
+		edata->output_to_server = false;
 }
 
 /*
@@ -213,6 +226,8 @@ writer_main(Datum main_arg)
 
 	attach(main_arg);
 	on_shmem_exit(writer_gone, Int32GetDatum(writer.ring->leader_procno));
+	next_emit_log_hook = emit_log_hook;
+	emit_log_hook = end_quietly;
 	subid = writer.subscription->subid;
 	impersonate_apply_worker(subid);
 	connect_as_owner();

@@ -263,6 +263,7 @@ EOS
 	ok( slurp_file($sub->logfile, $log_start) =~
 		  /ERROR:  deadlock detected.*Streamed remote transaction/s,
 		'the log tells why');
+	is(errors_logged($sub, $log_start), '', 'but not as an error');
 	query($sub, 'ALTER TABLE large DROP COLUMN here');
 	commit_and_compare('the table is wanted', $session);
 }

@@ -18,10 +18,11 @@ track_commit_timestamp = on
 EOC
 my @tables = map { ("a$_", "b$_", "c$_") } 1 .. 4;
 
-query_all([ $pub, $sub ], join '; ',
-	map { "CREATE TABLE $_ (id int PRIMARY KEY)" } @tables);
+query_all([ $pub, $sub ],
+	join '; ', map { "CREATE TABLE $_ (id int PRIMARY KEY)" } @tables);
 query($pub, "INSERT INTO $_ SELECT generate_series(1, 100)") foreach @tables;
-query($pub, "CREATE PUBLICATION pub$_ FOR TABLE a$_, b$_, c$_") foreach 1 .. 4;
+query($pub, "CREATE PUBLICATION pub$_ FOR TABLE a$_, b$_, c$_")
+  foreach 1 .. 4;
 
 sub writers
 {
@@ -39,7 +40,9 @@ pass('the first subscription has all writers that it wants');
 # It gives them back for the apply workers of others, and for their tables.
 subscribe($pub, $sub, "sub$_", "pub$_") foreach 2, 3;
 wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 3;
-same_tables($pub, $sub, [ grep { /[123]$/ } @tables ],
+same_tables(
+	$pub, $sub,
+	[ grep { /[123]$/ } @tables ],
 	'all tables of three subscriptions are copied');
 poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '2');
 pass('two workers are left free');
@@ -53,7 +56,8 @@ poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '1');
 pass('the one that detects conflicts has a writer');
 
 # Changes arrive at all of them.
-query($pub, "INSERT INTO $_ SELECT generate_series(101, 200)") foreach @tables;
+query($pub, "INSERT INTO $_ SELECT generate_series(101, 200)")
+  foreach @tables;
 wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 4;
 same_tables($pub, $sub, \@tables, 'all changes are applied');
 
