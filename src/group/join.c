@@ -232,6 +232,7 @@ connect_database(void)
 	if (TransactionIdIsValid(arguments.xid))
 		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
 	CommitTransactionCommand();
+	guard_functions();
 }
 
 /* Entry point of the background worker. */

@@ -24,6 +24,9 @@ extern char *schema_dump(const char *dsn, const char *node, const char *snapshot
 						 const char *section);
 extern void schema_run(const char *script);
 
+/* function_guard.c */
+extern void guard_functions(void);
+
 /* data.c */
 extern void data_open(const char *dsn, const char *node, const char *snapshot);
 extern void data_copy(void);

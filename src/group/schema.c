@@ -8,6 +8,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pg_dump.h"
+#include "utils/guc.h"
 
 /*
  * Returns a section of the schema of another member, as a script: "pre-data" or
@@ -40,6 +41,16 @@ is_comment_on_public(Node *statement)
 		strcmp(strVal(comment->object), "public") == 0;
 }
 
+/* A statement may call a function that sets parameters for what comes after it. */
+static void
+run_alone(const char *statement)
+{
+	int			nest_level = NewGUCNestLevel();
+
+	local_run(statement);
+	AtEOXact_GUC(false, nest_level);
+}
+
 /*
  * Runs such a script, statement by statement, in the transaction that is in
  * progress.
@@ -50,7 +61,9 @@ schema_run(const char *script)
 	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!is_comment_on_public(statement->tree))
+		if (IsA(statement->tree, VariableSetStmt) || IsA(statement->tree, SelectStmt))
 			local_run(statement->text);
+		else if (!is_comment_on_public(statement->tree))
+			run_alone(statement->text);
 	}
 }

@@ -109,7 +109,8 @@ is( query(
 	),
 	"Key (email)=(a\@b) already exists\nKey (email)=(a\@b) already exists\nt|start",
 	'only managers see the error of a join');
-query($node, 'DELETE FROM weft.join_entry; DELETE FROM weft.node_group_entry');
+query($node,
+	'DELETE FROM weft.join_entry; DELETE FROM weft.node_group_entry');
 
 # Who may not change a table does not queue for its lock.
 query($node, <<'EOS');
