@@ -64,7 +64,8 @@ sub scenario
 	$stream = open_session($pub);
 	$user = open_session($sub);
 	$user->query_safe(
-		"SET lock_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'");
+		"SET lock_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'; SET idle_in_transaction_session_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'"
+	);
 	my $done = eval { $code->(); 1 };
 	diag($@) unless $done;
 	if (!$done)

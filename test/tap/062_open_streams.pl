@@ -60,7 +60,7 @@ sub goes_on
 		timeout => $PostgreSQL::Test::Utils::timeout_default / 2,
 		timed_out => \my $timed_out);
 
-	ok($ret == 0 && !$timed_out, $what) or diag($errors);
+	ok(!$timed_out && $ret == 0, $what) or diag($errors);
 	return;
 }
 
