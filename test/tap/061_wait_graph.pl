@@ -68,6 +68,7 @@ sub scenario
 	);
 	my $done = eval { $code->(); 1 };
 	diag($@) unless $done;
+
 	if (!$done)
 	{
 		fail($what);
