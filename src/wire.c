@@ -205,7 +205,8 @@ wire_read_attribute(WireCursor *cursor, WireAttribute *attribute)
 		return TOO_SHORT;
 	if ((problem = read_string(cursor, &attribute->name)) != NULL)
 		return problem;
-	wire_bytes(cursor, 8);		/* type, type modifier */
+	attribute->type = wire_uint32(cursor);
+	attribute->typmod = (int32) wire_uint32(cursor);
 	return cursor->failed ? TOO_SHORT : NULL;
 }
 

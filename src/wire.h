@@ -64,6 +64,8 @@ typedef struct WireAttribute
 {
 	bool		is_key;
 	const char *name;
+	Oid			type;
+	int32		typmod;
 } WireAttribute;
 
 typedef struct WireBegin

@@ -20,6 +20,7 @@
 #include "mb/pg_wchar.h"
 #include "pgstat.h"
 #include "replication/worker_internal.h"
+#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -106,32 +107,75 @@ detect(char *message, int length)
 	return result;
 }
 
-#if HAVE_APPLY_CONFLICTS
-
 /*
- * The server logs and counts some conflicts and goes on.  If we are too early,
- * there may be no conflict at all: then nothing is logged, the attempt counts
- * as misspeculated, and the counters go back to what they were before it.
+ * The server logs some conflicts and goes on; above all, that there is no row to be
+ * updated or deleted.  If we are too early, there may be no conflict at all: then nothing
+ * is logged, and the attempt counts as misspeculated.
+ *
+ * From version 18 on the server counts them, too.  That tells of them whatever is logged,
+ * and goes back to what it was before the attempt.  Version 17 tells by a message for
+ * debugging only; so that is asked for, and what nobody else has asked for is dropped.
  */
+#if HAVE_APPLY_CONFLICTS
 #define CONFLICT_MESSAGE "conflict detected on relation"
+#else
+#define CONFLICT_MESSAGE "logical replication did not find row"
+#endif
 
 static emit_log_hook_type previous_emit_log_hook;
 static bool conflict_met;
-static PgStat_Counter kept_conflicts[CONFLICT_NUM_TYPES];
+static int	configured_log_level;	/* while we listen */
+static bool listening = false;
+
+/* Is a message of a level to be logged, as configured?  The server's rule. */
+static bool
+is_logged(int level)
+{
+	if (level == LOG || level == LOG_SERVER_ONLY)
+		return configured_log_level == LOG || configured_log_level <= ERROR;
+	return level >= (configured_log_level == LOG ? FATAL : configured_log_level);
+}
 
 static void
 emit_log(ErrorData *error)
 {
-	if (!writer.final && current_message != NULL && error->elevel == LOG &&
-		error->message_id != NULL &&
+	if (!writer.final && current_message != NULL && error->message_id != NULL &&
 		strncmp(error->message_id, CONFLICT_MESSAGE, strlen(CONFLICT_MESSAGE)) == 0)
 	{
 		conflict_met = true;
 		error->output_to_server = false;
 	}
-	if (previous_emit_log_hook)
+	if (listening && !is_logged(error->elevel))
+		error->output_to_server = false;
+	if (previous_emit_log_hook && error->output_to_server)
 		previous_emit_log_hook(error);
 }
+
+/* From here on, the server's code is to tell of conflicts. */
+static void
+listen_to_server(void)
+{
+#if !HAVE_APPLY_CONFLICTS
+	if (writer.final)
+		return;
+	configured_log_level = log_min_messages;
+	log_min_messages = Min(log_min_messages, DEBUG1);
+	listening = true;
+#endif
+}
+
+/* The server's code has returned, or failed. */
+static void
+stop_listening(void)
+{
+	if (listening)
+		log_min_messages = configured_log_level;
+	listening = false;
+}
+
+#if HAVE_APPLY_CONFLICTS
+
+static PgStat_Counter kept_conflicts[CONFLICT_NUM_TYPES];
 
 static PgStat_Counter *
 pending_conflicts(void)
@@ -165,13 +209,13 @@ change_forget_conflicts(void)
 		memcpy(pending, kept_conflicts, sizeof(kept_conflicts));
 }
 
-static void
-check_conflict(void)
+static bool
+conflict_counted(void)
 {
-	if (conflict_met)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("conflict in a speculative transaction")));
+	PgStat_Counter *pending = pending_conflicts();
+
+	return !writer.final && pending != NULL &&
+		memcmp(pending, kept_conflicts, sizeof(kept_conflicts)) != 0;
 }
 
 #else
@@ -179,6 +223,7 @@ check_conflict(void)
 void
 change_keep_conflicts(void)
 {
+	conflict_met = false;
 }
 
 void
@@ -186,7 +231,23 @@ change_forget_conflicts(void)
 {
 }
 
+static bool
+conflict_counted(void)
+{
+	return false;
+}
+
 #endif
+
+static void
+check_conflict(void)
+{
+	stop_listening();
+	if (conflict_met || conflict_counted())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg_internal("conflict in a speculative transaction")));
+}
 
 /* Called once in a writer. */
 void
@@ -200,10 +261,8 @@ change_init(void)
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	fast_init();
-#if HAVE_APPLY_CONFLICTS
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;
-#endif
 }
 
 /* Takes in the newest RELATION message of a relation again. */
@@ -231,6 +290,16 @@ change_relation(const char *message, int length)
 	entry->length = length;
 	fast_relation_changed(relation.relid);
 	dispatch(unconstify(char *, message), length);
+}
+
+/* Reads the newest RELATION message of a relation that is not a streamed transaction's. */
+bool
+change_find_relation(LogicalRepRelId relid, WireRelation *relation)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	return entry != NULL &&
+		wire_read_relation(entry->message, entry->length, false, relation) == NULL;
 }
 
 /*
@@ -361,10 +430,9 @@ change_apply(char *message, int length)
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 			break;
 	}
+	listen_to_server();
 	dispatch(message, length);
-#if HAVE_APPLY_CONFLICTS
 	check_conflict();
-#endif
 	if (is_row)
 		count_row(message, length);
 }
@@ -397,6 +465,7 @@ change_repair(void)
 
 	current_message = NULL;
 	detecting = false;
+	stop_listening();
 	MemoryContextReset(ApplyMessageContext);
 	change_forget_own_relations();
 	if (OidIsValid(fast_relid))

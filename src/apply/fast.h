@@ -39,6 +39,8 @@ typedef struct FastColumn
 	int			fixed_length;	/* of the binary form, if that is just a
 								 * number */
 	bool		is_key;			/* of the key that rows are found by */
+	bool		is_indexed;		/* by any index */
+	bool		can_be_read;	/* whatever is left out, to see if it is valid */
 	FastInput	text_input;
 	FastInput	binary_input;
 } FastColumn;
@@ -69,6 +71,7 @@ typedef struct FastRelation
 								 * update that changes one is not for us */
 	int			num_columns;	/* that are sent */
 	FastColumn *columns;		/* in the order in which they are sent */
+	bool		own_order;		/* only changes of one row need their order */
 	bool		coalesces;		/* an update can be needless */
 	Oid			index;			/* to find rows by */
 	int			num_keys;
@@ -174,6 +177,9 @@ extern int	fast_places_by_leaf(FastLeaves *leaves, Relation index, int64 key,
 extern bool fast_leaves_worth(const FastLeaves *leaves);
 extern void fast_ask_for_leaf(FastLeaves *leaves, Relation index, int64 key);
 
+/* fast_order.c */
+extern bool fast_describe_order(FastRelation *relation, Relation rel);
+
 /* fast_coalesce.c */
 extern bool fast_describe_coalescing(FastRelation *relation, Relation rel);
 
@@ -190,6 +196,18 @@ extern bool fast_become_owner(FastRelation *relation, UserContext *context);
 extern void fast_count_touch(FastRelation *relation);
 extern void fast_count_undo(void);
 
+/*
+ * What may be done with a change whose turn it is while others, which came before
+ * it, have been put aside.
+ */
+typedef enum FastOrder
+{
+	FAST_ORDER_STRICT,			/* nothing: they come first */
+	FAST_ORDER_OF_TABLE,		/* it may be applied, if none is of its table */
+	FAST_ORDER_OF_ROW,			/* the same, if none is of its row; it may be
+								 * put aside itself */
+} FastOrder;
+
 /* For the other files of apply/. */
 extern void fast_init(void);
 extern void fast_relation_changed(LogicalRepRelId relid);
@@ -198,10 +216,11 @@ extern void fast_close_all(void);
 
 extern void fast_look_ahead(void);
 extern bool fast_apply(const char *message, int length);
-extern bool fast_deferrable(const char *message, int length);
+extern FastOrder fast_order(const char *message, int length);
 extern bool fast_may_coalesce(const char *message, int length, uint32 *row);
 extern bool fast_makes_needless(const char *later, int later_length,
 								const char *earlier, int earlier_length);
+extern void fast_prepare(void);
 extern void fast_renew_snapshot(void);
 extern bool fast_in_progress(void);
 extern bool fast_ready(LogicalRepRelId relid);

@@ -76,8 +76,8 @@ fast_in_progress(void)
 }
 
 /* Makes sure that there is a local transaction, with a snapshot that is new. */
-static void
-prepare(void)
+void
+fast_prepare(void)
 {
 	if (snapshot_taken)
 		return;
@@ -456,32 +456,11 @@ fast_apply(const char *message, int length)
 		return false;
 
 	fast_enter(change.relid);
-	prepare();
+	fast_prepare();
 	relation = fast_open(change.relid);
 	result = relation != NULL && apply_to_table(relation, &change);
 	if (result)
 		CommandCounterIncrement();
 	fast_leave();
 	return result;
-}
-
-/*
- * Is the message an INSERT, UPDATE or DELETE of which nothing but a table's own
- * code takes notice, as far as is known?
- */
-bool
-fast_deferrable(const char *message, int length)
-{
-	WireChange	change;
-
-	switch (message[0])
-	{
-		case LOGICAL_REP_MSG_INSERT:
-		case LOGICAL_REP_MSG_UPDATE:
-		case LOGICAL_REP_MSG_DELETE:
-			return wire_read_change(message, length, false, &change) == NULL &&
-				fast_known(change.relid, change.type == LOGICAL_REP_MSG_INSERT);
-		default:
-			return false;
-	}
 }

@@ -221,6 +221,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		old = MemoryContextSwitchTo(relation->context);
 		describe_columns(relation, entry, rel);
 		describe_key(relation, entry, rel);
+		relation->own_order = fast_describe_order(relation, rel);
 		relation->coalesces = fast_describe_coalescing(relation, rel);
 		MemoryContextSwitchTo(old);
 	}

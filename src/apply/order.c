@@ -36,10 +36,11 @@
  * apart are changed in their place only (RING_IN_PLACE).
  *
  * Nobody else may notice: only changes that are known to take the fast path are
- * put aside, or applied while others are.  For all other ones, everything that is
- * aside is applied first.  If a table gets a trigger meanwhile, or a row takes
- * over a value of a further unique index from one that is put aside, that fails:
- * the group is rolled back, and applied in order.
+ * put aside, or applied while others are, and only of tables where that is known to
+ * make no difference (fast_order.c).  Changes of other tables on the fast path keep
+ * their order among themselves.  For all other ones, everything that is aside is
+ * applied first.  If a table gets a trigger meanwhile, that fails: the group is
+ * rolled back, and applied in order.
  */
 #include "postgres.h"
 
@@ -219,15 +220,14 @@ worth_keeping(const RingRecordHeader *header, const char *payload)
 		 (header->number != 0 && writer.seq - header->number < weft_commit_group_size));
 }
 
-/* May the change be put aside? */
+/* May the change be put aside, or applied while others are, as far as it knows? */
 static bool
-deferrable(const RingRecordHeader *header, const char *payload, bool whole)
+may_change_order(const RingRecordHeader *header, bool whole)
 {
 	/* A transaction that is not complete may have to give its space up. */
 	return whole && !(header->flags & RING_IN_PLACE) && !writer.careful &&
-		num_deferred < MAX_DEFERRED && weft_commit_group_size > 1 &&
-		pg_atomic_read_u32(&writer.cursor.transaction->complete) != 0 &&
-		fast_deferrable(payload, header->length);
+		weft_commit_group_size > 1 &&
+		pg_atomic_read_u32(&writer.cursor.transaction->complete) != 0;
 }
 
 /*
@@ -238,6 +238,7 @@ OrderResult
 order_change(const RingRecordHeader *header, const char *payload, bool whole)
 {
 	bool		keep = worth_keeping(header, payload);
+	FastOrder	order;
 	uint32		row;
 
 	if (num_deferred > 0 && !coalescing && transaction_is_oldest() && !order_settle())
@@ -245,16 +246,18 @@ order_change(const RingRecordHeader *header, const char *payload, bool whole)
 	if (num_deferred == 0 ? !keep && satisfied(header) : payload[0] == LOGICAL_REP_MSG_BEGIN)
 		return ORDER_APPLY;
 
-	if (!deferrable(header, payload, whole))
+	order = may_change_order(header, whole) ? fast_order(payload, header->length) :
+		FAST_ORDER_STRICT;
+	if (order == FAST_ORDER_OF_ROW && num_deferred < MAX_DEFERRED)
 	{
-		if (num_deferred == 0 && satisfied(header))
+		if (satisfied(header) && !(keep && fast_may_coalesce(payload, header->length, &row)))
 			return ORDER_APPLY;
-		if (num_deferred > 0 ? order_settle() : transaction_wait_dependency(header->number))
-			return ORDER_APPLY;
-		return ORDER_TOO_EARLY;
+		defer(header, payload);
+		return ORDER_DEFERRED;
 	}
-	if (satisfied(header) && !(keep && fast_may_coalesce(payload, header->length, &row)))
+	if ((num_deferred == 0 || order == FAST_ORDER_OF_TABLE) && satisfied(header))
 		return ORDER_APPLY;
-	defer(header, payload);
-	return ORDER_DEFERRED;
+	if (num_deferred > 0 ? order_settle() : transaction_wait_dependency(header->number))
+		return ORDER_APPLY;
+	return ORDER_TOO_EARLY;
 }

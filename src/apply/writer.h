@@ -9,10 +9,12 @@
 
 #include "compat.h"
 #include "lib/stringinfo.h"
+#include "replication/logicalproto.h"
 #include "ring/broadcast.h"
 #include "ring/ring.h"
 #include "ring/wait.h"
 #include "shmem.h"
+#include "wire.h"
 
 /* How an attempt to apply one or more transactions has ended. */
 typedef enum AttemptResult
@@ -77,6 +79,7 @@ extern bool transaction_wait_dependency(uint64 seq);
 extern void change_init(void);
 extern void change_apply(char *message, int length);
 extern void change_relation(const char *message, int length);
+extern bool change_find_relation(LogicalRepRelId relid, WireRelation *relation);
 extern void change_own_relation(const char *message, int length);
 extern void change_forget_own_relations(void);
 extern bool change_in_progress(void);

@@ -16,13 +16,16 @@ my $sub = new_subscriber('subscriber');
 
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE kept (id int PRIMARY KEY, v int);
-CREATE TABLE hot (id int PRIMARY KEY, v int, w int, body text, code int UNIQUE);
+CREATE TABLE hot (id int PRIMARY KEY, v int, w int, body text, code int);
 ALTER TABLE hot ALTER body SET STORAGE EXTERNAL;
+CREATE INDEX ON hot (code);
+CREATE TABLE codes (id int PRIMARY KEY, v int, code int UNIQUE);
+CREATE TABLE strict (id int PRIMARY KEY, v int, a text, b text, c bigint, n numeric, x int);
 CREATE TABLE whole (id int PRIMARY KEY, v int);
 ALTER TABLE whole REPLICA IDENTITY FULL;
 EOS
 query($pub,
-	'INSERT INTO kept VALUES (1, 0); CREATE PUBLICATION pub FOR TABLE kept, hot, whole'
+	'INSERT INTO kept VALUES (1, 0); CREATE PUBLICATION pub FOR TABLE kept, hot, codes, strict, whole'
 );
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 1');
 wait_for_apply($pub, $sub, 'sub');
@@ -55,6 +58,10 @@ sub fresh_rows
 	query($pub, <<'EOS');
 DELETE FROM hot;
 INSERT INTO hot SELECT i, 0, 0, repeat('x', 5000), i FROM generate_series(1, 9) i;
+DELETE FROM codes;
+INSERT INTO codes SELECT i, 0, i FROM generate_series(1, 9) i;
+DELETE FROM strict;
+INSERT INTO strict SELECT i, 0, 'ok', 'ok', 0, 0, 1 FROM generate_series(1, 3) i;
 DELETE FROM whole;
 INSERT INTO whole VALUES (1, 0);
 EOS
@@ -71,7 +78,7 @@ sub left_out
 	fresh_rows();
 	as_group(@statements);
 	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, [qw(kept hot whole)], "equal: @statements");
+	same_tables($pub, $sub, [qw(kept hot codes strict whole)], "equal: @statements");
 	poll_for(
 		$sub,
 		"SELECT updates FROM weft.stat_relation WHERE relation = '$table'::regclass",
@@ -129,14 +136,22 @@ is( left_out(
 	'but those where both do not, or only the later one does');
 
 is( left_out(
-		'hot',
-		3,
-		'UPDATE hot SET code = NULL WHERE id = 1',
-		'UPDATE hot SET code = 1 WHERE id = 2',
-		'UPDATE hot SET code = 2 WHERE id = 1'),
+		'strict', 3,
+		"UPDATE strict SET a = 'ä', c = 5000000000, n = 1.5 WHERE id = 1",
+		"UPDATE strict SET a = NULL, b = NULL WHERE id = 1",
+		"UPDATE strict SET b = 'ok', c = 1, n = 2 WHERE id = 1"),
+	1,
+	'a value is left out, but no NULL that the later one does not bring');
+
+is( left_out(
+		'codes',
+		4,
+		'UPDATE codes SET v = 1 WHERE id = 1',
+		'UPDATE codes SET v = 2 WHERE id = 1',
+		'UPDATE codes SET code = NULL WHERE id = 1',
+		'UPDATE codes SET code = 1 WHERE id = 2'),
 	0,
-	'values of a further unique index change hands, which is too early for a group'
-);
+	'none with a further unique index');
 
 is( left_out(
 		'whole', 2,
@@ -161,28 +176,93 @@ is(left_out('hot', 3, map { "UPDATE hot SET v = $_ WHERE id = 1" } 1 .. 3),
 	0, 'none without groups');
 set_conf($sub, 'weft.commit_group_size' => 100);
 
-# What the subscriber refuses, it refuses though a later update would undo it.
+# What the subscriber refuses, it refuses though a later update would undo it.  Only
+# what comes before that is there then.  "strict" and "loose" are commands for the
+# subscriber.
 sub refused
 {
-	my ($constraint, $value, $message) = @_;
+	my ($strict, $loose, $bad, $good, $message) = @_;
 
 	fresh_rows();
-	query($sub, "ALTER TABLE hot $constraint->[0]");
+	query($sub, $strict);
 	my $log = -s $sub->logfile;
 	as_group(
-		'UPDATE hot SET v = 5 WHERE id = 1',
-		"UPDATE hot SET w = $value WHERE id = 1",
-		'UPDATE hot SET w = 1 WHERE id = 1');
+		'UPDATE strict SET v = 5 WHERE id = 1',
+		"UPDATE strict SET $bad WHERE id = 1",
+		$good);
 	$sub->wait_for_log($message, $log);
-	poll($sub, 'SELECT (v, w) = (5, 0) FROM hot WHERE id = 1');
-	query($sub, "ALTER TABLE hot $constraint->[1]");
+	poll($sub, 'SELECT v = 5 FROM strict WHERE id = 1');
+	query($sub, $loose);
 	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, ['hot'], "$constraint->[0]");
+	same_tables($pub, $sub, ['strict'], "refused: $strict");
 	return;
 }
-refused([ 'ALTER w SET NOT NULL', 'ALTER w DROP NOT NULL' ],
-	'NULL', qr/null value in column "w"/);
-refused([ 'ADD CONSTRAINT small CHECK (w < 10)', 'DROP CONSTRAINT small' ],
-	'20', qr/violates check constraint "small"/);
+
+sub refused_value
+{
+	my ($strict, $loose, $column, $bad, $good, $message) = @_;
+
+	refused(
+		"ALTER TABLE strict $strict", "ALTER TABLE strict $loose",
+		"$column = $bad", "UPDATE strict SET $column = $good WHERE id = 1",
+		$message);
+	return;
+}
+
+query($sub, <<'EOS');
+CREATE TYPE mood AS ENUM ('ok', 'good');
+CREATE DOMAIN short AS text CHECK (length(VALUE) < 5);
+EOS
+refused_value('ALTER x SET NOT NULL', 'ALTER x DROP NOT NULL',
+	'x', 'NULL', 1, qr/null value in column "x"/);
+refused_value('ADD CONSTRAINT small CHECK (x < 10)', 'DROP CONSTRAINT small',
+	'x', 20, 1, qr/violates check constraint "small"/);
+refused_value('ALTER a TYPE varchar(3)', 'ALTER a TYPE text',
+	'a', "'long'", "'go'", qr/value too long for type character varying\(3\)/);
+refused_value('ALTER a TYPE mood USING a::mood', 'ALTER a TYPE text',
+	'a', "'odd'", "'ok'", qr/invalid input value for enum .*mood: "odd"/);
+refused_value('ALTER a TYPE short', 'ALTER a TYPE text',
+	'a', "'longer'", "'go'", qr/value for domain .*short violates check/);
+refused_value('ALTER c TYPE int', 'ALTER c TYPE bigint',
+	'c', 5000000000, 1, qr/out of range for type integer/);
+refused_value('ALTER n TYPE numeric(4, 2)',
+	'ALTER n TYPE numeric USING trim_scale(n)',
+	'n', '123.4', 1, qr/numeric field overflow/);
+refused(
+	'CREATE INDEX strict_a ON strict (a)',
+	'DROP INDEX strict_a',
+	"a = (SELECT string_agg(sha512(i::text::bytea)::text, '') FROM generate_series(1, 100) i)",
+	"UPDATE strict SET a = 'ok' WHERE id = 1",
+	qr/index row .*maximum/);
+refused(
+	'CREATE INDEX strict_x ON strict ((100 / x))',
+	'DROP INDEX strict_x',
+	'x = 0',
+	'UPDATE strict SET x = 1 WHERE id = 1',
+	qr/division by zero/);
+
+# The same where it is another row that is in the way for a moment.
+foreach my $constraint (
+	[
+		'CREATE UNIQUE INDEX strict_x ON strict (x) WHERE x > 1',
+		'DROP INDEX strict_x',
+		qr/duplicate key value violates unique constraint "strict_x"/
+	],
+	[
+		"ALTER TABLE strict ADD CONSTRAINT apart EXCLUDE USING gist (int8range(x, x, '[]') WITH &&) WHERE (x > 1)",
+		'ALTER TABLE strict DROP CONSTRAINT apart',
+		qr/violates exclusion constraint "apart"/
+	])
+{
+	foreach my $good (1, 2)
+	{
+		refused(
+			"$constraint->[0]; UPDATE strict SET x = 7 WHERE id = 2",
+			"$constraint->[1]; UPDATE strict SET x = 1 WHERE id = 2",
+			'x = 7',
+			"UPDATE strict SET x = 1 WHERE id = $good",
+			$constraint->[2]);
+	}
+}
 
 done_testing();

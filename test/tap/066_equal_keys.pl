@@ -1,0 +1,219 @@
+# Keys that are the same row on the subscriber though their bytes differ: because of the
+# type there, its collation, or settings of the publisher that have changed.  Their
+# changes keep their order, and none is lost for want of its row.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber',
+	conf => weft() ? 'weft.commit_group_size = 8' : '');
+
+# Column definitions of keys on the subscriber, and two texts that are equal there.
+my @keys = (
+	[ 'numeric' => '1', '1.0' ],
+	[ 'numeric(10,2)' => '1', '1.00' ],
+	[ 'int' => '1', '01' ],
+	[ 'float8' => '0', '-0' ],
+	[ 'interval' => '1 day', '24:00:00' ],
+	[
+		'timestamptz' => '2026-01-01 00:00:00+00',
+		'2026-01-01 01:00:00+01'
+	],
+	[ 'bytea' => 'a', '\x61' ],
+	[ 'jsonb' => '{"a": 1}', '{"a": 1.0}' ],
+	[ 'money' => '1', '1.00' ],
+	[ 'char(5)' => 'a', 'a  ' ],
+	[ 'varchar(1)' => 'a', 'a  ' ],
+	[ 'int[]' => '{1}', '{01}' ],
+	[ 'int4range' => '[1,2)', '[1,1]' ],
+	[ 'dom' => '1', '1.0' ]);
+
+push @keys, [ 'text COLLATE ci' => 'a', 'A' ]
+  if query($sub, "SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
+push @keys, [ 'citext' => 'a', 'A' ]
+  if query($sub,
+	"SELECT count(*) FROM pg_available_extensions WHERE name = 'citext'");
+
+query($sub, 'CREATE DOMAIN dom AS numeric');
+query($sub,
+	"CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+) if grep { $_->[0] =~ /COLLATE/ } @keys;
+query($sub, 'CREATE EXTENSION citext') if grep { $_->[0] eq 'citext' } @keys;
+
+query_all([ $pub, $sub ], 'CREATE TABLE kept (id int PRIMARY KEY, v int)');
+query_all([ $pub, $sub ], 'INSERT INTO kept VALUES (1, 0)');
+foreach my $i (0 .. $#keys)
+{
+	my ($type, $one, $other) = @{ $keys[$i] };
+
+	query($pub,
+		"CREATE TABLE k$i (k text PRIMARY KEY, v int); INSERT INTO k$i VALUES ('$one', 0), ('$other', 0)"
+	);
+	query($sub,
+		"CREATE TABLE k$i (k $type PRIMARY KEY, v int); INSERT INTO k$i VALUES ('$one', 0)"
+	);
+}
+
+# The publisher's key has one column more.
+query($pub,
+	'CREATE TABLE wide (k int, w int, v int, PRIMARY KEY (k, w)); INSERT INTO wide VALUES (1, 1, 0), (1, 2, 0)'
+);
+query($sub,
+	'CREATE TABLE wide (k int PRIMARY KEY, w int, v int); INSERT INTO wide VALUES (1, 1, 0)'
+);
+query_all([ $pub, $sub ],
+	'CREATE TABLE times (at timestamptz PRIMARY KEY, v int)');
+query_all([ $pub, $sub ],
+	'CREATE TABLE whole (id int PRIMARY KEY, at timestamptz, v int)');
+query($pub, 'ALTER TABLE whole REPLICA IDENTITY FULL');
+query_all(
+	[ $pub, $sub ],
+	"INSERT INTO times VALUES ('2026-01-01', 0); INSERT INTO whole VALUES (1, '2026-01-01', 0)"
+);
+
+# Those that take the general path on the subscriber.
+query($pub,
+	"CREATE TABLE general (k text PRIMARY KEY, v int); INSERT INTO general VALUES ('1', 0), ('2', 0)"
+);
+query($sub,
+	'CREATE TABLE general (k numeric PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v * 2) STORED)'
+);
+
+query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
+subscribe($pub, $sub, 'sub', 'pub', 'copy_data = off');
+wait_for_apply($pub, $sub, 'sub');
+
+sub set_writers
+{
+	my ($writers) = @_;
+
+	return unless weft();
+	disable_subscription($sub, 'sub');
+	query($sub,
+		"ALTER SUBSCRIPTION sub SET (num_writers = $writers); ALTER SUBSCRIPTION sub ENABLE"
+	);
+	wait_for_apply($pub, $sub, 'sub');
+	return;
+}
+
+# A local user keeps a row, and with it the next transaction.
+sub keep_one_back
+{
+	my ($sql) = @_;
+	my $local = open_session($sub);
+
+	$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
+	query($pub, "BEGIN; UPDATE kept SET v = v + 1; $sql COMMIT");
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker') AND wait_event_type = 'Lock'"
+	);
+	return $local;
+}
+
+sub wait_until_received
+{
+	return unless weft();
+	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+	poll($sub, "SELECT received_lsn >= '$end' FROM weft.stat_subscription");
+	return;
+}
+
+# Each statement is a transaction, and all of them are there at once.  The tables have
+# been named long before, and their rows not been touched for long.
+sub as_group
+{
+	my ($tables, @statements) = @_;
+	query($pub, "UPDATE $_ SET v = v") foreach @$tables;
+	query($pub, 'UPDATE kept SET v = v') foreach 1 .. 5;
+	wait_for_apply($pub, $sub, 'sub');
+	my $local = keep_one_back('');
+
+	foreach my $statement (@statements)
+	{
+		ref $statement ? $statement->() : query($pub, $statement);
+	}
+	wait_until_received();
+	$local->query_safe('COMMIT');
+	$local->quit;
+	wait_for_apply($pub, $sub, 'sub');
+	return;
+}
+
+# With one writer, changes of the first key are put aside, if of any.
+set_writers(1);
+foreach my $i (0 .. $#keys)
+{
+	my ($type, $one, $other) = @{ $keys[$i] };
+
+	as_group(
+		["k$i"],
+		"UPDATE k$i SET v = 1 WHERE k = '$one'",
+		"UPDATE k$i SET v = 2 WHERE k = '$one'",
+		"UPDATE k$i SET v = 3 WHERE k = '$other'");
+	is(query($sub, "SELECT v FROM k$i"), 3, "$type: the last one wins");
+}
+
+as_group(
+	['wide'],
+	'UPDATE wide SET v = 1 WHERE w = 1',
+	'UPDATE wide SET v = 2 WHERE w = 1',
+	'UPDATE wide SET v = 3 WHERE w = 2');
+is(query($sub, 'SELECT w, v FROM wide'), '2|3', 'a wider key on the publisher');
+
+# What is published while the setting is another one has other bytes.
+sub in_zone
+{
+	my ($zone) = @_;
+	return sub {
+		wait_until_received();
+		set_conf($pub, TimeZone => $zone);
+		return;
+	};
+}
+as_group(
+	[ 'times', 'whole' ],
+	'UPDATE times SET v = 1',
+	'UPDATE times SET v = 2',
+	'UPDATE whole SET v = 1',
+	'UPDATE whole SET v = 2',
+	in_zone('Asia/Tokyo'),
+	'UPDATE times SET v = 3', 'UPDATE whole SET v = 3',
+	in_zone('UTC'),
+	'UPDATE whole SET v = v + 1');
+same_tables($pub, $sub, [ 'times', 'whole' ], 'another TimeZone');
+
+# A row that an earlier transaction inserts is not there yet: with several writers,
+# the later one must be applied again, whether the server would say so or not.
+set_writers(4);
+foreach my $level ('warning', 'fatal')
+{
+	set_conf($sub, log_min_messages => $level);
+	query($sub, 'DELETE FROM general');
+	my $local =
+	  keep_one_back("INSERT INTO general VALUES ('1.0', 0), ('2.0', 0);");
+	query($pub, "UPDATE general SET v = 7 WHERE k = '1'");
+	query($pub, "DELETE FROM general WHERE k = '2'");
+	poll($sub,
+		"SELECT count(*) FILTER (WHERE state IN ('waiting to retry', 'waiting for commit order')) > 0 AND count(*) FILTER (WHERE state = 'applying') = 1 FROM weft.stat_writer"
+	) if weft();
+	wait_until_received();
+	$local->query_safe('COMMIT');
+	$local->quit;
+	wait_for_apply($pub, $sub, 'sub');
+	is(query($sub, 'SELECT k, v, w FROM general'),
+		'1|7|14', "log_min_messages = $level: no change is dropped");
+	query($pub,
+		"DELETE FROM general; INSERT INTO general VALUES ('1', 0), ('2', 0)");
+	wait_for_apply($pub, $sub, 'sub');
+}
+
+$sub->stop;
+$pub->stop;
+done_testing();
