@@ -237,6 +237,25 @@ same_value(const WireColumn *a, const WireColumn *b)
 		(a->data == NULL || memcmp(a->data, b->data, a->length) == 0);
 }
 
+/* Is a value a number with so few digits that its column takes it for certain? */
+static bool
+is_small_number(const FastColumn *column, const WireColumn *sent)
+{
+	const char *next = sent->data;
+	const char *end = sent->data + sent->length;
+
+	if (sent->status != LOGICALREP_COLUMN_TEXT)
+		return false;
+	if (next < end && *next == '-')
+		next++;
+	if (next == end || end - next > 2 * column->fixed_length)
+		return false;
+	while (next < end)
+		if (*next < '0' || *next++ > '9')
+			return false;
+	return true;
+}
+
 /*
  * Would the table take a value of an update that is to be left out?  Fails if it is
  * refused.
@@ -249,7 +268,7 @@ is_accepted(FastRelation *relation, FastColumn *column, const WireColumn *sent)
 	bool		isnull;
 	bool		result;
 
-	if (sent->data == NULL)
+	if (sent->data == NULL || is_small_number(column, sent))
 		return true;
 	if (!column->can_be_read || (column->is_indexed && sent->length > MAX_INDEXED_LENGTH))
 		return false;

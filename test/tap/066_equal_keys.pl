@@ -36,8 +36,10 @@ my @keys = (
 	[ 'dom' => '1', '1.0' ]);
 
 push @keys, [ 'text COLLATE ci' => 'a', 'A' ]
-  if query($sub, "SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
-push @keys, [ 'citext' => 'a', 'A' ]
+  if query($sub,
+	"SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
+push @keys,
+  [ 'citext' => 'a', 'A' ]
   if query($sub,
 	"SELECT count(*) FROM pg_available_extensions WHERE name = 'citext'");
 
@@ -130,7 +132,7 @@ sub wait_until_received
 sub as_group
 {
 	my ($tables, @statements) = @_;
-	query($pub, "UPDATE $_ SET v = v") foreach @$tables;
+	query($pub, "UPDATE $_ SET v = v")   foreach @$tables;
 	query($pub, 'UPDATE kept SET v = v') foreach 1 .. 5;
 	wait_for_apply($pub, $sub, 'sub');
 	my $local = keep_one_back('');
@@ -165,7 +167,8 @@ as_group(
 	'UPDATE wide SET v = 1 WHERE w = 1',
 	'UPDATE wide SET v = 2 WHERE w = 1',
 	'UPDATE wide SET v = 3 WHERE w = 2');
-is(query($sub, 'SELECT w, v FROM wide'), '2|3', 'a wider key on the publisher');
+is(query($sub, 'SELECT w, v FROM wide'),
+	'2|3', 'a wider key on the publisher');
 
 # What is published while the setting is another one has other bytes.
 sub in_zone
@@ -184,7 +187,8 @@ as_group(
 	'UPDATE whole SET v = 1',
 	'UPDATE whole SET v = 2',
 	in_zone('Asia/Tokyo'),
-	'UPDATE times SET v = 3', 'UPDATE whole SET v = 3',
+	'UPDATE times SET v = 3',
+	'UPDATE whole SET v = 3',
 	in_zone('UTC'),
 	'UPDATE whole SET v = v + 1');
 same_tables($pub, $sub, [ 'times', 'whole' ], 'another TimeZone');

@@ -41,8 +41,7 @@ my @keys = (
 	[ 'float8', 'float8', '(i - 1) * 0.0::float8', "(i - 1) * '-0'::float8" ],
 	[
 		'interval', 'interval',
-		"i * interval '1 day'",
-		"i * interval '24 hours'"
+		"i * interval '1 day'", "i * interval '24 hours'"
 	],
 	[ 'money', 'money', 'i::money', 'i::money' ],
 	[ 'bpchar', 'bpchar', "i::text::bpchar", "(i::text || '  ')::bpchar" ],
@@ -62,7 +61,8 @@ my $sub = new_subscriber('subscriber', conf => "lc_monetary = 'C'");
 
 if (query($pub, "SELECT count(*) FROM pg_collation WHERE collprovider = 'i'"))
 {
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		"CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 	);
 }
@@ -163,7 +163,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	}
 	query($pub, "TRUNCATE $_") foreach @tables;
 	query($pub,
-		"INSERT INTO $_ SELECT DISTINCT ON (k) k, 0, 0 FROM (SELECT key"
+			"INSERT INTO $_ SELECT DISTINCT ON (k) k, 0, 0 FROM (SELECT key"
 		  . substr($_, 1)
 		  . "(i, 0) FROM generate_series(1, 3) i) AS r(k)")
 	  foreach @tables;
@@ -185,7 +185,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		$turn++;
 		set_conf($pub,
 			map { $_ => $values{$_}[ $turn % @{ $values{$_} } ] }
-			  sort keys %values);
+			sort keys %values);
 		usleep(rand 150_000);
 		$local->quit;
 	}
@@ -197,9 +197,11 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	foreach my $table (@tables)
 	{
 		my ($pub_type, $sub_type) = @{ $keys[ substr($table, 1) ] };
-		my $columns = $pub_type =~ /^char/ ? 'k::text, v, w' : "k::$sub_type, v, w";
+		my $columns =
+		  $pub_type =~ /^char/ ? 'k::text, v, w' : "k::$sub_type, v, w";
 		my $expected = rows($pub, $table, $columns);
-		my $got = rows($sub, $table, $pub_type =~ /^char/ ? 'rtrim(k) AS k, v, w' : '*');
+		my $got = rows($sub, $table,
+			$pub_type =~ /^char/ ? 'rtrim(k) AS k, v, w' : '*');
 
 		next if $expected eq $got;
 		push @differing, $table;
@@ -209,13 +211,14 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	if (weft())
 	{
 		note(
-			query($sub,
+			query(
+				$sub,
 				'SELECT dependency_waits, order_waits, misspeculations FROM weft.stat_subscription'
 			));
 		note(
 			'left out: '
-			  . query($sub,
-				'SELECT sum(coalesced_rows) FROM weft.stat_relation'));
+			  . query(
+				$sub, 'SELECT sum(coalesced_rows) FROM weft.stat_relation'));
 	}
 }
 
