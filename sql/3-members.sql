@@ -374,28 +374,45 @@ $$;
 COMMENT ON FUNCTION weft.member_list() IS
 	'the members of the group, with their connection strings';
 
--- A publication of whole schemas belongs to a superuser, whoever made it.
-CREATE FUNCTION weft.member_publish()
+-- Tables one by one: a table that somebody makes on one member alone would stop the
+-- others, which do not have it.
+CREATE FUNCTION weft.published_tables()
+RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.prrelid::regclass FROM pg_publication p JOIN pg_publication_rel t ON t.prpubid = p.oid
+	WHERE p.pubname = 'weft_' || weft.local_group()
+	ORDER BY t.prrelid::oid
+$$;
+
+COMMENT ON FUNCTION weft.published_tables() IS
+	'the tables that this node publishes to its group';
+
+-- The node's manager need not own the tables.
+CREATE FUNCTION weft.member_publish(tables text[] DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	publication name := 'weft_' || (SELECT node_group_name FROM weft.node_group_entry);
-	schemas text := (SELECT string_agg(format('%I', nspname), ', ' ORDER BY nspname)
-		FROM pg_namespace WHERE weft.is_group_schema(nspname));
+	missing text;
 BEGIN
-	IF publication IS NULL OR schemas IS NULL THEN
+	IF publication IS NULL THEN
 		RETURN;
 	END IF;
-	IF EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
-		EXECUTE format('ALTER PUBLICATION %I SET TABLES IN SCHEMA %s', publication, schemas);
-	ELSE
-		EXECUTE format('CREATE PUBLICATION %I FOR TABLES IN SCHEMA %s', publication, schemas);
+	IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
+		EXECUTE format('CREATE PUBLICATION %I', publication);
+	END IF;
+	missing := (SELECT string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r
+		WHERE (tables IS NULL OR r::text = ANY (tables))
+			AND r NOT IN (SELECT weft.published_tables()));
+	IF missing IS NOT NULL THEN
+		EXECUTE format('ALTER PUBLICATION %I ADD TABLE %s', publication, missing);
 	END IF;
 END $$;
 
-COMMENT ON FUNCTION weft.member_publish() IS
-	'makes the publication of this node, or adds schemas to it';
+COMMENT ON FUNCTION weft.member_publish(text[]) IS
+	'makes the publication of this node, or adds tables to it, all unless they are named';
 
 CREATE FUNCTION weft.member_track_deletes(enabled boolean)
 RETURNS void LANGUAGE plpgsql
@@ -715,6 +732,7 @@ AS $$
 DECLARE
 	own jsonb := weft.schema_definition();
 	other jsonb;
+	published jsonb;
 	relation text;
 BEGIN
 	copy_schema := own = '{}';
@@ -722,7 +740,11 @@ BEGIN
 		RETURN;
 	END IF;
 	other := weft.node_query(target_dsn, target, 'SELECT weft.schema_definition()')::jsonb;
+	published := weft.node_query(target_dsn, target,
+		'SELECT coalesce(jsonb_agg(r::text), ''[]'') FROM weft.published_tables() r')::jsonb;
 	FOR relation IN SELECT jsonb_object_keys(own || other) LOOP
+		-- One that the group does not have may be there alone.
+		CONTINUE WHEN NOT own ? relation AND NOT published ? relation;
 		IF NOT own ? relation OR NOT other ? relation THEN
 			RAISE EXCEPTION 'table % is on node "%", but not on node "%"', relation,
 				CASE WHEN own ? relation THEN weft.local_node()::text ELSE target END,

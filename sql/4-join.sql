@@ -28,6 +28,10 @@ BEGIN
 	UPDATE weft.join_entry SET target_node = checked.target ->> 'node', copy_schema = checked.copy_schema;
 	UPDATE weft.node_group_entry
 		SET next_node_id = (SELECT node_id + 1 FROM weft.node_entry WHERE is_local);
+
+	-- The group takes in what all its members have.
+	PERFORM weft.node_query(entry.target_dsn, checked.target ->> 'node',
+		format('SELECT weft.refresh_node_group(%L)', entry.node_group_name));
 END $$;
 
 CREATE FUNCTION weft.free_node_id()
@@ -107,7 +111,10 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM weft.member_publish();
+	PERFORM weft.member_publish((
+		SELECT coalesce(weft.node_query(n.dsn, n.node_name,
+			'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[]
+		FROM weft.node_entry n JOIN weft.join_entry j ON n.node_name = j.target_node));
 END $$;
 
 CREATE FUNCTION weft.join_make_own_slots()
@@ -300,7 +307,6 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM weft.member_publish();
 	PERFORM weft.member_track_deletes(true);
 	PERFORM weft.join_settings();
 	PERFORM weft.member_subscribe(node_name, identity, false) FROM weft.node_entry WHERE NOT is_local;
@@ -435,7 +441,7 @@ END $$;
 
 COMMENT ON FUNCTION weft.join_prepare() IS 'a step of a join: the list of members';
 COMMENT ON FUNCTION weft.join_register() IS 'a step of a join: this node is entered into the list of all members';
-COMMENT ON FUNCTION weft.join_publish() IS 'a step of a join: the publication of this node';
+COMMENT ON FUNCTION weft.join_publish() IS 'a step of a join: this node publishes what the one does that is copied';
 COMMENT ON FUNCTION weft.join_make_own_slots() IS 'a step of a join: slots for the others';
 COMMENT ON FUNCTION weft.join_note_time() IS 'a step of a join: since when changes of others may be missing';
 COMMENT ON FUNCTION weft.join_make_slots() IS 'a step of a join: slots for this node on the others';

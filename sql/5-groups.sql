@@ -239,8 +239,23 @@ DECLARE
 	members weft.member[] := ARRAY(SELECT n FROM weft.member n ORDER BY n.node_id);
 	member weft.member;
 	other weft.member;
+	theirs text[];
+	common text[] := ARRAY(SELECT r::text FROM weft.group_tables() r);
+	stray text[] := '{}';
+	relation text;
 BEGIN
-	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_publish()');
+	FOREACH member IN ARRAY members LOOP
+		theirs := coalesce(weft.node_query(member.dsn, member.node_name,
+			'SELECT array_agg(r::text) FROM weft.group_tables() r'), '{}')::text[];
+		stray := ARRAY(SELECT unnest(stray) UNION
+			(SELECT unnest(common || theirs) EXCEPT (SELECT unnest(common) INTERSECT SELECT unnest(theirs))));
+		common := ARRAY(SELECT unnest(common) INTERSECT SELECT unnest(theirs));
+	END LOOP;
+	FOREACH relation IN ARRAY stray LOOP
+		RAISE WARNING 'table % is not replicated, for not all members have it', relation
+			USING HINT = 'Create it on all members, and call weft.refresh_node_group again, or drop it.';
+	END LOOP;
+	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
 	FOREACH member IN ARRAY members LOOP
 		FOREACH other IN ARRAY members LOOP
@@ -389,7 +404,8 @@ REVOKE ALL ON FUNCTION
 	weft.schema_definition(),
 	weft.member_info(),
 	weft.member_list(),
-	weft.member_publish(),
+	weft.published_tables(),
+	weft.member_publish(text[]),
 	weft.member_unpublish(),
 	weft.node_dsn(text),
 	weft.set_node_dsn(text, text),

@@ -40,6 +40,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
+#include "pinned_settings.h"
 #include "query_result.h"
 #include "utils/builtins.h"
 
@@ -274,7 +275,10 @@ copy_source_keep_alive(WalReceiverConn *conn)
 	run(conn, "SET LOCAL idle_in_transaction_session_timeout = 0");
 }
 
-/* What a helper says first; the same settings as on the server's connections. */
+/*
+ * What a helper says first; the same settings as on the server's connections, or on
+ * those between members of a group.  A view in the table's place is not read there.
+ */
 static char *
 greeting(const CopyTask *task)
 {
@@ -285,7 +289,10 @@ greeting(const CopyTask *task)
 					"SET lock_timeout = " LOCK_TIMEOUT ";"
 					"BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
 					quote_literal_cstr(GetDatabaseEncodingName()),
-					task->all_rows ? "SET row_security = off;" : "");
+					task->all_rows ?
+					psprintf("%sSET row_security = off;"
+							 "SET restrict_nonsystem_relation_kind = 'view, foreign-table';",
+							 pinned_settings_command()) : "");
 }
 
 /* Runs a command; returns what is wrong, or NULL. */

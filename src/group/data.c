@@ -39,7 +39,7 @@ PG_FUNCTION_INFO_V1(weft_is_empty);
 PG_FUNCTION_INFO_V1(weft_join_truncate);
 
 /* The tables to copy, and those to be emptied for it: they have no rows yet. */
-#define TABLES_QUERY "SELECT relation::oid FROM weft.group_tables() relation"
+#define TABLES_QUERY "SELECT relation::oid FROM weft.published_tables() relation"
 #define SEQUENCES_QUERY \
 	"SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)" \
 	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \

@@ -144,6 +144,9 @@ copy(void)
 		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"));
 	else
 		local_run("SELECT weft.join_truncate()");
+
+	/* What is written here is published as soon as the tables are there. */
+	local_run("SELECT weft.join_publish()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
 	if (row[2][0] == 't')

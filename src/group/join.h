@@ -7,6 +7,7 @@
 
 #include "group/remote.h"
 #include "lib/stringinfo.h"
+#include "nodes/nodes.h"
 
 /* Where M, the member that is copied, stood when it was. */
 typedef struct JoinSnapshot
@@ -26,6 +27,9 @@ extern void schema_run(const char *script);
 
 /* function_guard.c */
 extern void guard_functions(void);
+
+/* foreign_keys.c */
+extern bool foreign_key_run(Node *statement, const char *text);
 
 /* data.c */
 extern void data_open(const char *dsn, const char *node, const char *snapshot);

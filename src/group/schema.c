@@ -63,7 +63,8 @@ schema_run(const char *script)
 		CHECK_FOR_INTERRUPTS();
 		if (IsA(statement->tree, VariableSetStmt) || IsA(statement->tree, SelectStmt))
 			local_run(statement->text);
-		else if (!is_comment_on_public(statement->tree))
+		else if (!is_comment_on_public(statement->tree) &&
+				 !foreign_key_run(statement->tree, statement->text))
 			run_alone(statement->text);
 	}
 }

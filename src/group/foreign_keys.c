@@ -1,0 +1,85 @@
+/*
+ * foreign_keys.c
+ *	  Foreign keys of a schema that is copied, with its rows.
+ *
+ * Rows without a parent can be on all members: one has deleted the parent while
+ * another one inserted a child.  The constraint is valid there, since apply does not check
+ * it.  To check it here would let every later join fail, after all has been copied.  It
+ * would also plan queries on the tables, which runs code of their owners.
+ *
+ * So the constraint becomes what it is on the member that was copied: it is added
+ * without looking at rows, and then it is valid.  Planning and the triggers of the
+ * constraint do not rely on that.  If the table is partitioned, then version 17 cannot add
+ * it so, and the server checks the rows.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "group/join.h"
+#include "nodes/parsenodes.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/* Returns the foreign key that a statement adds, and would check, if that is all. */
+static Constraint *
+added_foreign_key(Node *statement)
+{
+	AlterTableStmt *alter = (AlterTableStmt *) statement;
+	AlterTableCmd *command;
+	Constraint *constraint;
+
+	if (!IsA(statement, AlterTableStmt) || list_length(alter->cmds) != 1)
+		return NULL;
+	command = linitial_node(AlterTableCmd, alter->cmds);
+	if (command->subtype != AT_AddConstraint)
+		return NULL;
+	constraint = castNode(Constraint, command->def);
+	if (constraint->contype != CONSTR_FOREIGN || constraint->conname == NULL ||
+		constraint->skip_validation)
+		return NULL;
+	return constraint;
+}
+
+static void
+mark_valid(Oid relid, const char *name)
+{
+	Relation	catalog = table_open(ConstraintRelationId, RowExclusiveLock);
+	Oid			oid = get_relation_constraint_oid(relid, name, false);
+	HeapTuple	tuple = SearchSysCacheCopy1(CONSTROID, ObjectIdGetDatum(oid));
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for constraint %u", oid);
+	((Form_pg_constraint) GETSTRUCT(tuple))->convalidated = true;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	PopActiveSnapshot();
+	heap_freetuple(tuple);
+	table_close(catalog, RowExclusiveLock);
+	CacheInvalidateRelcacheByRelid(relid);
+	CommandCounterIncrement();
+}
+
+/* Runs a statement if it adds a foreign key; else returns false. */
+bool
+foreign_key_run(Node *statement, const char *text)
+{
+	Constraint *constraint = added_foreign_key(statement);
+	Oid			relid;
+
+	if (constraint == NULL)
+		return false;
+	relid = RangeVarGetRelid(((AlterTableStmt *) statement)->relation, NoLock, false);
+	if (get_rel_relkind(relid) != RELKIND_RELATION)
+		return false;
+	local_run(psprintf("%s\nNOT VALID", text));
+	mark_valid(relid, constraint->conname);
+	return true;
+}
