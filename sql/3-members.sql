@@ -275,6 +275,7 @@ COMMENT ON FUNCTION weft.is_empty(regclass) IS
 CREATE FUNCTION weft.schema_definition()
 RETURNS jsonb LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
 AS $$
 	SELECT coalesce(jsonb_object_agg(t.relation::text, t.definition), '{}')
 	FROM (SELECT r AS relation,
@@ -392,6 +393,7 @@ COMMENT ON FUNCTION weft.published_tables() IS
 CREATE FUNCTION weft.member_publish(tables text[] DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
 AS $$
 DECLARE
 	publication name := 'weft_' || (SELECT node_group_name FROM weft.node_group_entry);
@@ -420,10 +422,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.track_deletes(r, enabled) FROM weft.group_tables() r
-		WHERE (NOT enabled OR EXISTS (SELECT FROM pg_index i
-				WHERE i.indrelid = r AND (i.indisprimary OR i.indisreplident)))
-			AND enabled <> EXISTS (SELECT FROM pg_trigger t
-				WHERE t.tgrelid = r AND t.tgname = 'weft_record_delete');
+		WHERE (NOT enabled OR weft.key_columns(r) IS NOT NULL)
+			AND (enabled <> EXISTS (SELECT FROM pg_trigger t
+				WHERE t.tgrelid = r AND t.tgname = 'weft_record_delete')
+			-- The key may have become another one.
+			OR enabled AND NOT EXISTS (SELECT FROM pg_trigger t
+				WHERE t.tgrelid = r AND t.tgname = 'weft_record_key_change'
+					AND weft.key_columns(r) <@ ARRAY(SELECT a.attname::text FROM pg_attribute a
+						WHERE a.attrelid = r AND a.attnum = ANY (t.tgattr))));
 END $$;
 
 COMMENT ON FUNCTION weft.member_track_deletes(boolean) IS

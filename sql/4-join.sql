@@ -220,6 +220,8 @@ AS $$
 		LATERAL (SELECT coalesce(t.commit_time, (t.c).timestamp) AS commit_time,
 			CASE WHEN t.commit_time IS NULL THEN n.node_id ELSE t.node_id END AS node_id) v
 	WHERE v.commit_time IS NOT NULL
+		-- Under another origin than a member's it counts for nothing here, either.
+		AND (t.commit_time IS NOT NULL OR (t.c).roident = 0 OR o.node_name IS NOT NULL)
 $$;
 
 COMMENT ON FUNCTION weft.member_tombstones(timestamptz) IS
@@ -237,6 +239,7 @@ AS $$
 		JOIN pg_class k ON k.oid = m.relation
 		LEFT JOIN weft.member_origins() o ON o.roident = (m.c).roident
 	WHERE (m.c).timestamp IS NOT NULL AND m.commit_time IS NOT NULL
+		AND ((m.c).roident = 0 OR o.node_name IS NOT NULL)
 $$;
 
 COMMENT ON FUNCTION weft.member_merged_rows(timestamptz) IS

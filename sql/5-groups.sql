@@ -240,13 +240,15 @@ DECLARE
 	member weft.member;
 	other weft.member;
 	theirs text[];
-	common text[] := ARRAY(SELECT r::text FROM weft.group_tables() r);
+	common text[];
 	stray text[] := '{}';
 	relation text;
 BEGIN
 	FOREACH member IN ARRAY members LOOP
 		theirs := coalesce(weft.node_query(member.dsn, member.node_name,
 			'SELECT array_agg(r::text) FROM weft.group_tables() r'), '{}')::text[];
+		-- As they are written there, which this session's settings do not change.
+		common := coalesce(common, theirs);
 		stray := ARRAY(SELECT unnest(stray) UNION
 			(SELECT unnest(common || theirs) EXCEPT (SELECT unnest(common) INTERSECT SELECT unnest(theirs))));
 		common := ARRAY(SELECT unnest(common) INTERSECT SELECT unnest(theirs));

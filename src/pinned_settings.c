@@ -73,10 +73,14 @@ pinned_settings_command(void)
 	return command.data;
 }
 
-/* Sets them in this process for good; RESET returns to them. */
+/*
+ * Sets them in this process for good; RESET returns to them.  COPY reads what comes from
+ * another member in the encoding of the client, though there is none.
+ */
 void
 pinned_settings_set(void)
 {
+	SetConfigOption("client_encoding", GetDatabaseEncodingName(), PGC_SUSET, PGC_S_OVERRIDE);
 	for (int i = 0; i < lengthof(settings); i++)
 		SetConfigOption(settings[i].name, settings[i].value, PGC_SUSET, PGC_S_OVERRIDE);
 	for (int i = 0; i < lengthof(session_settings); i++)

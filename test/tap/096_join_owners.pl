@@ -71,8 +71,10 @@ sub nothing_as_superuser
 	my ($what) = @_;
 	foreach my $member ($a, $b, $c)
 	{
-		is(join(', ', grep { / as $superuser$/ } spied($member)),
-			'', "$what: nothing runs as the superuser on \"" . $member->name . '"');
+		is( join(', ', grep { / as $superuser$/ } spied($member)),
+			'',
+			"$what: nothing runs as the superuser on \""
+			  . $member->name . '"');
 	}
 	return;
 }
@@ -81,8 +83,8 @@ sub runs_as_owner
 {
 	my ($node, @what) = @_;
 	my %seen = map { $_ => 1 } spied($node);
-	is(join(', ', grep { !$seen{"spy: $_ as mallory"} } @what),
-		'', 'runs as the owner on "' . $node->name . '": ' . join ', ', @what);
+	is( join(', ', grep { !$seen{"spy: $_ as mallory"} } @what), '',
+		'runs as the owner on "' . $node->name . '": ' . join ', ', @what);
 	return;
 }
 
@@ -117,15 +119,20 @@ join_fails(
 	qr/unexpected answer from node "a" \(It was asked for the value of sequence m\.s/,
 	'a value that is none is not believed');
 nothing_as_superuser('a table');
-query($a, 'SET ROLE mallory; DROP TABLE m.s; ALTER SEQUENCE m.kept RENAME TO s');
+query($a,
+	'SET ROLE mallory; DROP TABLE m.s; ALTER SEQUENCE m.kept RENAME TO s');
 
 # --- tables that were there ---
 
 begin_spying();
 join_group($b, $a, 'g');
 nothing_as_superuser('a join with tables that were there');
-runs_as_owner($b, 'trigger TRUNCATE', 'trigger INSERT', 'check', 'domain',
-	'generated', 'index', 'planned', 'predicate');
+runs_as_owner(
+	$b, 'trigger TRUNCATE',
+	'trigger INSERT', 'check',
+	'domain', 'generated',
+	'index', 'planned',
+	'predicate');
 is(query($b, "SELECT last_value FROM m.s"), 1, 'the sequence is copied');
 
 # --- tables that the join makes; some rows get the times of their changes ---
@@ -150,8 +157,12 @@ is( query(
 	),
 	10,
 	'rows have got their times');
-is(query($c, 'SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = \'f\''),
-	't', 'the foreign key is valid');
+is( query(
+		$c,
+		'SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = \'f\''
+	),
+	't',
+	'the foreign key is valid');
 
 wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], [ 'm.t', 'm.child' ], 'all equal');

@@ -44,9 +44,11 @@ my ($a, $b, $c) =
 foreach my $node ($a, $b, $c)
 {
 	my $of = $settings{ $node->name };
-	query($node,
+	query(
+		$node,
 		join '; ',
-		map { "ALTER DATABASE postgres SET $_ = '$of->{$_}'" } sort keys %$of);
+		map { "ALTER DATABASE postgres SET $_ = '$of->{$_}'" } sort keys %$of
+	);
 }
 
 # Dates of which day and month can be taken for each other, when it is winter.
@@ -74,9 +76,11 @@ join_group($b, $a, 'g');
 
 # --- times of rows, with changes that lose ---
 
-my @tables =
-  ('moments', "\"Gr\xc3\xbc\xc3\x9fe\"", 'no_columns', 'only_generated',
-	'parents', 'children', 'rekeyed');
+my @tables = (
+	'moments', "\"Gr\xc3\xbc\xc3\x9fe\"",
+	'no_columns', 'only_generated',
+	'parents', 'children',
+	'rekeyed');
 my $session = open_session($a);
 $session->query_safe(
 	"SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT txid_current()"
@@ -90,47 +94,68 @@ query($b, 'INSERT INTO children VALUES (1, 1)');
 query($a, 'ALTER SUBSCRIPTION weft_g_b_a ENABLE');
 query($b, 'ALTER SUBSCRIPTION weft_g_a_b ENABLE');
 wait_for_group('g', $a, $b);
-is(query($_, 'SELECT count(*) FROM children LEFT JOIN parents ON parents.id = parent WHERE parents IS NULL'),
-	1, 'an orphan on "' . $_->name . '"')
-  foreach ($a, $b);
+is( query(
+		$_,
+		'SELECT count(*) FROM children LEFT JOIN parents ON parents.id = parent WHERE parents IS NULL'
+	),
+	1,
+	'an orphan on "' . $_->name . '"') foreach ($a, $b);
 
 # A user makes a table on one member alone, and fills it; it has a name of its own.
 query($_,
-	'CREATE TABLE stray_' . $_->name
+		'CREATE TABLE stray_'
+	  . $_->name
 	  . ' (id int PRIMARY KEY); INSERT INTO stray_'
-	  . $_->name . ' VALUES (1)')
+	  . $_->name
+	  . ' VALUES (1)')
   foreach ($a, $b);
 
 start_join($c, $a, 'g');
 poll($c, "SELECT step = 'copy' FROM weft.join_entry");
-my @row = map { "at = '2026-03-04 05:06:07.123456+00'::timestamptz + $_ * interval '1 hour'" } 0 .. 20;
-query($b, "UPDATE moments SET v = 'from b' WHERE $row[1] OR $row[2]; DELETE FROM moments WHERE $row[3]");
+my @row = map {
+	"at = '2026-03-04 05:06:07.123456+00'::timestamptz + $_ * interval '1 hour'"
+} 0 .. 20;
+query($b,
+	"UPDATE moments SET v = 'from b' WHERE $row[1] OR $row[2]; DELETE FROM moments WHERE $row[3]"
+);
 query($a, "UPDATE moments SET v = 'from a' WHERE $row[1] OR $row[3]");
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_join($c);
 wait_for_group('g', $a, $b, $c);
-query_all([ $a, $b, $c ], "ALTER DATABASE postgres RESET ALL; ALTER DATABASE postgres SET timezone = 'UTC'; ALTER DATABASE postgres SET datestyle = 'ISO'");
+query_all(
+	[ $a, $b, $c ],
+	"ALTER DATABASE postgres RESET ALL; ALTER DATABASE postgres SET timezone = 'UTC'; ALTER DATABASE postgres SET datestyle = 'ISO'"
+);
 same_on_all([ $a, $b, $c ], \@tables, 'members with other settings');
-is(query($c, 'SELECT v, count(*) FROM moments GROUP BY 1 ORDER BY 1'),
-	"from a|2\nfrom b|1\nold|17", 'the later change is there');
+is( query($c, 'SELECT v, count(*) FROM moments GROUP BY 1 ORDER BY 1'),
+	"from a|2\nfrom b|1\nold|17",
+	'the later change is there');
 is(query($c, 'SELECT count(*) FROM no_columns'), 2, 'rows without columns');
 is(query($c, 'SELECT count(*) FROM only_generated'),
 	1, 'a row that is all generated');
-is( query($c, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"),
-	1, 'the foreign key is there, in spite of the orphan');
+is( query(
+		$c,
+		"SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
+	),
+	1,
+	'the foreign key is there, in spite of the orphan');
 my ($ret) = $c->psql('postgres', 'INSERT INTO children VALUES (2, 3)');
 isnt($ret, 0, 'and holds for new rows');
 
 # Times are those of the members' commits.
-my $stamps = "SELECT string_agg(v || ' ' || extract(epoch FROM pg_xact_commit_timestamp(xmin)), ',' ORDER BY at) FROM moments WHERE v <> 'old'";
+my $stamps =
+  "SELECT string_agg(v || ' ' || extract(epoch FROM pg_xact_commit_timestamp(xmin)), ',' ORDER BY at) FROM moments WHERE v <> 'old'";
 is(query($c, $stamps), query($a, $stamps), 'to the microsecond');
 
 # --- a stray table stops nobody ---
 
-is(query($_, "SELECT count(*) FROM pg_subscription_rel s WHERE srrelid::regclass::text ~ 'stray'"),
-	0, 'not replicated on "' . $_->name . '"')
-  foreach ($a, $b, $c);
+is( query(
+		$_,
+		"SELECT count(*) FROM pg_subscription_rel s WHERE srrelid::regclass::text ~ 'stray'"
+	),
+	0,
+	'not replicated on "' . $_->name . '"') foreach ($a, $b, $c);
 query($_, 'UPDATE stray_' . $_->name . ' SET id = 2') foreach ($a, $b);
 query($a, "INSERT INTO parents VALUES (10)");
 query($b, "INSERT INTO parents VALUES (11)");
@@ -139,7 +164,10 @@ same_on_all([ $a, $b, $c ], ['parents'], 'changes beside a stray table');
 is(query($c, 'SELECT count(*) FROM stray_a'), 0, 'its rows are not copied');
 
 # When all have it, it is replicated.
-query_all([ $b, $c ], 'DROP TABLE IF EXISTS stray_a; CREATE TABLE stray_a (id int PRIMARY KEY)');
+query_all(
+	[ $b, $c ],
+	'DROP TABLE IF EXISTS stray_a; CREATE TABLE stray_a (id int PRIMARY KEY)'
+);
 query($b, "SELECT weft.refresh_node_group('g')");
 query($c, 'INSERT INTO stray_a VALUES (3)');
 wait_for_group('g', $a, $b, $c);
@@ -149,15 +177,25 @@ is(query($_, 'SELECT count(*) FROM stray_a WHERE id = 3'),
 
 # --- another primary key ---
 
-query_all([ $a, $b, $c ],
-	'ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (other), DROP COLUMN id');
-is(query($a, 'SELECT count(*) FROM weft.tombstone WHERE relation = \'rekeyed\'::regclass'),
-	0, 'nothing was deleted yet');
+query_all(
+	[ $a, $b, $c ],
+	'ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (other), DROP COLUMN id'
+);
+is( query(
+		$a,
+		'SELECT count(*) FROM weft.tombstone WHERE relation = \'rekeyed\'::regclass'
+	),
+	0,
+	'nothing was deleted yet');
 query($a, 'UPDATE rekeyed SET other = 30 WHERE other = 20');
 wait_for_group('g', $a, $b, $c);
-is(query($_, 'SELECT count(*) FROM weft.tombstone WHERE relation = \'rekeyed\'::regclass'),
-	1, 'a change of the new key is remembered on "' . $_->name . '"')
-  foreach ($a, $b, $c);
+is( query(
+		$_,
+		'SELECT count(*) FROM weft.tombstone WHERE relation = \'rekeyed\'::regclass'
+	),
+	1,
+	'a change of the new key is remembered on "' . $_->name . '"'
+) foreach ($a, $b, $c);
 same_on_all([ $a, $b, $c ], ['rekeyed'], 'another primary key');
 
 $_->stop foreach ($a, $b, $c);

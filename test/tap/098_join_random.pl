@@ -19,14 +19,17 @@ plan skip_all => 'about Weft alone' unless weft();
 my $seeds = $ENV{WEFT_SEEDS} // 2;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $num_keys = 60;
-my $num_busy = 20;    # of these, changed all the time; the others only before the copy
+my $num_busy =
+  20;    # of these, changed all the time; the others only before the copy
 my $num_tables = 5;
 
 my ($a, $b, $c) = map { new_member($_) } qw(a b c);
 my %settings = (
-	datestyle => [ 'ISO, YMD', 'SQL, DMY', 'SQL, MDY', 'German', 'Postgres, DMY' ],
+	datestyle =>
+	  [ 'ISO, YMD', 'SQL, DMY', 'SQL, MDY', 'German', 'Postgres, DMY' ],
 	timezone => [
-		'UTC', 'Asia/Kolkata', 'Australia/Lord_Howe', 'America/New_York',
+		'UTC', 'Asia/Kolkata',
+		'Australia/Lord_Howe', 'America/New_York',
 		'Israel'
 	],
 	intervalstyle =>
@@ -40,15 +43,19 @@ my %settings = (
 
 # Types of keys, each with a value for i.
 my %types = (
-	timestamptz => "timestamptz '2026-10-25 00:30:00+00' + i * interval '30 min'",
-	'timestamptz[]' => "ARRAY[timestamptz '2026-03-04 00:30:00+00' + i * interval '30 min']",
-	tstzrange => "tstzrange('2026-03-04 00:30:00+00', timestamptz '2026-03-04 00:30:00+00' + i * interval '1 day')",
+	timestamptz =>
+	  "timestamptz '2026-10-25 00:30:00+00' + i * interval '30 min'",
+	'timestamptz[]' =>
+	  "ARRAY[timestamptz '2026-03-04 00:30:00+00' + i * interval '30 min']",
+	tstzrange =>
+	  "tstzrange('2026-03-04 00:30:00+00', timestamptz '2026-03-04 00:30:00+00' + i * interval '1 day')",
 	date => "date '2026-01-12' + i",
 	mood => "('m' || i)::x.mood",
 	'mood[]' => "ARRAY[('m' || i)::x.mood, 'm1']",
 	good_mood => "('m' || i)::x.mood",
 	late => "timestamptz '2026-03-04 00:30:00+00' + i * interval '3 hours'",
-	pair => "ROW(('m' || i)::x.mood, timestamptz '2026-03-04 00:30:00+00' + i * interval '30 min')::x.pair",
+	pair =>
+	  "ROW(('m' || i)::x.mood, timestamptz '2026-03-04 00:30:00+00' + i * interval '30 min')::x.pair",
 	numeric => '(i * 1.10)::numeric',
 	float8 => 'sqrt(i)',
 	'text COLLATE x.nocase' => "'Key ' || i || '\xc3\xbc'",
@@ -65,6 +72,7 @@ sub make_schema
 {
 	my $labels = join ', ', map { "'m$_'" } 1 .. $num_keys;
 	my $schema = <<"EOS";
+SET client_encoding = 'UTF8';
 CREATE SCHEMA x;
 CREATE SEQUENCE x.stamp;
 CREATE TYPE x.mood AS ENUM ($labels);
@@ -96,13 +104,16 @@ EOS
 	{
 		my $type = pick(sort keys %types);
 		my $base = $type =~ s/ COLLATE.*//r;
-		my $key = pick('PRIMARY KEY (k)', 'PRIMARY KEY (n, k)', 'UNIQUE (k, n)');
+		my $key =
+		  pick('PRIMARY KEY (k)', 'PRIMARY KEY (n, k)', 'UNIQUE (k, n)');
 		my $full = rand() < 0.3;
 
-		$schema .= "SET search_path = x, pg_catalog;\n"
+		$schema .=
+			"SET search_path = x, pg_catalog;\n"
 		  . "CREATE FUNCTION x.key_t$i(i int) RETURNS $base STABLE LANGUAGE sql SET search_path = x, pg_catalog AS \$\$ SELECT ($types{$type})::$base \$\$;\n"
 		  . "CREATE TABLE x.t$i (v text, k $type NOT NULL, n int NOT NULL DEFAULT 1, CONSTRAINT t${i}_key $key);\n";
-		$schema .= "ALTER TABLE x.t$i REPLICA IDENTITY USING INDEX t${i}_key;\n"
+		$schema .=
+		  "ALTER TABLE x.t$i REPLICA IDENTITY USING INDEX t${i}_key;\n"
 		  if $key =~ /UNIQUE/;
 		$schema .= "ALTER TABLE x.t$i REPLICA IDENTITY FULL;\n"
 		  if $full && $key !~ /UNIQUE/;
@@ -116,7 +127,8 @@ sub choose_settings
 	my ($node) = @_;
 	my %chosen = map { $_ => pick(@{ $settings{$_} }) } sort keys %settings;
 
-	query($node,
+	query(
+		$node,
 		join '; ',
 		map { "ALTER DATABASE postgres SET $_ = '$chosen{$_}'" }
 		  sort keys %chosen);
@@ -131,7 +143,8 @@ sub start_load
 
 	return start_pgbench(
 		$node,
-		{   "\\set t random(1, $num_tables)\n\\set i random($first, $last)\n\\set j random($first, $last)\n\\set kind random(1, 10)\n"
+		{
+			"\\set t random(1, $num_tables)\n\\set i random($first, $last)\n\\set j random($first, $last)\n\\set kind random(1, 10)\n"
 			  . "SELECT x.op('$name', 't' || :t, :i, :j, :kind);\n" => 1
 		},
 		'-c' => 2,
@@ -210,7 +223,8 @@ sub run_seed
 
 	# Back to a group of two.
 	query($a, "SELECT weft.part_node('c')");
-	query_all([ $a, $b, $c ], 'SET client_min_messages = warning; DROP SCHEMA x CASCADE');
+	query_all([ $a, $b, $c ],
+		'SET client_min_messages = warning; DROP SCHEMA x CASCADE');
 	return;
 }
 
