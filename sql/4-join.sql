@@ -30,7 +30,7 @@ BEGIN
 		SET next_node_id = (SELECT node_id + 1 FROM weft.node_entry WHERE is_local);
 
 	-- The group takes in what all its members have.
-	PERFORM weft.node_query(entry.target_dsn, checked.target ->> 'node',
+	PERFORM weft.node_query(weft.node_dsn('join target'), checked.target ->> 'node',
 		format('SELECT weft.refresh_node_group(%L)', entry.node_group_name));
 END $$;
 
@@ -114,7 +114,7 @@ BEGIN
 	PERFORM weft.member_publish((
 		SELECT coalesce(weft.node_query(n.dsn, n.node_name,
 			'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[]
-		FROM weft.node_entry n JOIN weft.join_entry j ON n.node_name = j.target_node));
+		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node));
 END $$;
 
 CREATE FUNCTION weft.join_make_own_slots()
