@@ -64,7 +64,7 @@ query($pub, "INSERT INTO t VALUES (10, 'to be applied')");
 poll($sub, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
 like(
 	wait_fails('1 s'),
-	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of .*\n.*last error of its apply worker, at \d.*: duplicate key value},
+	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of .*\n.*last error of its apply worker, at \d.*: (?:duplicate key value|conflict detected)},
 	'how far it is, though the worker has just begun, and why it is not further'
 );
 
@@ -72,7 +72,7 @@ like(
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 like(
 	wait_fails('1 hour'),
-	qr/subscription "sub" is disabled\n.*\n.*last error of its apply worker, at \d.*: duplicate key value.*\nHINT:.*ENABLE/s,
+	qr/subscription "sub" is disabled\n.*\n.*last error of its apply worker, at \d.*: (?:duplicate key value|conflict detected).*\nHINT:.*ENABLE/s,
 	'a disabled subscription is not waited for');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 my $waiting = open_session($sub, on_error_stop => 0);
