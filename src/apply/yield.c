@@ -69,7 +69,7 @@
  * (receive/streams.c).
  *
  * Vacuum and the like wait for buffer pins, and for old snapshots, without a time-out
- * of ours, so whoever sleeps for long gives these back (change_rest).
+ * of Weft's, so whoever sleeps for long gives these back (change_rest).
  */
 #include "postgres.h"
 

@@ -21,6 +21,7 @@
 #include "common/hashfn.h"
 #include "conflict/internal.h"
 #include "miscadmin.h"
+#include "oid_alias.h"
 #include "pinned_settings.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -62,27 +63,6 @@ hash_text(Oid type, Datum value, uint64 seed)
 	result = hash_output(type, value, seed);
 	AtEOXact_GUC(true, level);
 	return result;
-}
-
-static bool
-holds_oid_of_object(Oid type)
-{
-	switch (type)
-	{
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-		case REGOPEROID:
-		case REGOPERATOROID:
-		case REGCLASSOID:
-		case REGCOLLATIONOID:
-		case REGTYPEOID:
-		case REGROLEOID:
-		case REGNAMESPACEOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
-			return true;
-	}
-	return false;
 }
 
 static uint64
@@ -172,7 +152,7 @@ hash_base_value(Oid type, Oid collation, Datum value, uint64 seed)
 {
 	TypeCacheEntry *entry;
 
-	if (holds_oid_of_object(type))
+	if (oid_alias_type(type))
 		return hash_text(type, value, seed);
 	if (type == MONEYOID)
 		return DatumGetUInt64(DirectFunctionCall2(hashint8extended, value,

@@ -25,6 +25,7 @@
 #include "nodes/execnodes.h"
 #include "nodes/nodeFuncs.h"
 #include "nodes/value.h"
+#include "oid_alias.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
@@ -295,7 +296,7 @@ same_in_binary(Oid type)
 	bool		result;
 
 	/* Others may have another OID, or another meaning, there. */
-	if (type >= FirstGenbkiObjectId)
+	if (type >= FirstGenbkiObjectId || oid_alias_type(type))
 		return false;
 
 	if (OidIsValid(get_element_type(type)))
@@ -312,18 +313,6 @@ same_in_binary(Oid type)
 		case NAMEOID:
 			/* It gets an encoding declaration in binary. */
 		case XMLOID:
-			/* In binary these are OIDs, in text they are names. */
-		case REGPROCOID:
-		case REGPROCEDUREOID:
-		case REGOPEROID:
-		case REGOPERATOROID:
-		case REGCLASSOID:
-		case REGCOLLATIONOID:
-		case REGTYPEOID:
-		case REGROLEOID:
-		case REGNAMESPACEOID:
-		case REGCONFIGOID:
-		case REGDICTIONARYOID:
 			return false;
 	}
 

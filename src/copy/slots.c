@@ -2,7 +2,7 @@
  * slots.c
  *	  Slots of table synchronisation workers on the publisher.
  *
- * When a table is in step, the server's worker writes that down (SYNCDONE), drops its
+ * When a table is synchronized, the server's worker writes that down (SYNCDONE), drops its
  * slot on the publisher, and commits.  If it dies between the last two, be it that the
  * server crashes, the slot is gone, and the next worker asks for it again, for ever.
  * So what is written down is committed, and on disk, before the slot is dropped:
@@ -19,7 +19,7 @@
  * of tables that do not need one any more.  But a clone of this server, a promoted
  * standby for instance, makes slots of the same names.  There cannot be two of one
  * name: so a slot that another server has made is younger than our worker's, which was
- * dropped after the table was in step, and begins behind the position at which it was;
+ * dropped after the table was synchronized, and begins behind the position at which it was;
  * ours has never been confirmed any further than that.  A slot that begins behind it
  * is left alone.  (The position is that of READY, if the table has got so far.  A clone
  * that makes its slot in the moment between the two would lose it.)
@@ -87,7 +87,7 @@ copy_slot_dropped(WalRcvExecResult *result)
 		slot_unused = false;
 }
 
-/* Is it the slot of a table that is in step, and not that of a clone of this server? */
+/* Is it the slot of a table that is synchronized, and not that of a clone of this server? */
 static bool
 is_left_over(const char *slot, const char *confirmed)
 {

@@ -57,7 +57,7 @@ kill 9,
 wait_until_up($sub);
 query($pub, 'INSERT INTO t VALUES (1001)');
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['t'], 'the table is in step');
+same_tables($pub, $sub, ['t'], 'the table is synchronized');
 nothing_left($pub, 'after a crash');
 like(
 	slurp_file($sub->logfile, $start),
@@ -91,7 +91,7 @@ sub slots_after_start
 }
 is(slots_after_start(), join(' ', sort keys %slots), 'slots of others stay');
 
-# The same name, but from before the table was in step.
+# The same name, but from before the table was synchronized.
 query($pub, <<EOS);
 SELECT pg_drop_replication_slot('$own');
 SELECT pg_copy_logical_replication_slot('older', '$own', false, 'pgoutput');
@@ -120,7 +120,7 @@ poll($pub,
 );
 is(leader_pid($sub, 'sub'),
 	$leader, 'a slot that a worker has left goes while the leader runs');
-same_tables($pub, $sub, ['t'], 'and the table is in step');
+same_tables($pub, $sub, ['t'], 'and the table is synchronized');
 
 # The slot is gone when the worker wants to drop it.
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
@@ -138,7 +138,7 @@ SELECT injection_points_wakeup('weft-copy-drop-slot');
 EOS
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'],
-	'in step, though somebody has dropped the slot');
+	'synchronized, though somebody has dropped the slot');
 unlike(slurp_file($sub->logfile, $start), qr/ERROR/, 'no error');
 
 $sub->stop;
