@@ -224,6 +224,9 @@ writer_main(Datum main_arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
+	/* A reload since we were forked has been ignored. */
+	ConfigReloadPending = true;
+
 	attach(main_arg);
 	on_shmem_exit(writer_gone, Int32GetDatum(writer.ring->leader_procno));
 	next_emit_log_hook = emit_log_hook;

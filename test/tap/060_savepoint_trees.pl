@@ -148,8 +148,11 @@ sub random_tree
 			  sprintf "SELECT blocks('%s', %s)", $table->(),
 			  one_of('3, 3', '2, 6', '400, 1', '20, 2');
 		}
-		elsif ($dice < 98 && $added[$number] < $num_columns)
+		elsif ($dice < 98)
 		{
+			# Within savepoints, a publisher that spills or streams may fail for
+			# ever with "could not map filenumber", whatever the output plugin.
+			next if @stack || $added[$number] == $num_columns;
 			my $column = 'x' . ++$added[$number];
 
 			push @sql, "ALTER TABLE altered$number ADD $column int",
@@ -283,7 +286,7 @@ BEGIN
 	INSERT INTO plain1 VALUES (nextval('ids'), -1);
 END $$
 EOS
-	<<'EOS');
+	<<'EOS',
 SAVEPOINT a;
 SAVEPOINT b1; SELECT work('shared', 500); RELEASE b1;
 SAVEPOINT b2; SELECT work('plain1', 500); RELEASE b2;
@@ -292,6 +295,13 @@ SAVEPOINT c;
 SAVEPOINT d; SELECT work('shared', 500); RELEASE d;
 SELECT work('plain1', 500);
 ROLLBACK TO c;
+SELECT work('shared', 3)
+EOS
+	<<'EOS');
+SAVEPOINT a; SELECT work('altered1', 500);
+ALTER TABLE altered1 ADD gone int; SELECT work('altered1', 500);
+ROLLBACK TO a;
+SELECT work('altered1', 3);
 SELECT work('shared', 3)
 EOS
 
