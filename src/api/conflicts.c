@@ -333,7 +333,11 @@ run(const char *statement)
 	SPI_finish();
 }
 
-/* The columns of a table that are of its key or decide unique values, with commas between. */
+/*
+ * Of which columns an UPDATE is to be remembered: " OF " and those of the table that are
+ * of its key or decide unique values, with commas between.  What a trigger changes
+ * before the row is stored, the statement does not say.
+ */
 static char *
 tracked_columns(Relation rel, Oid index)
 {
@@ -343,12 +347,14 @@ tracked_columns(Relation rel, Oid index)
 	Bitmapset  *columns = conflict_unique_columns(rel);
 	int			column = -1;
 
+	initStringInfo(&result);
 	for (int i = 0; i < form->indnkeyatts; i++)
 		columns = bms_add_member(columns, form->indkey.values[i] - 1);
 	ReleaseSysCache(tuple);
-	initStringInfo(&result);
+	if (rel->trigdesc && rel->trigdesc->trig_update_before_row)
+		return result.data;
 	while ((column = bms_next_member(columns, column)) >= 0)
-		appendStringInfo(&result, "%s%s", result.len > 0 ? ", " : "",
+		appendStringInfo(&result, "%s%s", result.len > 0 ? ", " : " OF ",
 						 quote_identifier(get_attname(RelationGetRelid(rel), column + 1, false)));
 	return result.data;
 }
@@ -378,7 +384,7 @@ weft_track_deletes(PG_FUNCTION_ARGS)
 	{
 		run(psprintf("CREATE OR REPLACE TRIGGER weft_record_delete AFTER DELETE ON %s"
 					 " FOR EACH ROW EXECUTE FUNCTION weft.record_delete()", name));
-		run(psprintf("CREATE OR REPLACE TRIGGER weft_record_key_change AFTER UPDATE OF %s ON %s"
+		run(psprintf("CREATE OR REPLACE TRIGGER weft_record_key_change AFTER UPDATE%s ON %s"
 					 " FOR EACH ROW EXECUTE FUNCTION weft.record_delete()",
 					 tracked_columns(rel, index), name));
 	}

@@ -17,7 +17,9 @@
  * remains is that a node's own clock must not be set back.
  *
  * A row whose commit time is not known any more, because the server has forgotten
- * it or did not track it, is older than everything.  So is a row that was written
+ * it or does not track it, is older than everything.  Sessions come here, too, if a
+ * table remembers what they delete; to look for a commit time that is not tracked would
+ * be an error.  So is a row that was written
  * under an origin that is, and was, no subscription's of a node: it was copied, at a
  * time that has nothing to do with when it was made.  Of a subscription that is dropped
  * weft.past_origin keeps the node (past_origin.c), since its rows outlive it.
@@ -53,7 +55,7 @@ version_of_xid(TransactionId xid)
 		result = conflict_session.version;
 		result.known = result.own = true;
 	}
-	else if (TransactionIdIsNormal(xid) &&
+	else if (TransactionIdIsNormal(xid) && track_commit_timestamp &&
 			 TransactionIdGetCommitTsData(xid, &result.time, &result.origin))
 	{
 		if (settings_find_past_node(result.origin, xid, &result.node))

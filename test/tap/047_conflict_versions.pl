@@ -17,10 +17,14 @@ plan skip_all => 'about Weft' unless weft();
 
 my @nodes = new_members(3);
 my ($n1, $n2, $n3) = @nodes;
-my @tables = qw(taken counter plain parent child odd);
+my @tables = qw(taken given counter plain parent child odd);
 
 create_tables(\@nodes, <<'EOS', @tables);
 CREATE TABLE taken (id int PRIMARY KEY, u int UNIQUE, v text);
+CREATE TABLE given (id int PRIMARY KEY, u int UNIQUE, v text);
+CREATE FUNCTION give() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN NEW.u := NEW.u + 100; RETURN NEW; END';
+CREATE TRIGGER give BEFORE UPDATE ON given FOR EACH ROW EXECUTE FUNCTION give();
 CREATE TABLE counter (id int PRIMARY KEY, n int NOT NULL, x numeric NOT NULL, v text);
 ALTER TABLE counter REPLICA IDENTITY FULL;
 SELECT weft.set_delta_columns('counter', '{n,x}');
@@ -72,6 +76,14 @@ query($n1,
 	'BEGIN; INSERT INTO taken VALUES (4, 3); UPDATE taken SET u = 104 WHERE id = 4; COMMIT'
 );
 check('taken', "(1,101,)\n(2,1,)\n(4,104,)", 'in a transaction');
+
+# the same, where a trigger changes the value, of which the statement says nothing
+cut_off(\@nodes);
+query($n2, 'INSERT INTO given VALUES (3, 3)');
+query($n1,
+	"BEGIN; INSERT INTO given VALUES (4, 3); UPDATE given SET v = 'x' WHERE id = 4; COMMIT"
+);
+check('given', '(4,103,x)', 'in a transaction, by a trigger');
 
 # The newest takes the value from the other two, and has given it up when a third
 # node hears of one of them.
@@ -325,4 +337,16 @@ is( query(
 	'without a conflict');
 
 is(errors_logged($_), '', $_->name . ' has logged no error') foreach @nodes;
+
+####
+#### A server that does not track commit times any more, or a dump restored on one
+####
+
+query($n1, 'INSERT INTO taken VALUES (50, 50), (51, 51)');
+$n1->stop;
+$n1->append_conf('postgresql.conf', 'track_commit_timestamp = off');
+$n1->start;
+query($n1, 'UPDATE taken SET u = 52 WHERE id = 50');
+query($n1, 'DELETE FROM taken WHERE id = 51');
+is(rows($n1, 'taken WHERE id >= 50'), '(50,52,)', 'sessions can write there');
 done_testing();
