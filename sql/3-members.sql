@@ -611,11 +611,25 @@ END $$;
 COMMENT ON FUNCTION weft.drop_stale_subscription(name) IS
 	'drops what a restored dump has of a subscription to another node: it has no tables';
 
-CREATE FUNCTION weft.member_forget(node name)
+CREATE FUNCTION weft.refuse_namesake(node name, node_identity uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	IF EXISTS (SELECT FROM weft.node_entry n WHERE n.node_name = node) THEN
+		PERFORM weft.check_identity(node, node_identity);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.refuse_namesake(name, uuid) IS
+	'fails if a member has that name that is not the node that the caller means';
+
+CREATE FUNCTION weft.member_forget(node name, node_identity uuid)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.refuse_namesake(node, node_identity);
 	IF node = weft.local_node() THEN
 		RAISE EXCEPTION 'node "%" cannot forget itself', node;
 	END IF;
@@ -624,7 +638,7 @@ BEGIN
 	DELETE FROM weft.node_entry WHERE node_name = node;
 END $$;
 
-COMMENT ON FUNCTION weft.member_forget(name) IS
+COMMENT ON FUNCTION weft.member_forget(name, uuid) IS
 	'removes all that this node has of another one';
 
 CREATE FUNCTION weft.member_unsubscribe_all()

@@ -417,7 +417,7 @@ BEGIN
 		BEGIN
 			-- Not another node of that name.
 			PERFORM weft.node_query(member.dsn, member.name, format(
-				'SELECT weft.member_forget(node_name) FROM weft.node_entry'
+				'SELECT weft.member_forget(node_name, identity) FROM weft.node_entry'
 				' WHERE identity = %L AND state = %L AND NOT is_local',
 				(SELECT identity FROM weft.node_entry WHERE is_local), 'joining'));
 		EXCEPTION WHEN OTHERS THEN

@@ -28,11 +28,19 @@
 -- A node that cannot be reached cannot be cut: each member has what it has applied.
 -- All are stopped before it is compared, so what is reported is final.
 
-CREATE FUNCTION weft.member_part(node name)
+-- Whoever was parted by force may not know that, and another node may have its name by now.
+CREATE FUNCTION weft.member_part(node name, node_identity uuid, asking uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+	PERFORM weft.refuse_namesake(node, node_identity);
+	IF asking <> node_identity AND NOT EXISTS (SELECT FROM weft.node_entry WHERE identity = asking) THEN
+		RAISE EXCEPTION 'node "%" is asked to part node "%" by a node that is not a member of its group',
+			weft.local_node(), node
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'If that node was parted by force, call weft.leave_node_group there.';
+	END IF;
 	UPDATE weft.node_entry SET state = 'parting' WHERE node_name = node AND state = 'active';
 EXCEPTION WHEN unique_violation THEN
 	RAISE EXCEPTION 'another node is joining or parting'
@@ -40,7 +48,7 @@ EXCEPTION WHEN unique_violation THEN
 			HINT = 'See weft.node; wait for it, or call weft.part_node for it.';
 END $$;
 
-COMMENT ON FUNCTION weft.member_part(name) IS
+COMMENT ON FUNCTION weft.member_part(name, uuid, uuid) IS
 	'a step of parting: the node is parting';
 
 -- Another node may have its address now.
@@ -237,6 +245,17 @@ END $$;
 COMMENT ON FUNCTION weft.member_resume(name) IS
 	'goes on following another node, which does not part';
 
+CREATE FUNCTION weft.part_query(parting weft.member)
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT format('SELECT weft.member_part(%L, %L, %L)', parting.node_name, parting.identity, identity)
+	FROM weft.node_entry WHERE is_local
+$$;
+
+COMMENT ON FUNCTION weft.part_query(weft.member) IS
+	'the query that tells a member that a node is parting';
+
 CREATE FUNCTION weft.part_level(parting weft.member, others weft.member[], until timestamptz)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -291,11 +310,11 @@ DECLARE
 	member weft.member;
 	positions text[] := '{}';
 	names text[] := '{}';
+	part text := weft.part_query(parting);
 BEGIN
 	FOREACH member IN ARRAY others LOOP
 		BEGIN
-			PERFORM weft.node_query(member.dsn, member.node_name,
-				format('SELECT weft.member_part(%L)', parting.node_name));
+			PERFORM weft.node_query(member.dsn, member.node_name, part);
 			IF weft.node_query(member.dsn, member.node_name,
 				format('SELECT CASE WHEN EXISTS (SELECT FROM weft.node_entry WHERE node_name = %1$L)'
 					' THEN weft.member_stop(%1$L) END', parting.node_name))::boolean
@@ -415,9 +434,11 @@ BEGIN
 
 	IF NOT force THEN
 		state := weft.node_query(parting.dsn, parting.node_name, ask_state);
-		-- Not one that has the address of the node, and may be one of the others.
-		PERFORM weft.node_query_all(array_agg(m.dsn), array_agg(m.node_name::text),
-				format('SELECT weft.member_part(%L)', parting.node_name))
+		-- Not one that has the address of the node, and may be one of the others.  In one
+		-- order: of two nodes that part at once, through different members, one must fail
+		-- before it makes the other one wait.
+		PERFORM weft.node_query_all(array_agg(m.dsn ORDER BY m.node_id),
+				array_agg(m.node_name::text ORDER BY m.node_id), weft.part_query(parting))
 			FROM unnest(others || CASE WHEN state IS NOT NULL THEN parting END) m
 			WHERE m.node_name IS NOT NULL;
 		IF state IS NOT NULL THEN
@@ -450,7 +471,7 @@ BEGIN
 		END IF;
 		BEGIN
 			PERFORM weft.node_query(member.dsn, member.node_name,
-				format('SELECT weft.member_forget(%L)', parting.node_name));
+				format('SELECT weft.member_forget(%L, %L)', parting.node_name, parting.identity));
 		EXCEPTION WHEN connection_failure THEN
 			IF NOT force THEN
 				RAISE;
@@ -511,7 +532,7 @@ COMMENT ON FUNCTION weft.leave_node_group() IS
 
 -- The superuser says who may: weft.grant_node_admin.
 REVOKE ALL ON FUNCTION
-	weft.member_part(name),
+	weft.member_part(name, uuid, uuid),
 	weft.member_state(name, uuid),
 	weft.require_parting(name),
 	weft.member_stop(name),
@@ -522,6 +543,7 @@ REVOKE ALL ON FUNCTION
 	weft.member_leaving(pg_lsn),
 	weft.member_stay(uuid),
 	weft.member_resume(name),
+	weft.part_query(weft.member),
 	weft.part_level(weft.member, weft.member[], timestamptz),
 	weft.member_untrack(),
 	weft.part_leave(weft.member, timestamptz),

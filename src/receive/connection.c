@@ -19,6 +19,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "node_identity.h"
 #include "publish/batch.h"
 #include "query_result.h"
 #include "receive/connection.h"
@@ -208,6 +209,45 @@ prepare_detection(WalRcvStreamOptions *options)
 	options->proto.logical.streaming_str = NULL;
 }
 
+/*
+ * Fails if this node is not a member any more of the group that the subscription is
+ * of: its slot may be that of another node of the same name.
+ */
+static void
+check_membership(WalReceiverConn *conn)
+{
+	MemoryContext old = CurrentMemoryContext;
+	char	   *identity;
+	char	  **values = NULL;
+	bool		known = true;
+
+	StartTransactionCommand();
+	identity = node_identity_for(MySubscription->name);
+	if (identity)
+	{
+		values = query_row(conn,
+						   psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
+									" WHERE identity = '%s' AND NOT is_local", identity), 1);
+		known = values != NULL && strcmp(values[0], "1") == 0;
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	if (known)
+		return;
+	if (values == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("subscription \"%s\" could not ask the publisher whether this node is a member of its group",
+						MySubscription->name),
+				 errhint("The role that connects needs what weft.grant_node_admin grants.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the publisher of subscription \"%s\" does not know this node as a member of its group",
+						MySubscription->name),
+				 errhint("If this node was parted by force, call weft.leave_node_group.")));
+}
+
 /* Asks for batches. */
 static bool
 start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
@@ -258,5 +298,6 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	WalRcvStreamOptions ours = *options;
 
 	prepare_detection(&ours);
+	check_membership(conn);
 	return start_streaming(conn, &ours);
 }
