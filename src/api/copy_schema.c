@@ -137,7 +137,7 @@ ask_tables(WalReceiverConn *conn, ArrayType *publications)
 						result->err ? result->err : "unexpected answer")));
 	foreach_ptr(QueryValue, row, query_result_rows(result, 2))
 	{
-		ObjectName *table = palloc(sizeof(ObjectName));
+		ObjectName *table = palloc0(sizeof(ObjectName));
 
 		table->nspname = row[0];
 		table->relname = row[1];

@@ -20,7 +20,7 @@
 static ObjectName *
 object_name(const char *nspname, const char *relname)
 {
-	ObjectName *name = palloc(sizeof(ObjectName));
+	ObjectName *name = palloc0(sizeof(ObjectName));
 
 	name->nspname = nspname;
 	name->relname = relname;
@@ -33,7 +33,8 @@ object_names_have(List *names, const ObjectName *name)
 {
 	foreach_ptr(ObjectName, other, names)
 	{
-		if (strcmp(other->nspname, name->nspname) == 0 &&
+		if (other->is_statistics == name->is_statistics &&
+			strcmp(other->nspname, name->nspname) == 0 &&
 			strcmp(other->relname, name->relname) == 0)
 			return true;
 	}
@@ -63,6 +64,16 @@ note_list(List **names, List *list)
 	return true;
 }
 
+/* The same for a statistics object. */
+static bool
+note_statistics(List **names, List *list)
+{
+	if (!note_list(names, list))
+		return false;
+	((ObjectName *) llast(*names))->is_statistics = true;
+	return true;
+}
+
 static void
 describe(SchemaStatement *statement, const char *type, const RangeVar *relation, const char *part)
 {
@@ -72,12 +83,40 @@ describe(SchemaStatement *statement, const char *type, const RangeVar *relation,
 							   relation->relname, part ? " " : "", part ? part : "");
 }
 
+static bool
+has_foreign_key(List *constraints)
+{
+	foreach_ptr(Constraint, constraint, constraints)
+	{
+		if (IsA(constraint, Constraint) && constraint->contype == CONSTR_FOREIGN)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Are these only columns and constraints?  pg_dump never copies from another table
+ * (LIKE), and adds foreign keys later.
+ */
+static bool
+are_own_elements(List *elements)
+{
+	foreach_ptr(Node, element, elements)
+	{
+		if (IsA(element, Constraint) ? has_foreign_key(list_make1(element)) :
+			!IsA(element, ColumnDef) || has_foreign_key(((ColumnDef *) element)->constraints))
+			return false;
+	}
+	return true;
+}
+
 static void
 read_create_table(SchemaStatement *statement, CreateStmt *create)
 {
 	describe(statement, "table", create->relation, NULL);
 	statement->is_table = true;
-	if (create->if_not_exists || create->relation->relpersistence == RELPERSISTENCE_TEMP)
+	if (create->if_not_exists || create->relation->relpersistence == RELPERSISTENCE_TEMP ||
+		!are_own_elements(create->tableElts))
 		return;
 	foreach_node(RangeVar, parent, create->inhRelations)
 	{
@@ -126,7 +165,7 @@ read_index(SchemaStatement *statement, IndexStmt *index)
 static void
 read_statistics(SchemaStatement *statement, CreateStatsStmt *create)
 {
-	bool		complete = note_list(&statement->creates, create->defnames);
+	bool		complete = note_statistics(&statement->creates, create->defnames);
 
 	statement->type = "statistics";
 	foreach_ptr(RangeVar, relation, create->relations)
@@ -142,7 +181,7 @@ static void
 read_alter_statistics(SchemaStatement *statement, AlterStatsStmt *alter)
 {
 	statement->type = "statistics";
-	if (!note_list(&statement->needs, alter->defnames))
+	if (!note_statistics(&statement->needs, alter->defnames))
 		return;
 	statement->name = psprintf("%s.%s", strVal(linitial(alter->defnames)),
 							   strVal(lsecond(alter->defnames)));
@@ -180,7 +219,9 @@ read_comment(SchemaStatement *statement, CommentStmt *comment)
 		default:
 			return;
 	}
-	if (!IsA(names, List) || !note_list(&statement->needs, names))
+	if (!IsA(names, List) ||
+		!(comment->objtype == OBJECT_STATISTIC_EXT ? note_statistics : note_list)
+		(&statement->needs, names))
 		return;
 	statement->name = psprintf("%s.%s %s%s%s", strVal(linitial(names)), kind, strVal(lsecond(names)),
 							   list_length(names) > 2 ? "." : "",
@@ -198,7 +239,9 @@ read_constraint(SchemaStatement *statement, AlterTableStmt *alter, Constraint *c
 		statement->type = "fk constraint";
 		return;
 	}
-	if (constraint->conname)
+	if (constraint->conname && (constraint->contype == CONSTR_PRIMARY ||
+								constraint->contype == CONSTR_UNIQUE ||
+								constraint->contype == CONSTR_EXCLUSION))
 		statement->creates = list_make1(object_name(alter->relation->schemaname,
 													constraint->conname));
 	statement->use = STATEMENT_RUN;

@@ -13,6 +13,7 @@ typedef struct ObjectName
 {
 	const char *nspname;
 	const char *relname;
+	bool		is_statistics;	/* these have names of their own */
 } ObjectName;
 
 typedef enum StatementUse

@@ -11,22 +11,29 @@
  * called with any argument.  This is checked before a statement is run:
  *
  * - Functions, operators and types must belong to the caller or to a superuser, since
- *   others could have put a trap there; an enum has no code.
+ *   others could have put a trap there.  An enum has no code but its casts; these are
+ *   looked up when the table is created, or by functions that make JSON, later.
  * - Everybody must be allowed to execute the functions, since their other arguments,
  *   such as names of files, are not checked any further when a superuser calls them.
  * - In a CHECK constraint there may be no volatile function, and in a default only those
  *   that give the next value of a sequence or get nothing but numbers.  Functions that
  *   do something, such as running a query, are volatile, but for those that write a
  *   table, or a view, as XML.
+ * - Nor may functions be called that read a value of a type that is named by a text or a
+ *   number: a domain of somebody else might check it.
+ * - The bound of a partition, which is evaluated at once, must be a constant.
  *
  * The statement is only parsed, so all functions of a name are looked at.  pg_dump
  * writes the schema of whatever is not in pg_catalog.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "api/schema_trust.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_cast.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_proc.h"
@@ -46,14 +53,22 @@ typedef struct TrustContext
 	const char *problem;		/* NULL if there is none */
 } TrustContext;
 
-/* Takes a name apart; returns false if there can be no such object. */
+/*
+ * Takes a name apart; returns false if there can be no such object, or if it has the
+ * database's name, too, which pg_dump never writes.
+ */
 static bool
-find_name(List *names, Oid *schema, const char **name)
+find_name(TrustContext *context, List *names, Oid *schema, const char **name)
 {
+	if (list_length(names) > 2)
+	{
+		context->problem = psprintf("name %s has more than two parts", NameListToString(names));
+		return false;
+	}
 	*name = strVal(llast(names));
 	*schema = list_length(names) == 1 ? PG_CATALOG_NAMESPACE :
 		get_namespace_oid(strVal(linitial(names)), true);
-	return list_length(names) <= 2 && OidIsValid(*schema);
+	return OidIsValid(*schema);
 }
 
 static bool
@@ -99,6 +114,31 @@ is_harmless_default(Oid schema, const char *name, List *arguments)
 	return true;
 }
 
+/*
+ * Says what is wrong with a function of the server: does it look for code by the type of
+ * a value, or by the name of a type?
+ */
+static const char *
+server_function_problem(Form_pg_proc form)
+{
+	bool		is_json = strstr(NameStr(form->proname), "json") != NULL;
+
+	if (strstr(NameStr(form->proname), "_to_xml"))
+		return "reads tables";
+	if (strncmp(NameStr(form->proname), "pg_input_", strlen("pg_input_")) == 0)
+		return "reads values of any type";
+	for (int i = 0; i < form->pronargs; i++)
+	{
+		Oid			type = form->proargtypes.values[i];
+
+		if (type == CSTRINGOID)
+			return "reads values of any type";
+		if (is_json && (IsPolymorphicType(type) || type == ANYOID || type == RECORDOID))
+			return "may call casts";
+	}
+	return NULL;
+}
+
 /* Says what is wrong with a function; an operator's has no arguments to look at. */
 static const char *
 function_problem(HeapTuple function, bool may_be_volatile)
@@ -111,22 +151,20 @@ function_problem(HeapTuple function, bool may_be_volatile)
 		return "is not for everybody";
 	if (form->provolatile == PROVOLATILE_VOLATILE && !may_be_volatile)
 		return "is volatile";
-	if (form->pronamespace == PG_CATALOG_NAMESPACE && strstr(NameStr(form->proname), "_to_xml"))
-		return "reads tables";
-	return NULL;
+	return form->pronamespace == PG_CATALOG_NAMESPACE ? server_function_problem(form) : NULL;
 }
 
 static void
-check_function(TrustContext *context, FuncCall *call)
+check_function(TrustContext *context, List *names, List *arguments)
 {
 	Oid			schema;
 	const char *name;
 	bool		may_be_volatile;
 	CatCList   *functions;
 
-	if (!find_name(call->funcname, &schema, &name))
+	if (!find_name(context, names, &schema, &name))
 		return;
-	may_be_volatile = !context->is_check && is_harmless_default(schema, name, call->args);
+	may_be_volatile = !context->is_check && is_harmless_default(schema, name, arguments);
 	functions = SearchSysCacheList1(PROCNAMEARGSNSP, CStringGetDatum(name));
 	for (int i = 0; i < functions->n_members && context->problem == NULL; i++)
 	{
@@ -138,9 +176,22 @@ check_function(TrustContext *context, FuncCall *call)
 		problem = function_problem(function, may_be_volatile);
 		if (problem)
 			context->problem = psprintf("function %s %s",
-										NameListToQuotedString(call->funcname), problem);
+										NameListToQuotedString(names), problem);
 	}
 	ReleaseSysCacheList(functions);
+}
+
+/* Fields of a row: what has no such field may have a function of that name called. */
+static void
+check_fields(TrustContext *context, List *fields, int first)
+{
+	for (int i = first; i < list_length(fields) && context->problem == NULL; i++)
+	{
+		Node	   *field = list_nth(fields, i);
+
+		if (IsA(field, String))
+			check_function(context, list_make1(field), list_make1(field));
+	}
 }
 
 /* Those of pg_catalog are harmless. */
@@ -151,7 +202,7 @@ check_operator(TrustContext *context, List *names)
 	const char *name;
 	CatCList   *operators;
 
-	if (list_length(names) < 2 || !find_name(names, &schema, &name) ||
+	if (list_length(names) < 2 || !find_name(context, names, &schema, &name) ||
 		schema == PG_CATALOG_NAMESPACE)
 		return;
 	operators = SearchSysCacheList1(OPERNAMENSP, CStringGetDatum(name));
@@ -174,6 +225,26 @@ check_operator(TrustContext *context, List *names)
 	ReleaseSysCacheList(operators);
 }
 
+/* Are there casts from or to a type? */
+static bool
+has_casts(Oid type)
+{
+	Relation	catalog = table_open(CastRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+	bool		found = false;
+
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_cast cast = (Form_pg_cast) GETSTRUCT(tuple);
+
+		found = cast->castsource == type || cast->casttarget == type;
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return found;
+}
+
 static void
 check_type(TrustContext *context, TypeName *type)
 {
@@ -182,14 +253,14 @@ check_type(TrustContext *context, TypeName *type)
 	HeapTuple	tuple;
 	Form_pg_type form;
 
-	if (list_length(type->names) < 2 || !find_name(type->names, &schema, &name) ||
+	if (list_length(type->names) < 2 || !find_name(context, type->names, &schema, &name) ||
 		schema == PG_CATALOG_NAMESPACE)
 		return;
 	tuple = SearchSysCache2(TYPENAMENSP, CStringGetDatum(name), ObjectIdGetDatum(schema));
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_type) GETSTRUCT(tuple);
-	if (form->typtype != TYPTYPE_ENUM && !is_trusted(form->typowner))
+	if (!is_trusted(form->typowner) && (form->typtype != TYPTYPE_ENUM || has_casts(form->oid)))
 		context->problem = psprintf("type %s belongs to another role",
 									NameListToQuotedString(type->names));
 	ReleaseSysCache(tuple);
@@ -203,7 +274,14 @@ walk(Node *node, void *argument)
 	if (node == NULL || context->problem != NULL)
 		return context->problem != NULL;
 	if (IsA(node, FuncCall))
-		check_function(context, (FuncCall *) node);
+		check_function(context, ((FuncCall *) node)->funcname, ((FuncCall *) node)->args);
+	else if (IsA(node, A_Indirection))
+		check_fields(context, ((A_Indirection *) node)->indirection, 0);
+	else if (IsA(node, ColumnRef))
+		check_fields(context, ((ColumnRef *) node)->fields, 1);
+	else if (IsA(node, JsonObjectConstructor) || IsA(node, JsonArrayConstructor) ||
+			 IsA(node, JsonScalarExpr))
+		context->problem = "a constructor of JSON may call casts";
 	else if (IsA(node, A_Expr))
 		check_operator(context, ((A_Expr *) node)->name);
 	else if (IsA(node, TypeName))
@@ -239,6 +317,23 @@ walk_constraints(TrustContext *context, List *constraints)
 		walk_constraint(context, constraint);
 }
 
+/* pg_dump writes constants, and MINVALUE and MAXVALUE. */
+static void
+check_bound(TrustContext *context, PartitionBoundSpec *bound)
+{
+	List	   *values;
+
+	if (bound == NULL)
+		return;
+	values = list_concat_copy(bound->listdatums, bound->lowerdatums);
+	values = list_concat(values, bound->upperdatums);
+	foreach_ptr(Node, value, values)
+	{
+		if (!IsA(value, A_Const) && !IsA(value, ColumnRef))
+			context->problem = "the bound is not a constant";
+	}
+}
+
 static void
 walk_create_table(TrustContext *context, CreateStmt *create)
 {
@@ -257,6 +352,7 @@ walk_create_table(TrustContext *context, CreateStmt *create)
 		foreach_node(PartitionElem, element, create->partspec->partParams)
 			(void) walk(element->expr, context);
 	(void) walk((Node *) create->ofTypename, context);
+	check_bound(context, create->partbound);
 }
 
 static void
@@ -268,6 +364,8 @@ walk_alter_table(TrustContext *context, AlterTableStmt *alter)
 			(void) walk(command->def, context);
 		else if (command->subtype == AT_AddConstraint)
 			walk_constraint(context, (Constraint *) command->def);
+		else if (command->subtype == AT_AttachPartition)
+			check_bound(context, ((PartitionCmd *) command->def)->bound);
 	}
 }
 

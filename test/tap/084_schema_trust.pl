@@ -35,6 +35,10 @@ CREATE OPERATOR hostile.% (RIGHTARG = text, FUNCTION = hostile.trap);
 CREATE DOMAIN hostile.number AS int CHECK (hostile.trap(VALUE::text) <> '0');
 CREATE TYPE hostile.pair AS (a hostile.number, b int);
 CREATE TYPE hostile.mood AS ENUM ('sad', 'happy');
+CREATE TYPE hostile.span AS RANGE (SUBTYPE = hostile.number);
+CREATE TYPE hostile.spoken AS ENUM ('sad', 'happy');
+CREATE FUNCTION hostile.text(hostile.spoken) RETURNS text LANGUAGE sql RETURN hostile.trap(enum_out($1)::text);
+CREATE CAST (hostile.spoken AS text) WITH FUNCTION hostile.text(hostile.spoken);
 CREATE TABLE hostile.bystander (id int PRIMARY KEY);
 EOS
 
@@ -67,6 +71,21 @@ my %refused = (
 	"v hostile.number" => 'type hostile.number belongs to another role',
 	"v hostile.number[]" => 'type hostile.number belongs to another role',
 	"v hostile.pair" => 'type hostile.pair belongs to another role',
+	"v hostile.spoken CHECK (v::text <> '')" =>
+	  'type hostile.spoken belongs to another role',
+	"v text DEFAULT ('sad'::hostile.spoken)::text" =>
+	  'type hostile.spoken belongs to another role',
+	"v hostile.mood CHECK (to_jsonb(v) IS NOT NULL)" =>
+	  'function to_jsonb may call casts',
+	"v hostile.mood CHECK (JSON_ARRAY(v) IS NOT NULL)" =>
+	  'a constructor of JSON may call casts',
+	"v text CHECK (pg_input_is_valid(v, 'hostile.number'))" =>
+	  'function pg_input_is_valid reads values of any type',
+	"v text CHECK ((pg_input_error_info(v, 'hostile.number')).message IS NULL)"
+	  => 'function pg_input_error_info reads values of any type',
+	map({ (     "v text CHECK (${_}_in(v::cstring, 'hostile.number'::regtype::oid, -1) IS NOT NULL)"
+				  => "function ${_}_in reads values of any type") }
+		qw(domain array range record)),
 	"v text DEFAULT ('1'::hostile.number)::text" =>
 	  'type hostile.number belongs to another role');
 
@@ -136,5 +155,56 @@ is( query(
 	),
 	0,
 	'nothing becomes part of a table that is not published');
+
+# A hostile server may send any script.  Here it writes what it wants as, or behind, the
+# bound of a partition, and the default of a column.
+my ($bound, $default) = ('FOR VALUES IN (1)', "'x'");
+my $alter = 'ALTER TABLE ONLY hostile.trapped ALTER COLUMN w SET DEFAULT 1';
+my %scripts = (
+	"FOR VALUES IN ((set_config('weft_test.x', 'y', false) = 'y')::int)" =>
+	  'table attach hostile.part the bound is not a constant',
+	"$default CHECK ((v).pg_read_file <> '')" =>
+	  'table hostile.new function pg_read_file is not for everybody',
+	"$default CHECK (postgres.hostile.trap(v) <> '')" =>
+	  'table hostile.new name postgres.hostile.trap has more than two parts',
+	"$default, w postgres.hostile.number" =>
+	  'table hostile.new name postgres.hostile.number has more than two parts',
+	"$default, LIKE hostile.trapped INCLUDING CONSTRAINTS" =>
+	  'table hostile.new left out',
+	"$default REFERENCES hostile.trapped" => 'table hostile.new left out',
+	"$default, FOREIGN KEY (v) REFERENCES hostile.trapped" =>
+	  'table hostile.new left out',
+	"$bound; CREATE STATISTICS hostile.trapped ON id, v FROM hostile.part; $alter"
+	  => 'default hostile.trapped w what it belongs to was not created',
+	"$bound; ALTER TABLE ONLY hostile.part ADD CONSTRAINT trapped CHECK (id > 0); $alter"
+	  => 'default hostile.trapped w what it belongs to was not created');
+
+query($sub,
+	"CREATE TABLE hostile.trapped (w text PRIMARY KEY CHECK (hostile.trap(w) <> ''))"
+);
+query($pub, <<'EOS');
+CREATE TABLE hostile.parted (id int, v text) PARTITION BY LIST (id);
+CREATE TABLE hostile.part PARTITION OF hostile.parted FOR VALUES IN (1);
+CREATE TABLE hostile.new (v text DEFAULT 'x');
+CREATE PUBLICATION q FOR TABLE hostile.parted, hostile.new;
+EOS
+foreach my $script ($bound, $default, sort keys %scripts)
+{
+	my ($part, $new) =
+	  $script =~ /^FOR/ ? ($script, $default) : ($bound, $script);
+
+	query($pub, <<EOS);
+CREATE OR REPLACE FUNCTION pg_catalog.pg_get_expr(pg_node_tree, oid) RETURNS text STABLE LANGUAGE sql AS
+	\$function\$ SELECT CASE \$2 WHEN 'hostile.part'::regclass THEN \$script\$$part\$script\$
+		WHEN 'hostile.new'::regclass THEN \$script\$$new\$script\$ END \$function\$
+EOS
+	is( query(
+			$sub,
+			"BEGIN; SELECT concat_ws(' ', object_type, object, note) FROM weft.copy_schema('"
+			  . $pub->connstr
+			  . " dbname=postgres', '{q}') WHERE NOT created; ROLLBACK"),
+		$scripts{$script} // '',
+		"from the publisher's server: $script");
+}
 $_->stop foreach $sub, $pub;
 done_testing();
