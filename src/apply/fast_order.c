@@ -11,7 +11,8 @@
  * are the same have come with the same bytes: where each value of each key column has
  * just one form, whatever the publisher's settings are now, or become.  That is not so
  *	 - where values are equal without being the same: numeric with any scale, floating
- *	   point (zero), interval, jsonb, text in a nondeterministic collation, citext;
+ *	   point (zero), interval, jsonb, citext, text and names in a nondeterministic
+ *	   collation;
  *	 - where a setting, or the name of something, decides how a value looks:
  *	   timestamp with time zone, bytea, money, enums, regclass and its like (DateStyle,
  *	   IntervalStyle and extra_float_digits are set by the connection);
@@ -59,12 +60,14 @@ has_one_form(const WireAttribute *sent, const FastColumn *column, Oid collation)
 
 		case BOOLOID:
 		case DATEOID:
-		case NAMEOID:
 		case OIDOID:
 		case TIMEOID:
 		case TIMESTAMPOID:
 		case UUIDOID:
 			return same_type(sent, column);
+
+		case NAMEOID:
+			return same_type(sent, column) && get_collation_isdeterministic(collation);
 
 		case NUMERICOID:
 			/* With a scale, all have as many digits. */

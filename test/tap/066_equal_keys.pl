@@ -15,7 +15,8 @@ my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber',
 	conf => weft() ? 'weft.commit_group_size = 8' : '');
 
-# Column definitions of keys on the subscriber, and two texts that are equal there.
+# Column definitions of keys on the subscriber, two texts that are equal there, and the
+# type on the publisher if it is not text.
 my @keys = (
 	[ 'numeric' => '1', '1.0' ],
 	[ 'numeric(10,2)' => '1', '1.00' ],
@@ -35,7 +36,9 @@ my @keys = (
 	[ 'int4range' => '[1,2)', '[1,1]' ],
 	[ 'dom' => '1', '1.0' ]);
 
-push @keys, [ 'text COLLATE ci' => 'a', 'A' ]
+push @keys,
+  [ 'text COLLATE ci' => 'a', 'A' ],
+  [ 'name COLLATE ci' => 'a', 'A', 'name' ]
   if query($sub,
 	"SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
 push @keys,
@@ -53,10 +56,11 @@ query_all([ $pub, $sub ], 'CREATE TABLE kept (id int PRIMARY KEY, v int)');
 query_all([ $pub, $sub ], 'INSERT INTO kept VALUES (1, 0)');
 foreach my $i (0 .. $#keys)
 {
-	my ($type, $one, $other) = @{ $keys[$i] };
+	my ($type, $one, $other, $sent) = @{ $keys[$i] };
 
+	$sent //= 'text';
 	query($pub,
-		"CREATE TABLE k$i (k text PRIMARY KEY, v int); INSERT INTO k$i VALUES ('$one', 0), ('$other', 0)"
+		"CREATE TABLE k$i (k $sent PRIMARY KEY, v int); INSERT INTO k$i VALUES ('$one', 0), ('$other', 0)"
 	);
 	query($sub,
 		"CREATE TABLE k$i (k $type PRIMARY KEY, v int); INSERT INTO k$i VALUES ('$one', 0)"
