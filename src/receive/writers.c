@@ -143,7 +143,17 @@ count_startable(void)
 	return Max(Min(places.free, places.spare), 0);
 }
 
-/* Has no other subscription more writers?  Of several with the most, one has the most. */
+/* A subscription keeps so many writers, whoever needs background workers. */
+static int
+num_kept(bool detect_conflicts)
+{
+	return detect_conflicts ? 1 : 0;
+}
+
+/*
+ * Has no other subscription that could give any back more writers?  Of several with the
+ * most, one has the most.
+ */
 static bool
 have_most_writers(void)
 {
@@ -151,7 +161,8 @@ have_most_writers(void)
 	{
 		SubscriptionShared *other = shmem_get(i);
 
-		if (other == leader.shared || !OidIsValid(other->subid))
+		if (other == leader.shared || !OidIsValid(other->subid) ||
+			other->num_writers <= num_kept(other->detect_conflicts))
 			continue;
 		if (other->num_writers > leader.num_writers ||
 			(other->num_writers == leader.num_writers && i < shmem_index(leader.shared)))
@@ -178,7 +189,7 @@ writers_to_be_changed(void)
 	if (!TimestampDifferenceExceeds(last, now, PLACES_INTERVAL))
 		return false;
 	last = now;
-	if (leader.num_writers > (leader.detect_conflicts ? 1 : 0) && count_places().spare < 0)
+	if (leader.num_writers > num_kept(leader.detect_conflicts) && count_places().spare < 0)
 		return have_most_writers();
 	return leader.short_of_places && leader.parallel_streams == 0 && count_startable() > 0;
 }
@@ -296,7 +307,7 @@ writers_start(int count)
 	SpinLockRelease(&shared->mutex);
 
 	old = MemoryContextSwitchTo(leader.context);
-	possible = Min(count, Max(count_startable(), leader.detect_conflicts ? 1 : 0));
+	possible = Min(count, Max(count_startable(), num_kept(leader.detect_conflicts)));
 	while (leader.num_writers < possible && register_writer(leader.num_writers))
 		leader.num_writers++;
 	MemoryContextSwitchTo(old);

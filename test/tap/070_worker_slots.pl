@@ -69,6 +69,24 @@ query($pub, "INSERT INTO $_ SELECT generate_series(201, 300)")
 wait_for_apply($pub, $sub, 'sub1');
 same_tables($pub, $sub, [qw(a1 b1 c1)],
 	'the first has all of its writers again');
+
+# One that keeps its only writer, because it detects conflicts, and began before others,
+# does not stand in the way of their giving theirs back.
+query($sub, 'DROP SUBSCRIPTION sub1');
+query($sub, "TRUNCATE $_") foreach @tables;
+subscribe($pub, $sub, 'sub4', 'pub4', 'detect_conflicts = on');
+wait_for_apply($pub, $sub, 'sub4');
+query($pub,
+	'CREATE TABLE d (id int PRIMARY KEY); CREATE PUBLICATION pub5 FOR TABLE d; INSERT INTO d VALUES (1)'
+);
+query($sub, 'CREATE TABLE d (id int PRIMARY KEY)');
+foreach my $number (1, 2, 3, 5)
+{
+	subscribe($pub, $sub, "sub$number", "pub$number");
+	wait_for_apply($pub, $sub, "sub$number");
+}
+same_tables($pub, $sub, [ @tables, 'd' ],
+	'all tables are copied beside one that keeps its writer');
 is(errors_logged($sub), '', 'no error') or diag errors_logged($sub);
 
 done_testing();
