@@ -69,7 +69,9 @@
  * (receive/streams.c).
  *
  * Vacuum and the like wait for buffer pins, and for old snapshots, without a time-out
- * of Weft's, so whoever sleeps for long gives these back (change_rest).
+ * of Weft's, so whoever sleeps for long between two changes gives these back
+ * (change_rest).  A change that has met a conflict keeps them until it is its turn
+ * (conflict/apply.c).
  */
 #include "postgres.h"
 
