@@ -58,7 +58,8 @@ static const char publisher_position[] =
 /*
  * Records of a transaction in progress may stay unflushed for as long as nobody commits,
  * and nothing would be sent up to there.  So we commit a transaction that writes nothing
- * but that.
+ * but that.  The server commits such a one asynchronously: its WAL writer flushes it, after
+ * wal_writer_delay or so.
  */
 static const char have_it_flushed[] = "SELECT pg_catalog.txid_current()";
 
