@@ -1,0 +1,39 @@
+# Tombstones are removed when they are old, though no writer is there to do it: by
+# the sessions that leave new ones.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use ConflictTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+
+my $node = new_member('node', conf => "weft.tombstone_retention = '1s'\n");
+
+query($node, <<'EOS');
+CREATE TABLE t (id int PRIMARY KEY);
+INSERT INTO t SELECT generate_series(1, 3000);
+SELECT weft.track_deletes('t');
+DELETE FROM t WHERE id <= 500;
+EOS
+is(query($node, 'SELECT count(*) FROM weft.tombstone'),
+	500, 'what was deleted is remembered');
+my $newest = query($node, 'SELECT max(recorded_at) FROM weft.tombstone');
+poll($node, "SELECT clock_timestamp() > '$newest'::timestamptz + interval '2 s'");
+
+# Each thousandth tombstone of a session removes up to a thousand.
+query($node, 'DELETE FROM t WHERE id BETWEEN 501 AND 2500');
+is( query(
+		$node,
+		"SELECT count(*) FROM weft.tombstone WHERE recorded_at <= '$newest'"),
+	0,
+	'those that are too old are removed');
+is(query($node, 'SELECT count(*) FROM weft.tombstone'),
+	2000, 'and no others');
+$node->stop;
+done_testing();
