@@ -209,8 +209,9 @@ $c->stop('immediate');
 query($a, sprintf "SELECT weft.set_node_dsn('c', \$\$%s\$\$)", dsn($b));
 fails($a, "SELECT weft.cancel_part_node('c')", qr/it is another node/);
 query($a, "SELECT weft.part_node('c')");
-is(states($_), 'a active, b active', 'parted without asking it, says ' . $_->name)
-  foreach ($a, $b);
+is( states($_),
+	'a active, b active',
+	'parted without asking it, says ' . $_->name) foreach ($a, $b);
 query($b, "UPDATE t SET v = 'seventh' WHERE id = 7");
 wait_for_group('g', $a, $b);
 same_on_all([ $a, $b ], ['t'], 'the other node is a member still');

@@ -37,8 +37,7 @@ my @keys = (
 	[ 'dom' => '1', '1.0' ]);
 
 push @keys,
-  [ 'text COLLATE ci' => 'a', 'A' ],
-  [ 'name COLLATE ci' => 'a', 'A', 'name' ]
+  [ 'text COLLATE ci' => 'a', 'A' ], [ 'name COLLATE ci' => 'a', 'A', 'name' ]
   if query($sub,
 	"SELECT count(*) FROM pg_collation WHERE collprovider = 'i'");
 push @keys,

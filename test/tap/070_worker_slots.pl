@@ -85,7 +85,9 @@ foreach my $number (1, 2, 3, 5)
 	subscribe($pub, $sub, "sub$number", "pub$number");
 	wait_for_apply($pub, $sub, "sub$number");
 }
-same_tables($pub, $sub, [ @tables, 'd' ],
+same_tables(
+	$pub, $sub,
+	[ @tables, 'd' ],
 	'all tables are copied beside one that keeps its writer');
 is(errors_logged($sub), '', 'no error') or diag errors_logged($sub);
 

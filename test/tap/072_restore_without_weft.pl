@@ -25,7 +25,8 @@ wait_for_apply($pub, $sub, 'sub');
 sub dump_with
 {
 	my (@options) = @_;
-	$sub->command_ok([ 'pg_dump', '-f', $file, @options, $sub->connstr('postgres') ],
+	$sub->command_ok(
+		[ 'pg_dump', '-f', $file, @options, $sub->connstr('postgres') ],
 		"dumped with @options");
 	return;
 }
