@@ -150,11 +150,17 @@ check_decoding(Relation rel, CopyProgress *progress)
 			 errhint("It will be copied by one process the next time.")));
 }
 
-/* No transaction may commit that has set indexes aside, and has not built them. */
+/*
+ * No transaction may commit that has set indexes aside, and has not built them.  If it is
+ * rolled back they are in use again, and the next transaction of this process, which may
+ * be the one that disables the subscription, has nothing to do with them.
+ */
 static void
 check_finished(XactEvent event, void *arg)
 {
-	if (event == XACT_EVENT_PRE_COMMIT && unfinished != NULL)
+	if (event == XACT_EVENT_ABORT)
+		unfinished = NULL;
+	else if (event == XACT_EVENT_PRE_COMMIT && unfinished != NULL)
 		elog(ERROR, "indexes have not been built after an initial copy");
 }
 

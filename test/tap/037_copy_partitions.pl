@@ -214,7 +214,8 @@ EOS
 hold();
 my $offset = -s $sub->logfile;
 my $before = rows($pub, 'live.named');
-subscribe($pub, $sub, 'sub', 'named');
+# no other attempt before the names are what they were
+subscribe($pub, $sub, 'sub', 'named', 'disable_on_error = true');
 held(3);
 query($pub,
 	'ALTER SCHEMA live RENAME TO past; ALTER SCHEMA next RENAME TO live');
@@ -223,10 +224,12 @@ let_go();
 if (weft())
 {
 	$sub->wait_for_log(qr/another table has got the name/, $offset);
+	poll($sub, 'SELECT NOT subenabled FROM pg_subscription');
 	is(query($sub, 'SELECT count(*) FROM live.named'),
 		0, 'another table under the name: no row of it is copied');
 	query($pub,
 		'ALTER SCHEMA live RENAME TO next; ALTER SCHEMA past RENAME TO live');
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 }
 wait_for_apply($pub, $sub, 'sub') if weft();
 poll($sub,

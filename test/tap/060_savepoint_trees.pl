@@ -298,11 +298,11 @@ ROLLBACK TO c;
 SELECT work('shared', 3)
 EOS
 	<<'EOS');
+SELECT work('shared', 3);
 SAVEPOINT a; SELECT work('altered1', 500);
 ALTER TABLE altered1 ADD gone int; SELECT work('altered1', 500);
 ROLLBACK TO a;
-SELECT work('altered1', 3);
-SELECT work('shared', 3)
+SELECT work('altered1', 3)
 EOS
 
 foreach my $mode (qw(early late spooled))
