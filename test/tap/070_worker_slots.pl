@@ -89,6 +89,12 @@ same_tables(
 	$pub, $sub,
 	[ @tables, 'd' ],
 	'all tables are copied beside one that keeps its writer');
-is(errors_logged($sub), '', 'no error') or diag errors_logged($sub);
+
+# While it ends its writers to start fewer, others may take all that are free.  Then it
+# says so, and starts again.
+my @errors = grep {
+	!/conflicts of subscription "sub4" cannot be detected without writers: no background worker is left/
+} split /\n/, errors_logged($sub);
+is("@errors", '', 'no error but of one that has lost its writer for a moment');
 
 done_testing();
