@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "access/sysattr.h"
+#include "access/table.h"
 #include "catalog/objectaddress.h"
 #include "commands/trigger.h"
 #include "compat.h"
@@ -14,8 +15,29 @@
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
 #include "utils/acl.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
+
+/*
+ * Opens an ordinary table.  Fails if the caller lacks a right, before the lock is
+ * queued for.
+ */
+Relation
+local_table_open(Oid relid, AclMode mode, LOCKMODE lock)
+{
+	AclResult	result = pg_class_aclcheck(relid, GetUserId(), mode);
+	Relation	rel;
+
+	if (result != ACLCHECK_OK)
+		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
+	rel = table_open(relid, lock);
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an ordinary table", RelationGetRelationName(rel))));
+	return rel;
+}
 
 /* Does a change that is replicated into an open table fire a trigger? */
 bool

@@ -8,8 +8,10 @@
 #include "access/attmap.h"
 #include "nodes/execnodes.h"
 #include "nodes/parsenodes.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+extern Relation local_table_open(Oid relid, AclMode mode, LOCKMODE lock);
 extern bool local_table_fires_triggers(Relation rel);
 extern void local_table_check_rights(Relation rel, AclMode mode);
 extern EState *local_table_prepare(Relation rel, const AttrMap *columns, bool speculative,

@@ -318,31 +318,11 @@ Datum
 weft_is_empty(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT);
-	Relation	rel;
-	bool		empty;
+	Relation	rel = local_table_open(relid, ACL_SELECT, AccessShareLock);
+	bool		empty = copy_local_empty(rel);
 
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
-	rel = table_open(relid, AccessShareLock);
-	if (rel->rd_rel->relkind != RELKIND_RELATION)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not an ordinary table", RelationGetRelationName(rel))));
-	empty = copy_local_empty(rel);
 	table_close(rel, AccessShareLock);
 	PG_RETURN_BOOL(empty);
-}
-
-/* Locks a table against everybody; fails if the caller may not empty it. */
-static Relation
-lock_to_truncate(Oid relid)
-{
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_TRUNCATE);
-
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
-	return table_open(relid, AccessExclusiveLock);
 }
 
 /*
@@ -361,7 +341,7 @@ weft_join_truncate(PG_FUNCTION_ARGS)
 	foreach_ptr(LocalValue, row, tables)
 	{
 		Oid			relid = atooid(row[0]);
-		Relation	rel = lock_to_truncate(relid);
+		Relation	rel = local_table_open(relid, ACL_TRUNCATE, AccessExclusiveLock);
 
 		/* What was committed before we had the lock. */
 		PushActiveSnapshot(GetLatestSnapshot());

@@ -59,16 +59,8 @@ typedef struct KeyReader
 static Relation
 open_readable(Oid relid)
 {
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), ACL_SELECT);
-	Relation	rel;
+	Relation	rel = local_table_open(relid, ACL_SELECT, AccessShareLock);
 
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, OBJECT_TABLE, get_rel_name(relid));
-	rel = table_open(relid, AccessShareLock);
-	if (rel->rd_rel->relkind != RELKIND_RELATION)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not an ordinary table", RelationGetRelationName(rel))));
 	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

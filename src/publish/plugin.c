@@ -305,13 +305,20 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	}
 }
 
+/* Is a change to be sent on its own? */
+static bool
+is_large(Relation relation, ReorderBufferChange *change)
+{
+	return rows_larger_than(relation, change,
+							compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+}
+
 /* In place of pgoutput's, or that of rows.c. */
 static void
 gather_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 			  ReorderBufferChange *change)
 {
-	alone = rows_larger_than(relation, change,
-							 compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+	alone = is_large(relation, change);
 	write_change(ctx, txn, relation, change);
 	alone = false;
 }
@@ -321,8 +328,7 @@ static void
 gather_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 					 ReorderBufferChange *change)
 {
-	alone = rows_larger_than(relation, change,
-							 compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+	alone = is_large(relation, change);
 	write_stream_change(ctx, txn, relation, change);
 	alone = false;
 }

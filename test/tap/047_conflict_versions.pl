@@ -103,7 +103,7 @@ like(
 		"relation = 'public.taken' AND subname = 'from_n1' AND remote_row ->> 'id' = '1'"
 	),
 	qr/^insert_exists\|keep_local\|taken_u_key\|t$/m,
-	'the history has what is no row any more');
+	'the history has the rows that are gone');
 
 # A loser comes back if it is changed later than it was when it lost.
 query($n1, 'DELETE FROM taken');

@@ -22,14 +22,6 @@ query($a, 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i');
 create_group($a, 'g');
 join_group($_, $a, 'g') foreach ($b, $c);
 
-sub states
-{
-	my ($member) = @_;
-	return query($member,
-		"SELECT string_agg(node_name || ' ' || state, ', ' ORDER BY node_name) FROM weft.node"
-	);
-}
-
 sub fails
 {
 	my ($node, $sql, $message) = @_;

@@ -21,14 +21,6 @@ query($a, 'CREATE TABLE t (id int PRIMARY KEY, v text)');
 create_group($a, 'g');
 join_group($_, $a, 'g') foreach ($b, $old);
 
-sub states
-{
-	my ($member) = @_;
-	return query($member,
-		"SELECT string_agg(node_name || ' ' || state, ', ' ORDER BY node_name) FROM weft.node"
-	);
-}
-
 sub all_active
 {
 	my ($what) = @_;

@@ -14,7 +14,7 @@ use WeftTest;
 our @EXPORT = qw(
   new_member dsn create_group join_group start_join
   $wait_for_join wait_for_join
-  subscription_name leftovers wait_for_group same_on_all
+  subscription_name leftovers states wait_for_group same_on_all
 );
 
 # A server that can become a member.
@@ -116,6 +116,15 @@ sub wait_for_group
 		}
 	}
 	return;
+}
+
+# The nodes that a member knows of, each with its state.
+sub states
+{
+	my ($member) = @_;
+	return query($member,
+		"SELECT string_agg(node_name || ' ' || state, ', ' ORDER BY node_name) FROM weft.node"
+	);
 }
 
 sub same_on_all
