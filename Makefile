@@ -6,8 +6,9 @@ install_script = sql/weft--$(shell sed -n "s/^default_version = '\(.*\)'/\1/p" w
 DATA_built = $(install_script)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
-PG_CFLAGS = -Wall
+PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
+EXTRA_CLEAN = $(OBJS:.o=.d)
 
 # These set up what they need, the server included, so that they need no
 # pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
@@ -42,8 +43,10 @@ $(warning There is no lz4.h (Debian: liblz4-dev), so Weft is built without compr
 endif
 endif
 
-# PGXS does not find out by itself which headers an object depends on.
-$(OBJS): $(wildcard src/*.h src/*/*.h)
+# PGXS does not track which headers an object depends on; the compiler writes it
+# into the .d files.
+$(OBJS): Makefile
+-include $(OBJS:.o=.d)
 
 endif
 
