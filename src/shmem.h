@@ -66,7 +66,7 @@ typedef struct WriterShared
 /*
  * How far a streamed transaction has come, in the order of its life.  While it is
  * STREAM_APPLYING, the writer of its own may fail, and whoever wants it to do
- * something else takes it from there by compare-and-exchange; apply/stream.c tells
+ * something else takes it from there by compare-and-exchange; apply/stream_writer.c tells
  * the protocol.
  */
 typedef enum StreamState

@@ -18,6 +18,7 @@
 #include "compat.h"
 #include "conflict/conflict.h"
 #include "mb/pg_wchar.h"
+#include "misspeculate.h"
 #include "pgstat.h"
 #include "replication/worker_internal.h"
 #include "utils/guc.h"
@@ -244,9 +245,7 @@ check_conflict(void)
 {
 	stop_listening();
 	if (conflict_met || conflict_counted())
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("conflict in a speculative transaction")));
+		misspeculate("conflict in a speculative transaction");
 }
 
 /* Called once in a writer. */
@@ -367,9 +366,7 @@ check_ready(const char *message, int length)
 
 	if (writer.stream != NULL && wire_read_change(message, length, false, &change) == NULL &&
 		!fast_ready(change.relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("a table is being synchronized")));
+		misspeculate("a table is being synchronized");
 }
 
 /* The server's code has applied an INSERT, UPDATE or DELETE message. */

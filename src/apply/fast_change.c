@@ -28,6 +28,7 @@
 #include "compat.h"
 #include "conflict/conflict.h"
 #include "miscadmin.h"
+#include "misspeculate.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
@@ -266,9 +267,7 @@ find_row(FastRelation *relation)
 
 	/* If we are too early, it may be that the row is not there yet. */
 	if (!found && !writer.final && !writer.detect_conflicts)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("a row is missing in a speculative transaction")));
+		misspeculate("a row is missing in a speculative transaction");
 	return found && !TransactionIdIsValid(relation->dirty.xmin) &&
 		!TransactionIdIsValid(relation->dirty.xmax) &&
 		!origin_differs(relation->found);

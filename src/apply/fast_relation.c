@@ -29,6 +29,7 @@
 #include "catalog/pg_subscription_rel.h"
 #include "conflict/conflict.h"
 #include "local_table.h"
+#include "misspeculate.h"
 #include "replication/logicalrelation.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
@@ -263,9 +264,7 @@ static void
 check_turn(FastRelation *relation)
 {
 	if (relation->fires_triggers && (!transaction_is_oldest() || order_pending()))
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("a trigger would fire in a speculative transaction")));
+		misspeculate("a trigger would fire in a speculative transaction");
 }
 
 /* Returns what is known of a relation, which may be nothing. */

@@ -49,7 +49,7 @@
 #include "access/xlog.h"
 #include "apply/fast.h"
 #include "apply/order.h"
-#include "apply/stream.h"
+#include "apply/stream_writer.h"
 #include "apply/writer.h"
 #include "conflict/conflict.h"
 #include "miscadmin.h"

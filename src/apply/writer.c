@@ -16,7 +16,7 @@
 
 #include "access/xact.h"
 #include "apply/fast.h"
-#include "apply/stream.h"
+#include "apply/stream_writer.h"
 #include "apply/writer.h"
 #include "catalog/pg_authid.h"
 #include "conflict/conflict.h"

@@ -55,6 +55,7 @@
 #include "local_table.h"
 #include "executor/nodeModifyTable.h"
 #include "miscadmin.h"
+#include "misspeculate.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "utils/injection_point.h"
@@ -94,9 +95,7 @@ wait_turn(void)
 	if (conflict_session.final)
 		return false;
 	if (!conflict_session.wait_oldest())
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg_internal("conflict in a speculative transaction")));
+		misspeculate("conflict in a speculative transaction");
 	conflict_session.final = true;
 	return true;
 }

@@ -4,7 +4,7 @@
  *
  * Whatever arrives of one is appended to a file, its spool (ring/spool.c), and a
  * writer of its own reads it from there and applies it, in a local transaction that
- * stays open (apply/stream.c).  When the transaction ends on the publisher, it gets
+ * stays open (apply/stream_writer.c).  When the transaction ends on the publisher, it gets
  * its seq as an ordinary one: it goes into the ring, without changes, and whoever
  * takes it there sees to it that it is committed in its turn.  So the leader never
  * waits for those who apply, and if anything goes wrong there, the transaction can

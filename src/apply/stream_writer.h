@@ -1,11 +1,11 @@
 /*
- * stream.h
+ * stream_writer.h
  *	  Applying transactions that were streamed.
  *
  * Shared by the files of apply/ only.
  */
-#ifndef WEFT_APPLY_STREAM_H
-#define WEFT_APPLY_STREAM_H
+#ifndef WEFT_STREAM_WRITER_H
+#define WEFT_STREAM_WRITER_H
 
 #include "shmem.h"
 
@@ -14,4 +14,4 @@ extern bool stream_apply_in_turn(StreamShared *stream);
 extern bool stream_work(void);
 extern void stream_report(const ErrorData *error);
 
-#endif							/* WEFT_APPLY_STREAM_H */
+#endif							/* WEFT_STREAM_WRITER_H */

@@ -1,5 +1,5 @@
 /*
- * stream.c
+ * stream_writer.c
  *	  Applying transactions that were streamed.
  *
  * The leader keeps all that arrives of a streamed transaction in a file
@@ -49,7 +49,7 @@
 
 #include "access/xact.h"
 #include "apply/fast.h"
-#include "apply/stream.h"
+#include "apply/stream_writer.h"
 #include "apply/writer.h"
 #include "miscadmin.h"
 #include "pgstat.h"
