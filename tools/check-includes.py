@@ -19,10 +19,11 @@ MAY_INCLUDE = {
     "ring": set(),
     "receive": {"publish", "ring"},
     "conflict": {"ring"},
-    "apply": {"publish", "ring", "conflict"},
+    "fast": {"apply", "ring", "conflict"},
+    "apply": {"publish", "ring", "fast", "conflict"},
     "copy": {"ring"},
     "group": {"copy"},
-    "api": {"publish", "receive", "ring", "apply", "conflict", "copy", "group"},
+    "api": {"publish", "receive", "ring", "fast", "apply", "conflict", "copy", "group"},
 }
 
 # ring/ knows nothing of tuples.

@@ -13,7 +13,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "conflict/conflict.h"

@@ -23,7 +23,7 @@
  *
  * An update of a row that has been changed a moment ago is put aside, too, even if
  * nothing keeps it: such a row may well be changed once more before the commit, and
- * then all but the last of its updates are needless (fast_coalesce.c).  What touches
+ * then all but the last of its updates are needless (fast/coalesce.c).  What touches
  * the row between two of its updates is put aside as well, by the rule below, and
  * if that is no update that keeps the key, nothing before it is left out; an INSERT
  * only comes after something else has removed the row.  Whoever decodes the
@@ -37,14 +37,14 @@
  *
  * Nobody else may notice: only changes that are known to take the fast path are
  * put aside, or applied while others are, and only of tables where that is known to
- * make no difference (fast_order.c).  Changes of other tables on the fast path keep
+ * make no difference (fast/key_order.c).  Changes of other tables on the fast path keep
  * their order among themselves.  For all other ones, everything that is aside is
  * applied first.  If a table gets a trigger meanwhile, that fails: the group is
  * rolled back, and applied in order.
  */
 #include "postgres.h"
 
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/order.h"
 #include "apply/writer.h"
 #include "miscadmin.h"

@@ -48,9 +48,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "apply/fast.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
+#include "fast/fast.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/logicalproto.h"

@@ -47,7 +47,7 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/order.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"

@@ -15,9 +15,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "apply/fast.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
+#include "fast/fast.h"
 #include "catalog/pg_authid.h"
 #include "conflict/conflict.h"
 #include "miscadmin.h"

@@ -18,7 +18,7 @@
  *
  * Keys are compared as they come, as bytes.  Rows that are the same on the subscriber
  * may have come with other bytes, and then one change does not depend on the other
- * here.  Nothing is lost by that: the rows themselves tell (apply/fast_order.c).
+ * here.  Nothing is lost by that: the rows themselves tell (fast/key_order.c).
  *
  * With replica identity full the key is the whole row.  If a value was not
  * sent because it is unchanged (TOAST), the row cannot be found again by its

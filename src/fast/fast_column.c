@@ -1,5 +1,5 @@
 /*
- * fast_value.c
+ * fast_column.c
  *	  The fast path: values of what is sent.
  *
  * In binary as in text, the type's own function reads them, but for numbers of a fixed
@@ -8,7 +8,7 @@
  */
 #include "postgres.h"
 
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "nodes/miscnodes.h"

@@ -1,5 +1,5 @@
 /*
- * fast_relation.c
+ * fast_table.c
  *	  Which tables take the fast path, and what is kept open of them.
  *
  * A table takes the fast path if nothing about it needs more than to find,
@@ -22,7 +22,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/order.h"
 #include "apply/writer.h"
 #include "catalog/pg_am.h"

@@ -18,7 +18,7 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "executor/executor.h"
 #include "utils/memutils.h"
 

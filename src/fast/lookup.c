@@ -1,11 +1,11 @@
 /*
- * fast_find.c
+ * lookup.c
  *	  The fast path: finds rows by the index of the replica identity.
  *
  * To go down an index costs more than to look at a row.  Rows that are changed
  * again and again are found faster by their place: what the index said the last
- * time.  For other rows, fast_ahead.c has often taken down what a leaf page of the
- * index says, and if not, that is looked at first (fast_leaf.c).  The chain of a row's versions that begins there may have ended, or the
+ * time.  For other rows, prefetch.c has often taken down what a leaf page of the
+ * index says, and if not, that is looked at first (leaf_map.c).  The chain of a row's versions that begins there may have ended, or the
  * place may be another row's by now; so the key is compared, and what is not
  * found there is looked for by the index.  With the dirty snapshot, no older
  * version of a row can be taken for it.
@@ -23,7 +23,7 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "compat.h"
 
 /* Places that are remembered; a power of two. */

@@ -1,5 +1,5 @@
 /*
- * fast_order.c
+ * key_order.c
  *	  The fast path: which changes may be applied in another order than they came in.
  *
  * order.c puts changes aside, and applies others before them.  Nobody must notice:
@@ -32,7 +32,7 @@
 
 #include "access/genam.h"
 #include "access/transam.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/writer.h"
 #include "catalog/pg_type.h"
 #include "utils/lsyscache.h"

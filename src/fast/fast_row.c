@@ -1,7 +1,7 @@
 /*
- * fast_change.c
+ * fast_row.c
  *	  The fast path: finds, inserts, updates and deletes rows of the tables that
- *	  fast_relation.c has found fit for it.
+ *	  fast_table.c has found fit for it.
  *
  * A row is found by the index of the replica identity with a dirty snapshot, as
  * the server does, and updated or deleted without having been locked first: the
@@ -23,7 +23,7 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "conflict/conflict.h"

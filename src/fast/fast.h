@@ -45,7 +45,7 @@ typedef struct FastColumn
 	FastInput	binary_input;
 } FastColumn;
 
-/* What is known of an index's leaf pages; see fast_leaf.c. */
+/* What is known of an index's leaf pages; see leaf_map.c. */
 typedef struct FastLeaves FastLeaves;
 
 /* So many places of rows with one key are looked at without the index. */
@@ -109,7 +109,7 @@ typedef struct FastRelation
 	slist_node	unreported_node;
 } FastRelation;
 
-/* fast_relation.c */
+/* fast_table.c */
 extern dlist_head fast_open_relations;
 
 extern FastRelation *fast_open(LogicalRepRelId relid);
@@ -118,7 +118,7 @@ extern bool fast_known(LogicalRepRelId relid, bool insert);
 extern FastRelation *fast_look_up(LogicalRepRelId relid);
 extern void fast_forget_open(void);
 
-/* fast_value.c */
+/* fast_column.c */
 extern void fast_describe_values(FastColumn *column, Oid type, int32 typmod);
 extern bool fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *sent,
 							Datum *value, bool *isnull);
@@ -146,7 +146,7 @@ fast_hash_key(uint32 hash, const WireColumn *sent)
 	return hash_combine(hash, hash_bytes((const unsigned char *) sent->data, sent->length));
 }
 
-/* fast_find.c */
+/* lookup.c */
 extern bool fast_find(FastRelation *relation);
 extern bool fast_has_key(FastRelation *relation, TupleTableSlot *row);
 extern void fast_forget_places(FastRelation *relation);
@@ -154,7 +154,7 @@ extern bool fast_place_known(FastRelation *relation, uint32 key_hash);
 extern void fast_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid,
 								Buffer buffer);
 
-/* fast_buffer.c */
+/* recent_buffer.c */
 extern Buffer fast_read_buffer(Relation rel, BlockNumber block, Buffer *recent);
 extern void fast_ask_for_page(Buffer buffer, OffsetNumber offset);
 
@@ -168,7 +168,7 @@ fast_ask_for(const void *memory)
 	__builtin_prefetch(memory);
 }
 
-/* fast_leaf.c */
+/* leaf_map.c */
 extern FastLeaves *fast_describe_leaves(Relation index);
 extern void fast_forget_leaves(FastLeaves *leaves);
 extern int64 fast_leaf_key(const FastLeaves *leaves, Datum value);
@@ -177,22 +177,22 @@ extern int	fast_places_by_leaf(FastLeaves *leaves, Relation index, int64 key,
 extern bool fast_leaves_worth(const FastLeaves *leaves);
 extern void fast_ask_for_leaf(FastLeaves *leaves, Relation index, int64 key);
 
-/* fast_order.c */
+/* key_order.c */
 extern bool fast_describe_order(FastRelation *relation, Relation rel);
 
-/* fast_coalesce.c */
+/* coalesce.c */
 extern bool fast_describe_coalescing(FastRelation *relation, Relation rel);
 
 /* fast_insert.c */
 extern TupleTableSlot *fast_gather(FastRelation *relation);
 extern void fast_store(FastRelation *relation);
 
-/* fast_change.c */
+/* fast_row.c */
 extern void fast_enter(LogicalRepRelId relid);
 extern void fast_leave(void);
 extern bool fast_become_owner(FastRelation *relation, UserContext *context);
 
-/* fast_count.c */
+/* row_count.c */
 extern void fast_count_touch(FastRelation *relation);
 extern void fast_count_undo(void);
 

@@ -1,5 +1,5 @@
 /*
- * fast_ahead.c
+ * prefetch.c
  *	  The fast path: has ready in the processor's caches what the next changes need.
  *
  * Rows are changed here and there, so to find one is, above all, to wait for memory:
@@ -7,10 +7,10 @@
  * What comes next is in the ring already.  So while a change is applied, its
  * writer looks a few ahead, and asks for one thing of each that it has not asked
  * for before, in the order in which they become known:
- *	 1. the leaf page that has the key by the list in fast_leaf.c;
+ *	 1. the leaf page that has the key by the list in leaf_map.c;
  *	 2. the row's page, whose place the leaf page tells, and its line pointer;
  *	 3. the row that this points to, or all of the page if it is going to be pruned.
- * When its turn comes, its place is known (fast_find.c), and what it needs is near.
+ * When its turn comes, its place is known (lookup.c), and what it needs is near.
  * A page that is not in shared memory is read ahead by the operating system.
  *
  * Only changes that their writer has taken are looked at, so they stay in the ring,
@@ -19,12 +19,12 @@
  * into without pin or lock where it is only to guess what to ask for: what comes of a
  * wrong guess is a wrong line of memory in the cache.
  *
- * An error here is one of the fast path (fast_change.c).
+ * An error here is one of the fast path (fast_row.c).
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/writer.h"
 #include "replication/logicalproto.h"
 #include "storage/bufmgr.h"

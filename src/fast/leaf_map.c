@@ -1,5 +1,5 @@
 /*
- * fast_leaf.c
+ * leaf_map.c
  *	  The fast path: finds a row's place without going down the index.
  *
  * Of the time of a writer that is behind, more went into going down a btree than
@@ -17,12 +17,12 @@
  * is looked at, too.  The list is read anew after so many guesses in vain that it
  * pays; the first time that is when so many rows were looked for.
  *
- * What is kept belongs to the index's storage, as other places do (fast_find.c).
+ * What is kept belongs to the index's storage, as other places do (lookup.c).
  */
 #include "postgres.h"
 
 #include "access/nbtree.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "catalog/pg_opfamily_d.h"
 #include "catalog/pg_type_d.h"
 #include "miscadmin.h"

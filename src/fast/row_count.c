@@ -1,5 +1,5 @@
 /*
- * fast_count.c
+ * row_count.c
  *	  Counting rows, for weft.stat_relation.
  *
  * A row is counted right where it was applied, in a plain field of its relation:
@@ -14,7 +14,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "apply/writer.h"
 #include "utils/inval.h"
 #include "utils/timestamp.h"

@@ -1,5 +1,5 @@
 /*
- * fast_coalesce.c
+ * coalesce.c
  *	  The fast path: an update that a later one of the same row makes needless.
  *
  * An UPDATE brings all columns of its row.  Of two that share a commit, and with
@@ -15,7 +15,7 @@
  *	   length and range that its column allows.  An error there ends the attempt, as
  *	   one of the fast path; what cannot be read here makes the update needed.
  *	 - Tables are left alone where more can go wrong: with constraints, with domains
- *	   that have any, partitions, rows that exclude each other (fast_order.c), indexes
+ *	   that have any, partitions, rows that exclude each other (key_order.c), indexes
  *	   with expressions or of other kinds than btree and hash, rows that might not
  *	   fit into a page.  A long value of an indexed column makes its update needed.
  * Both keep the row's key: what changes it comes with the old one.
@@ -27,7 +27,7 @@
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/tupmacs.h"
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"

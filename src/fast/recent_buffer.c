@@ -1,5 +1,5 @@
 /*
- * fast_buffer.c
+ * recent_buffer.c
  *	  The fast path: pins pages without looking for their buffers.
  *
  * To find out in which buffer a page is takes some reads of memory one after the
@@ -12,7 +12,7 @@
  */
 #include "postgres.h"
 
-#include "apply/fast.h"
+#include "fast/fast.h"
 #include "pgstat.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
