@@ -52,7 +52,7 @@
 #include "port/pg_bswap.h"
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
-#include "publish/batch.h"
+#include "publish/batch_format.h"
 #include "publish/rows.h"
 #include "replication/logical.h"
 #include "replication/logicalproto.h"

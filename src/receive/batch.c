@@ -1,13 +1,14 @@
 /*
  * batch.c
- *	  Taking the publisher's batches apart (publish/batch.h).
+ *	  Taking the publisher's batches apart (publish/batch_format.h).
  *
  * What is in a batch lies in libpq's buffer, or, if it was compressed, in one of
  * ours, until the next batch comes.
  */
 #include "postgres.h"
 
-#include "publish/batch.h"
+#include "publish/batch_format.h"
+#include "receive/batch.h"
 #include "receive/leader.h"
 #include "utils/memutils.h"
 

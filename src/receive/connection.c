@@ -20,7 +20,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "node_identity.h"
-#include "publish/batch.h"
+#include "publish/batch_format.h"
 #include "query_result.h"
 #include "receive/connection.h"
 #include "receive/leader.h"

@@ -28,7 +28,7 @@
  * detection with them.  While there is such a transaction, everything is given
  * to the loop.
  *
- * The publisher may send several messages in one (publish/batch.h); they are
+ * The publisher may send several messages in one (publish/batch_format.h); they are
  * looked at one by one, as if they had come so, and stay where they lie until
  * the last of them is done.
  *
@@ -51,11 +51,14 @@
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "postmaster/walwriter.h"
+#include "receive/batch.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
+#include "receive/messages.h"
 #include "receive/relations.h"
-#include "receive/streams.h"
 #include "receive/seam.h"
+#include "receive/streams.h"
+#include "receive/writers.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"

@@ -1,8 +1,6 @@
 /*
  * leader.h
  *	  The leader: the server's apply worker, once Weft receives for it.
- *
- * Shared by the files of receive/ only.
  */
 #ifndef WEFT_LEADER_H
 #define WEFT_LEADER_H
@@ -130,7 +128,6 @@ typedef struct Leader
 
 extern Leader leader;
 
-/* leader.c */
 extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd);
 extern bool leader_in_flight(void);
 extern bool leader_drained(void);
@@ -146,39 +143,9 @@ extern void leader_hand_over_second(char *message, int length, XLogRecPtr end_ls
 									TimestampTz commit_time);
 pg_noreturn extern void leader_damage(const char *message, const char *problem);
 
-/* batch.c */
-extern bool batch_open(const char *message, int length);
-extern int	batch_next(char **message);
-
-/* messages.c */
-extern void message_data(char *message, int length);
-extern void message_keepalive(char *message, int length);
-extern void message_check_change(const char *payload, int length, bool streamed);
-extern void message_settled(XLogRecPtr end_lsn);
-
-/* dispatch.c */
-extern void dispatch_begin(const char *message, int length);
-extern void dispatch_change(const char *message, int length);
-extern void dispatch_truncate(const char *message, int length);
-extern void dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
-extern void dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
-							const char *data, Size length);
-extern void dispatch_barrier(void);
-extern void dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn,
-							TimestampTz commit_time);
-
 /* tuning.c */
 extern void tuning_reset(void);
 extern void tuning_interrupt(bool all_committed);
 extern void tuning_step(bool was_full);
-
-/* writers.c */
-extern int	writers_wanted(void);
-extern bool writers_to_be_changed(void);
-extern void writers_start(int count);
-extern void writers_renew(int count);
-extern void writers_stop(void);
-extern void writers_check(void);
-extern bool writers_start_for_stream(int number, uint32 stream);
 
 #endif							/* WEFT_LEADER_H */

@@ -10,8 +10,10 @@
 
 #include "receive/feedback.h"
 #include "receive/leader.h"
+#include "receive/messages.h"
 #include "receive/relations.h"
 #include "receive/streams.h"
+#include "receive/transaction.h"
 #include "replication/worker_internal.h"
 #include "utils/timestamp.h"
 #include "wire.h"
@@ -90,7 +92,7 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 	else
 	{
 		leader.position = IN_TRANSACTION;
-		dispatch_begin(payload, payload_length);
+		transaction_begin(payload, payload_length);
 	}
 }
 
@@ -109,7 +111,7 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	leader.received_lsn = Max(leader.received_lsn, commit.end_lsn);
 	if (leader.position == IN_TRANSACTION)
 	{
-		dispatch_commit(commit.end_lsn, commit.commit_time);
+		transaction_commit(commit.end_lsn, commit.commit_time);
 		message_settled(commit.end_lsn);
 	}
 	else
@@ -156,7 +158,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			if (native)
 				message_check_change(payload, payload_length, false);
 			else
-				dispatch_change(payload, payload_length);
+				transaction_change(payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_TRUNCATE:
@@ -164,7 +166,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			if (native)
 				message_check_change(payload, payload_length, false);
 			else
-				dispatch_truncate(payload, payload_length);
+				transaction_truncate(payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_RELATION:

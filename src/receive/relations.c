@@ -38,6 +38,7 @@
 #include "optimizer/optimizer.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/transaction.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
@@ -178,7 +179,7 @@ relations_message(const char *message, int length)
 		uint64		version = broadcast_append(&leader.broadcast, message, length);
 
 		if (open)
-			dispatch_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
+			transaction_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
 	}
 }
 

@@ -42,9 +42,12 @@
 #include "miscadmin.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
+#include "receive/messages.h"
 #include "receive/relations.h"
-#include "receive/stream.h"
+#include "receive/stream_spool.h"
 #include "receive/streams.h"
+#include "receive/transaction.h"
+#include "receive/writers.h"
 #include "replication/reorderbuffer.h"
 #include "replication/worker_internal.h"
 #include "utils/memutils.h"
@@ -540,7 +543,7 @@ dispatch(Stream *stream, const StreamEnd *end, bool prepare)
 	shared->alone = is_exclusive(stream);
 	shared->final_lsn = end->final_lsn;
 
-	dispatch_stream(shared, end->end_lsn, end->time);
+	transaction_stream(shared, end->end_lsn, end->time);
 	stream->seq = leader.producer.seq;
 
 	foreach(cell, stream->relids)

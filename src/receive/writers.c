@@ -17,6 +17,7 @@
 #include "receive/leader.h"
 #include "receive/relations.h"
 #include "receive/streams.h"
+#include "receive/writers.h"
 #include "relation_stats.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"

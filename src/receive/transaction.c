@@ -1,5 +1,5 @@
 /*
- * dispatch.c
+ * transaction.c
  *	  Putting a transaction into the ring.
  */
 #include "postgres.h"
@@ -8,6 +8,7 @@
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/relations.h"
+#include "receive/transaction.h"
 #include "wire.h"
 
 /*
@@ -52,7 +53,7 @@ wait_for_space(void)
  * space.
  */
 void
-dispatch_record(RingRecordKind kind, uint16 flags, uint64 number,
+transaction_record(RingRecordKind kind, uint16 flags, uint64 number,
 				const char *data, Size length)
 {
 	Size		done = 0;
@@ -91,15 +92,15 @@ open_transaction(void)
 
 /* Opens a transaction with its BEGIN message. */
 void
-dispatch_begin(const char *message, int length)
+transaction_begin(const char *message, int length)
 {
 	open_transaction();
-	dispatch_record(RING_MESSAGE, 0, 0, message, length);
+	transaction_record(RING_MESSAGE, 0, 0, message, length);
 }
 
 /* The open transaction must run alone from here on. */
 void
-dispatch_barrier(void)
+transaction_barrier(void)
 {
 	if (leader.barrier != leader.producer.seq)
 	{
@@ -110,7 +111,7 @@ dispatch_barrier(void)
 
 /* Appends an INSERT, UPDATE or DELETE. */
 void
-dispatch_change(const char *message, int length)
+transaction_change(const char *message, int length)
 {
 	WireChange	change;
 	LeaderRelation *relation;
@@ -133,18 +134,18 @@ dispatch_change(const char *message, int length)
 		case RELATION_BEING_COPIED:
 			return;
 		case RELATION_EXCLUSIVE:
-			dispatch_barrier();
+			transaction_barrier();
 			dependency.flags |= RING_EXCLUSIVE;
 			break;
 		default:
 			break;
 	}
-	dispatch_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
+	transaction_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
 }
 
 /* Appends a TRUNCATE. */
 void
-dispatch_truncate(const char *message, int length)
+transaction_truncate(const char *message, int length)
 {
 	WireCursor	relids;
 	int			count;
@@ -156,26 +157,26 @@ dispatch_truncate(const char *message, int length)
 		if (relations_find(wire_uint32(&relids)) == NULL)
 			leader_damage(message, "the relation is unknown");
 
-	dispatch_barrier();
-	dispatch_record(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
+	transaction_barrier();
+	transaction_record(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
 }
 
 /* Puts a streamed transaction, which has ended, into the ring. */
 void
-dispatch_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_time)
+transaction_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_time)
 {
 	open_transaction();
 	if (stream->alone)
-		dispatch_barrier();
+		transaction_barrier();
 	ring_use_stream(&leader.producer, stream - leader.shared->streams + 1);
 	pg_write_barrier();
 	pg_atomic_write_u64(&stream->seq, leader.producer.seq);
-	dispatch_commit(end_lsn, commit_time);
+	transaction_commit(end_lsn, commit_time);
 }
 
 /* Completes the open transaction. */
 void
-dispatch_commit(XLogRecPtr end_lsn, TimestampTz commit_time)
+transaction_commit(XLogRecPtr end_lsn, TimestampTz commit_time)
 {
 	ring_complete(&leader.producer, end_lsn, commit_time);
 	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));

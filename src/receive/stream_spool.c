@@ -1,5 +1,5 @@
 /*
- * stream.c
+ * stream_spool.c
  *	  What is kept of a transaction that the publisher sends while it is in progress.
  *
  * RELATION messages of a streamed transaction hold for it alone until it commits.
@@ -17,7 +17,7 @@
 #include "postgres.h"
 
 #include "receive/relations.h"
-#include "receive/stream.h"
+#include "receive/stream_spool.h"
 #include "utils/memutils.h"
 #include "wire.h"
 

@@ -1,11 +1,11 @@
 /*
- * stream.h
+ * stream_spool.h
  *	  A transaction that the publisher sends while it is in progress.
  *
- * Shared by streams.c and stream.c.
+ * Kept by stream_spool.c for streams.c.
  */
-#ifndef WEFT_RECEIVE_STREAM_H
-#define WEFT_RECEIVE_STREAM_H
+#ifndef WEFT_STREAM_SPOOL_H
+#define WEFT_STREAM_SPOOL_H
 
 #include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
@@ -65,4 +65,4 @@ extern void stream_change(Stream *stream, const char *payload, int length);
 extern void stream_abort_part(Stream *stream, TransactionId xid);
 extern void stream_write_void(Stream *stream);
 
-#endif							/* WEFT_RECEIVE_STREAM_H */
+#endif							/* WEFT_STREAM_SPOOL_H */

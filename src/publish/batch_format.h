@@ -1,5 +1,5 @@
 /*
- * batch.h
+ * batch_format.h
  *	  The form in which the output plugin sends several messages at once.
  *
  * A batch is the payload of one message of the streaming protocol ('w'):
@@ -33,8 +33,8 @@
  * A publisher that does not know the option would refuse it: the methods that
  * a publisher knows are the values that weft.compression can have there.
  */
-#ifndef WEFT_BATCH_H
-#define WEFT_BATCH_H
+#ifndef WEFT_BATCH_FORMAT_H
+#define WEFT_BATCH_FORMAT_H
 
 #define BATCH_TYPE '#'
 #define BATCH_MORE_HELD 0x01
@@ -47,4 +47,4 @@
 
 #define BATCH_COMPRESSION_OPTION "weft_compression"
 
-#endif							/* WEFT_BATCH_H */
+#endif							/* WEFT_BATCH_FORMAT_H */

@@ -1,0 +1,11 @@
+/*
+ * batch.h
+ *	  Taking the publisher's batches apart.
+ */
+#ifndef WEFT_BATCH_H
+#define WEFT_BATCH_H
+
+extern bool batch_open(const char *message, int length);
+extern int	batch_next(char **message);
+
+#endif							/* WEFT_BATCH_H */
