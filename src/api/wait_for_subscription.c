@@ -20,7 +20,6 @@
 #include "replication/origin.h"
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
-#include "ring/wait.h"
 #include "shmem.h"
 #include "storage/latch.h"
 #include "utils/acl.h"
@@ -33,6 +32,7 @@
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
+#include "wait_event.h"
 
 PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
 
@@ -252,7 +252,7 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 			report_timeout(subscription, tables, applied, target);
 
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 POLL_INTERVAL, ring_wait_event(RING_WAIT_SUBSCRIPTION));
+						 POLL_INTERVAL, wait_event_id(WEFT_WAIT_SUBSCRIPTION));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -57,6 +57,7 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "ring/spool.h"
+#include "ring/stream_wait.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 

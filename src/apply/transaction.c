@@ -56,12 +56,14 @@
 #include "pgstat.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
+#include "ring/stream_wait.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+#include "wait_event.h"
 
 /* A group is not continued behind such a share of the ring. */
 #define GROUP_SHARE 64
@@ -202,7 +204,7 @@ transaction_wait_oldest(void)
 	pg_atomic_fetch_add_u64(&writer.shared->order_waits, 1);
 	set_activity(WRITER_WAITING_FOR_COMMIT_ORDER);
 	result = ring_wait_committed(&writer.waiter, writer.first - 1,
-								 ring_wait_event(RING_WAIT_WRITER_COMMIT_ORDER));
+								 wait_event_id(WEFT_WAIT_WRITER_COMMIT_ORDER));
 	set_activity(WRITER_APPLYING);
 	return result;
 }
@@ -221,7 +223,7 @@ transaction_wait_dependency(uint64 seq)
 	pg_atomic_fetch_add_u64(&writer.shared->dependency_waits, 1);
 	set_activity(WRITER_WAITING_FOR_DEPENDENCY);
 	result = ring_wait_committed(&writer.waiter, seq,
-								 ring_wait_event(RING_WAIT_WRITER_DEPENDENCY));
+								 wait_event_id(WEFT_WAIT_WRITER_DEPENDENCY));
 	set_activity(WRITER_APPLYING);
 	return result;
 }
@@ -668,7 +670,7 @@ transaction_apply(uint64 first, int count)
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 		set_activity(WRITER_RETRYING);
 		while (!ring_wait_committed(&writer.waiter, first - 1,
-									ring_wait_event(RING_WAIT_WRITER_RETRY)))
+									wait_event_id(WEFT_WAIT_WRITER_RETRY)))
 			;					/* we hold no locks that anybody could want */
 		set_activity(WRITER_APPLYING);
 	}

@@ -34,9 +34,9 @@
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
-#include "ring/wait.h"
 #include "storage/latch.h"
 #include "utils/wait_event.h"
+#include "wait_event.h"
 
 /* A clock that is so far ahead of ours is told of in the log, in milliseconds. */
 #define REPORTED_SKEW 10000
@@ -183,7 +183,7 @@ version_wait_clock(TimestampTz time)
 					 errhint("Synchronize the clocks of the servers.")));
 		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(ahead, 1000), ring_wait_event(RING_WAIT_WRITER_CLOCK));
+						 Min(ahead, 1000), wait_event_id(WEFT_WAIT_WRITER_CLOCK));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -46,11 +46,11 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "replication/origin.h"
-#include "ring/wait.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
+#include "wait_event.h"
 
 #define KEY_TASK UINT64CONST(1)
 
@@ -163,7 +163,7 @@ wait_for_helpers(ParallelContext *context, WalReceiverConn *conn)
 		if (!helpers_running(context))
 			break;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOOK_INTERVAL, ring_wait_event(RING_WAIT_COPY_HELPERS));
+						 LOOK_INTERVAL, wait_event_id(WEFT_WAIT_COPY_HELPERS));
 		ResetLatch(MyLatch);
 		if (TimestampDifferenceExceeds(kept, GetCurrentTimestamp(), KEEP_ALIVE_INTERVAL))
 		{

@@ -18,8 +18,8 @@
 #include "nodes/value.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
-#include "ring/wait.h"
 #include "storage/latch.h"
+#include "wait_event.h"
 
 /* A binary COPY begins with this, a word of flags, and more for the future. */
 static const char signature[11] = "PGCOPY\n\377\r\n";
@@ -216,7 +216,7 @@ wait_for_data(pgsocket socket)
 		reader.socket = socket;
 	}
 	if (WaitEventSetWait(reader.events, -1, &event, 1,
-						 ring_wait_event(RING_WAIT_COPY_DATA)) > 0 &&
+						 wait_event_id(WEFT_WAIT_COPY_DATA)) > 0 &&
 		event.events == WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();

@@ -62,6 +62,7 @@
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
+#include "ring/wait.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
@@ -265,7 +266,7 @@ wait_for_events(pgsocket socket, long timeout, uint32 wait_event)
  * committed, or it is time to do something else.  Does what may not wait.
  */
 void
-leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event)
+leader_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
 {
 	Ring	   *ring = leader.producer.ring;
 	bool		short_pause = prepare_to_pause();
@@ -277,7 +278,7 @@ leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event)
 		occurred = wait_for_events(socket,
 								   short_pause ? SHORT_PAUSE :
 								   feedback_flush_pending() ? WalWriterDelay : 1000L,
-								   ring_wait_event(event));
+								   wait_event_id(event));
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		if (short_pause)
@@ -326,7 +327,7 @@ static void
 nap(void)
 {
 	(void) prepare_to_pause();
-	pgstat_report_wait_start(ring_wait_event(RING_WAIT_LEADER_MAIN));
+	pgstat_report_wait_start(wait_event_id(WEFT_WAIT_LEADER_MAIN));
 	pg_usleep(NAP);
 	pgstat_report_wait_end();
 }
@@ -336,7 +337,7 @@ void
 leader_drain(uint64 seq)
 {
 	while (ring_committed(leader.producer.ring) < seq)
-		leader_sleep(PGINVALID_SOCKET, seq, RING_WAIT_LEADER_DRAIN);
+		leader_sleep(PGINVALID_SOCKET, seq, WEFT_WAIT_LEADER_DRAIN);
 	leader_collect();
 }
 
@@ -603,7 +604,7 @@ next_message(void)
 	else
 	{
 		tuning_interrupt(false);
-		leader_sleep(leader.socket, leader.collected + 1, RING_WAIT_LEADER_MAIN);
+		leader_sleep(leader.socket, leader.collected + 1, WEFT_WAIT_LEADER_MAIN);
 	}
 	return true;
 }
@@ -641,7 +642,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 				result = deliver(buffer, wait_fd);
 				break;
 			}
-			leader_sleep(PGINVALID_SOCKET, leader.producer.seq, RING_WAIT_LEADER_DRAIN);
+			leader_sleep(PGINVALID_SOCKET, leader.producer.seq, WEFT_WAIT_LEADER_DRAIN);
 		}
 		else if (!next_message())
 		{

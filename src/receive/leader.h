@@ -10,9 +10,10 @@
 #include "replication/walreceiver.h"
 #include "ring/broadcast.h"
 #include "ring/ring.h"
-#include "ring/wait.h"
+#include "ring/wake.h"
 #include "shmem.h"
 #include "utils/hsearch.h"
+#include "wait_event.h"
 #include "wire.h"
 
 /* Where in the publisher's stream we are. */
@@ -133,7 +134,7 @@ extern bool leader_in_flight(void);
 extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
 extern void leader_collect(void);
-extern void leader_sleep(pgsocket socket, uint64 awaited_seq, RingWaitEvent event);
+extern void leader_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event);
 extern void leader_look_around(void);
 pg_noreturn extern void leader_finish(void);
 extern void leader_hand_over(HandoverKind kind, char *message, int length);

@@ -18,6 +18,7 @@
 
 #include "receive/relations.h"
 #include "receive/stream_spool.h"
+#include "ring/stream_wait.h"
 #include "utils/memutils.h"
 #include "wire.h"
 

@@ -50,6 +50,7 @@
 #include "receive/writers.h"
 #include "replication/reorderbuffer.h"
 #include "replication/worker_internal.h"
+#include "ring/stream_wait.h"
 #include "utils/memutils.h"
 #include "wire.h"
 
@@ -161,7 +162,7 @@ wait_for_entry(void)
 		Stream	   *oldest = linitial(ended_streams);
 
 		if (oldest->seq == 0)
-			leader_sleep(PGINVALID_SOCKET, leader.producer.seq + 1, RING_WAIT_LEADER_SPACE);
+			leader_sleep(PGINVALID_SOCKET, leader.producer.seq + 1, WEFT_WAIT_LEADER_SPACE);
 		else
 			leader_drain(oldest->seq);
 	}

@@ -44,7 +44,7 @@ wait_for_space(void)
 
 	leader_sleep(PGINVALID_SOCKET,
 				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
-				 RING_WAIT_LEADER_SPACE);
+				 WEFT_WAIT_LEADER_SPACE);
 	tuning_step(true);
 }
 

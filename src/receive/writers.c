@@ -22,6 +22,7 @@
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
+#include "ring/stream_wait.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"

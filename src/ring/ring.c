@@ -50,7 +50,7 @@
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "ring/ring.h"
-#include "ring/wait.h"
+#include "ring/wake.h"
 #include "storage/proc.h"
 
 /* Turns weft.ring_size into the size of a ring's data. */
@@ -265,19 +265,6 @@ ring_complete(RingProducer *producer, XLogRecPtr end_lsn, TimestampTz commit_tim
 	ring_publish(producer);
 }
 
-/* How many transactions are published that nobody has taken? */
-uint64
-ring_backlog(Ring *ring)
-{
-	uint64		taken = pg_atomic_read_u64(&ring->taken.value);
-	uint64		published;
-
-	/* In this order, so that the difference is never negative. */
-	pg_read_barrier();
-	published = pg_atomic_read_u64(&ring->published.value);
-	return published - taken;
-}
-
 static void
 name_writer(Ring *ring, uint64 first, uint64 count, int writer)
 {
@@ -331,6 +318,29 @@ ring_take_more(Ring *ring, int writer, uint64 last, int wanted)
 		return 0;
 	name_writer(ring, last + 1, run, writer);
 	return run;
+}
+
+/*
+ * Records that the calling writer has committed the transactions from first to
+ * last, which must be the oldest ones, and wakes whoever waits for that.
+ */
+void
+ring_commit(Ring *ring, uint64 first, uint64 last, XLogRecPtr local_end)
+{
+	Assert(ring_committed(ring) == first - 1);
+	for (uint64 seq = first; seq <= last; seq++)
+		ring_transaction(ring, seq)->local_end = local_end;
+	pg_write_barrier();
+	pg_atomic_write_u64(&ring->committed.value, last);
+	ring_wake_committed(ring, last);
+}
+
+/* Tells the writers to end as soon as they have nothing to do. */
+void
+ring_stop(Ring *ring)
+{
+	pg_atomic_write_u32(&ring->stop, 1);
+	ring_wake_all_writers(ring);
 }
 
 /* Puts a cursor to the beginning of a transaction that was taken. */

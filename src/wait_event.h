@@ -1,0 +1,27 @@
+/*
+ * wait_event.h
+ *	  Weft's wait events, as pg_stat_activity shows them.
+ */
+#ifndef WEFT_WAIT_EVENT_H
+#define WEFT_WAIT_EVENT_H
+
+typedef enum WeftWaitEvent
+{
+	WEFT_WAIT_LEADER_MAIN,
+	WEFT_WAIT_LEADER_SPACE,
+	WEFT_WAIT_LEADER_DRAIN,
+	WEFT_WAIT_WRITER_MAIN,
+	WEFT_WAIT_WRITER_DATA,
+	WEFT_WAIT_WRITER_DEPENDENCY,
+	WEFT_WAIT_WRITER_COMMIT_ORDER,
+	WEFT_WAIT_WRITER_RETRY,
+	WEFT_WAIT_WRITER_CLOCK,
+	WEFT_WAIT_WRITER_STREAM,
+	WEFT_WAIT_SUBSCRIPTION,
+	WEFT_WAIT_COPY_HELPERS,
+	WEFT_WAIT_COPY_DATA,
+} WeftWaitEvent;
+
+extern uint32 wait_event_id(WeftWaitEvent event);
+
+#endif							/* WEFT_WAIT_EVENT_H */
