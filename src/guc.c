@@ -7,7 +7,7 @@
 #include <limits.h>
 
 #include "access/commit_ts.h"
-#include "conflict/conflict.h"
+#include "conflict_kind.h"
 #include "guc.h"
 #include "utils/guc.h"
 
@@ -50,7 +50,7 @@ check_history_types(char **value, void **extra, GucSource source)
 {
 	uint32		types;
 
-	if (conflict_parse_history_types(*value, &types))
+	if (conflict_kinds_parse(*value, &types))
 		return true;
 	GUC_check_errdetail("It must be \"all\", \"none\", or a list of types of conflicts.");
 	return false;

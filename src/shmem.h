@@ -11,6 +11,7 @@
 #define WEFT_SHMEM_H
 
 #include "access/xlogdefs.h"
+#include "conflict_kind.h"
 #include "datatype/timestamp.h"
 #include "guc.h"
 #include "lib/dshash.h"
@@ -116,9 +117,6 @@ typedef struct StreamShared
 #define NUM_STREAMS 64
 
 #define NATIVE_REASON_LEN 160
-
-/* Kinds of conflicts (conflict/conflict.h). */
-#define NUM_CONFLICT_KINDS 8
 
 typedef struct SubscriptionShared
 {

@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "conflict/conflict.h"
+#include "conflict_kind.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "relation_stats.h"

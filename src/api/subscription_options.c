@@ -17,7 +17,7 @@
 #include "commands/defrem.h"
 #include "commands/extension.h"
 #include "commands/subscriptioncmds.h"
-#include "conflict/conflict.h"
+#include "conflict/past_origin.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"
 #include "subscription_settings.h"

@@ -51,7 +51,7 @@
 #include "apply/order.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
-#include "conflict/conflict.h"
+#include "conflict/session.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"

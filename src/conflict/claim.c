@@ -34,114 +34,18 @@
  * which is applied again (conflict_may_retry).
  */
 #include "postgres.h"
+#include "postgres.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"
-#include "common/hashfn.h"
-#include "conflict/internal.h"
-#include "nodes/nodeFuncs.h"
-#include "optimizer/optimizer.h"
-#include "utils/builtins.h"
+#include "conflict/claim.h"
+#include "conflict/session.h"
+#include "conflict/tombstone.h"
+#include "conflict/row_version.h"
+#include "conflict/unique_index.h"
+#include "conflict/version.h"
+#include "executor/executor.h"
 #include "utils/rel.h"
-#include "utils/ruleutils.h"
-
-/* Is it one of the unique indexes that are looked at, the key's aside? */
-bool
-claim_is_unique_index(Relation index, Oid key_index)
-{
-	return index->rd_index->indisunique && index->rd_index->indimmediate &&
-		!index->rd_index->indisexclusion && index->rd_index->indisready &&
-		RelationGetRelid(index) != key_index;
-}
-
-/* Does the index have an entry for the row in the slot? */
-static bool
-satisfies_predicate(IndexInfo *info, EState *estate)
-{
-	if (info->ii_Predicate == NIL)
-		return true;
-	if (info->ii_PredicateState == NULL)
-		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, estate);
-	return ExecQual(info->ii_PredicateState, GetPerTupleExprContext(estate));
-}
-
-static void
-add_name(uint64 *hash, const char *name)
-{
-	for (int i = 0; i < 2; i++)
-		hash[i] = hash_combine64(hash[i], hash_bytes_extended((const unsigned char *) name,
-															  strlen(name), i + 1));
-}
-
-/*
- * Hashes what identifies an index on all members: its columns' names, and its own name
- * if it does not have all rows.
- */
-static void
-add_index(uint64 *hash, Relation rel, Relation index)
-{
-	bool		has_expressions = false;
-
-	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-	{
-		AttrNumber	column = index->rd_index->indkey.values[i];
-
-		if (column == 0)
-			has_expressions = true;
-		else
-			add_name(hash, NameStr(TupleDescAttr(RelationGetDescr(rel), column - 1)->attname));
-	}
-	if (has_expressions)
-		add_name(hash, pg_get_indexdef_columns(RelationGetRelid(index), false));
-	if (RelationGetIndexPredicate(index) != NIL)
-		add_name(hash, RelationGetRelationName(index));
-}
-
-/*
- * Makes the hash of the value that a row has in a unique index.  Returns false if it
- * has none that could be another row's.
- */
-static bool
-hash_value_of(Relation rel, Relation index, IndexInfo *info, EState *estate,
-			  TupleTableSlot *row, pg_uuid_t *result)
-{
-	ExprContext *context = GetPerTupleExprContext(estate);
-	TupleTableSlot *before = context->ecxt_scantuple;
-	uint64		hash[2] = {1, 1};
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-	ListCell   *expression = list_head(info->ii_Expressions);
-	bool		found;
-
-	context->ecxt_scantuple = row;
-	found = satisfies_predicate(info, estate);
-	if (found)
-		FormIndexDatum(info, row, estate, values, nulls);
-	context->ecxt_scantuple = before;
-	if (!found)
-		return false;
-
-	add_index(hash, rel, index);
-	for (int i = 0; i < info->ii_NumIndexKeyAttrs; i++)
-	{
-		AttrNumber	column = info->ii_IndexAttrNumbers[i];
-		Oid			type;
-
-		if (nulls[i] && !info->ii_NullsNotDistinct)
-			return false;
-		if (column != 0)
-			type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
-		else
-		{
-			type = exprType(lfirst(expression));
-			expression = lnext(info->ii_Expressions, expression);
-		}
-		tuple_add_hash(hash, type, index->rd_indcollation[i], values[i], nulls[i]);
-	}
-	StaticAssertStmt(sizeof(hash) == sizeof(*result), "a hash fills a UUID");
-	memcpy(result, hash, sizeof(*result));
-	return true;
-}
 
 /*
  * Finds the value of a row in the i-th index of the table, unless another row, which
@@ -154,10 +58,10 @@ new_value(Target *target, int i, TupleTableSlot *row, TupleTableSlot *other, pg_
 	IndexInfo  *info = target->info->ri_IndexRelationInfo[i];
 	pg_uuid_t	other_hash;
 
-	return claim_is_unique_index(index, target->key_index) &&
-		hash_value_of(target->rel, index, info, target->estate, row, hash) &&
+	return unique_index_counts(index, target->key_index) &&
+		unique_index_hash(target->rel, index, info, target->estate, row, hash) &&
 		!(other != NULL &&
-		  hash_value_of(target->rel, index, info, target->estate, other, &other_hash) &&
+		  unique_index_hash(target->rel, index, info, target->estate, other, &other_hash) &&
 		  memcmp(hash, &other_hash, sizeof(pg_uuid_t)) == 0);
 }
 
@@ -173,7 +77,7 @@ claim_release(Target *target, TupleTableSlot *local, TupleTableSlot *row)
 		if (!new_value(target, i, local, row, &hash))
 			continue;
 		if (!version.known)
-			version = version_of_row(target, local);
+			version = row_version_in(target, local);
 		if (!version.known)
 			return;
 		tombstone_write_hash(target->rel, hash, &version);
@@ -254,16 +158,16 @@ claim_release_tuple(Relation rel, Oid key_index, TupleTableSlot *old, TupleTable
 		pg_uuid_t	hash;
 		pg_uuid_t	new_hash;
 
-		if (claim_is_unique_index(index, key_index))
+		if (unique_index_counts(index, key_index))
 		{
 			IndexInfo  *info = BuildIndexInfo(index);
 
-			if (hash_value_of(rel, index, info, estate, old, &hash) &&
-				!(new != NULL && hash_value_of(rel, index, info, estate, new, &new_hash) &&
+			if (unique_index_hash(rel, index, info, estate, old, &hash) &&
+				!(new != NULL && unique_index_hash(rel, index, info, estate, new, &new_hash) &&
 				  memcmp(&hash, &new_hash, sizeof(hash)) == 0))
 			{
 				if (!version.known)
-					version = version_of_local_row(rel, key_index, old);
+					version = row_version_of(rel, key_index, old);
 				if (version.known)
 					tombstone_write_hash(rel, hash, &version);
 			}
@@ -271,60 +175,4 @@ claim_release_tuple(Relation rel, Oid key_index, TupleTableSlot *old, TupleTable
 		index_close(index, AccessShareLock);
 	}
 	FreeExecutorState(estate);
-}
-
-/* Makes the hash of the value that a row has in a unique index; false if it has none. */
-bool
-claim_hash(Relation rel, Relation index, TupleTableSlot *row, pg_uuid_t *hash)
-{
-	EState	   *estate = CreateExecutorState();
-	bool		result = hash_value_of(rel, index, BuildIndexInfo(index), estate, row, hash);
-
-	FreeExecutorState(estate);
-	return result;
-}
-
-/* Returns the columns of a table, from 0, by which values of unique indexes change. */
-Bitmapset *
-conflict_unique_columns(Relation rel)
-{
-	Oid			key_index = GetRelationIdentityOrPK(rel);
-	Bitmapset  *numbers = NULL;
-	Bitmapset  *result = NULL;
-	ListCell   *cell;
-	int			number = -1;
-
-	foreach(cell, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-
-		if (claim_is_unique_index(index, key_index))
-		{
-			for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
-				if (index->rd_index->indkey.values[i] != 0)
-					result = bms_add_member(result, index->rd_index->indkey.values[i] - 1);
-			pull_varattnos((Node *) RelationGetIndexExpressions(index), 1, &numbers);
-			pull_varattnos((Node *) RelationGetIndexPredicate(index), 1, &numbers);
-		}
-		index_close(index, AccessShareLock);
-	}
-	while ((number = bms_next_member(numbers, number)) >= 0)
-	{
-		int			column = number + FirstLowInvalidHeapAttributeNumber;
-
-		if (column > 0)
-			result = bms_add_member(result, column - 1);
-	}
-	bms_free(numbers);
-	return result;
-}
-
-/*
- * Returns the columns of a table, from 0, of which a change may be a conflict, though
- * the row was last written by the publisher; the key's aside.
- */
-Bitmapset *
-conflict_watched_columns(Relation rel)
-{
-	return foreign_key_columns(rel, conflict_unique_columns(rel));
 }

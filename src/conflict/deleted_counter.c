@@ -18,7 +18,12 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
-#include "conflict/internal.h"
+#include "conflict/deleted_counter.h"
+#include "conflict/delta.h"
+#include "conflict/row_key.h"
+#include "conflict/settings.h"
+#include "conflict/store.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -28,6 +33,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
 
 #define COLUMNS 5
 
@@ -101,7 +108,7 @@ deleted_counter_keep(Relation rel, Oid key_index, Bitmapset *counters, TupleTabl
 
 	if (bms_is_empty(counters))
 		return;
-	hash = tuple_key_hash(rel, key_index, row);
+	hash = row_key_hash(rel, key_index, row);
 	remove_values(rel, &hash);
 	slot_getallattrs(row);
 	while ((column = bms_next_member(counters, column)) >= 0)
@@ -123,7 +130,7 @@ deleted_counter_forget(Target *target, TupleTableSlot *row)
 
 	if (bms_is_empty(target->deltas))
 		return;
-	hash = tuple_key_hash(target->rel, target->key_index, row);
+	hash = row_key_hash(target->rel, target->key_index, row);
 	remove_values(target->rel, &hash);
 }
 
@@ -131,7 +138,7 @@ deleted_counter_forget(Target *target, TupleTableSlot *row)
 void
 deleted_counter_lock(Target *target, TupleTableSlot *key)
 {
-	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	pg_uuid_t	hash = row_key_hash(target->rel, target->key_index, key);
 	uint32		parts[2];
 	LOCKTAG		tag;
 
@@ -144,7 +151,7 @@ deleted_counter_lock(Target *target, TupleTableSlot *key)
 void
 deleted_counter_add(Target *target, TupleTableSlot *key, const Remote *remote)
 {
-	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	pg_uuid_t	hash = row_key_hash(target->rel, target->key_index, key);
 	NullableDatum *differences;
 	int			column = -1;
 
@@ -197,7 +204,7 @@ void
 deleted_counter_take(Target *target, TupleTableSlot *key, TupleTableSlot *row,
 					 const Remote *remote)
 {
-	pg_uuid_t	hash = tuple_key_hash(target->rel, target->key_index, key);
+	pg_uuid_t	hash = row_key_hash(target->rel, target->key_index, key);
 	int			natts = RelationGetDescr(target->rel)->natts;
 	Sums		sums = {target, palloc(natts * sizeof(NullableDatum))};
 	NullableDatum *differences;

@@ -13,7 +13,9 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "conflict/internal.h"
+#include "conflict/delta.h"
+#include "conflict/remote_row.h"
+#include "executor/executor.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/numeric.h"
@@ -86,8 +88,8 @@ delta_differences(Target *target, const Remote *remote)
 
 	before = ExecInitExtraTupleSlot(target->estate, desc, &TTSOpsVirtual);
 	after = ExecInitExtraTupleSlot(target->estate, desc, &TTSOpsVirtual);
-	tuple_read(target, before, unconstify(LogicalRepTupleData *, &remote->old));
-	tuple_read(target, after, unconstify(LogicalRepTupleData *, &remote->new));
+	remote_row_read(target, before, unconstify(LogicalRepTupleData *, &remote->old));
+	remote_row_read(target, after, unconstify(LogicalRepTupleData *, &remote->new));
 	old = MemoryContextSwitchTo(GetPerTupleMemoryContext(target->estate));
 	while ((column = bms_next_member(target->deltas, column)) >= 0)
 	{

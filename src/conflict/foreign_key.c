@@ -18,9 +18,18 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/index.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_type.h"
-#include "conflict/internal.h"
+#include "compat.h"
+#include "conflict/decision.h"
+#include "conflict/foreign_key.h"
+#include "conflict/history.h"
+#include "conflict/row_key.h"
+#include "conflict/session.h"
+#include "conflict/tombstone.h"
+#include "conflict/unique_index.h"
+#include "executor/executor.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -130,6 +139,19 @@ parent_exists(Reference *reference)
 	return result;
 }
 
+/* Makes the hash of the values that are referred to; returns false if they have none. */
+static bool
+value_hash(Reference *reference, pg_uuid_t *hash)
+{
+	EState	   *estate = CreateExecutorState();
+	bool		result = unique_index_hash(reference->parent, reference->index,
+										   BuildIndexInfo(reference->index), estate,
+										   reference->row, hash);
+
+	FreeExecutorState(estate);
+	return result;
+}
+
 /* Is it known when the row that is referred to was deleted? */
 static bool
 parent_deleted(Reference *reference, RowVersion *version)
@@ -138,15 +160,15 @@ parent_deleted(Reference *reference, RowVersion *version)
 	pg_uuid_t	hash;
 
 	if (RelationGetRelid(reference->index) == key_index)
-		hash = tuple_key_hash(reference->parent, key_index, reference->row);
-	else if (!claim_hash(reference->parent, reference->index, reference->row, &hash))
+		hash = row_key_hash(reference->parent, key_index, reference->row);
+	else if (!value_hash(reference, &hash))
 		return false;
 	return tombstone_find_hash(reference->parent, &hash, false, version);
 }
 
 static void
 check_reference(Target *target, Reference *reference, TupleTableSlot *row,
-				TupleTableSlot *replaced, bool (*wait_turn) (void))
+				TupleTableSlot *replaced)
 {
 	LocalRow	deleted = {0};
 
@@ -156,7 +178,7 @@ check_reference(Target *target, Reference *reference, TupleTableSlot *row,
 	{
 		if (parent_exists(reference) || !parent_deleted(reference, &deleted.version))
 			return;
-	} while (wait_turn());
+	} while (decision_wait_turn());
 	deleted.index = RelationGetRelid(reference->index);
 	conflict_session.met[KIND_PARENT_MISSING]++;
 	history_record(target, KIND_PARENT_MISSING, RESOLVER_APPLY_REMOTE, true, row, &deleted,
@@ -165,12 +187,10 @@ check_reference(Target *target, Reference *reference, TupleTableSlot *row,
 
 /*
  * Records what a row that is to be stored, in place of "replaced" unless that is NULL,
- * refers to and is deleted.  "wait_turn" waits until all earlier transactions are
- * committed, and returns whether that took a while.
+ * refers to and is deleted.
  */
 void
-foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced,
-				  bool (*wait_turn) (void))
+foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced)
 {
 	ListCell   *cell;
 
@@ -189,26 +209,10 @@ foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced,
 			reference.index = index_open(index, AccessShareLock);
 			reference.row = MakeSingleTupleTableSlot(RelationGetDescr(reference.parent),
 													 &TTSOpsVirtual);
-			check_reference(target, &reference, row, replaced, wait_turn);
+			check_reference(target, &reference, row, replaced);
 			ExecDropSingleTupleTableSlot(reference.row);
 			index_close(reference.index, NoLock);
 		}
 		table_close(reference.parent, NoLock);
 	}
-}
-
-/* Adds the columns of a table, from 0, that refer to others. */
-Bitmapset *
-foreign_key_columns(Relation rel, Bitmapset *columns)
-{
-	ListCell   *cell;
-
-	foreach(cell, RelationGetFKeyList(rel))
-	{
-		const ForeignKeyCacheInfo *key = lfirst(cell);
-
-		for (int i = 0; i < key->nkeys; i++)
-			columns = bms_add_member(columns, key->conkey[i] - 1);
-	}
-	return columns;
 }

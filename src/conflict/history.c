@@ -12,11 +12,18 @@
  * nothing is.
  */
 #include "postgres.h"
+#include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "commands/sequence.h"
-#include "conflict/internal.h"
-#include "replication/origin.h"
+#include "conflict/history.h"
+#include "conflict/row_json.h"
+#include "conflict/session.h"
+#include "conflict/settings.h"
+#include "conflict/store.h"
+#include "executor/executor.h"
+#include "guc.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
@@ -25,42 +32,9 @@
 #include "utils/pg_lsn.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
-#include "utils/varlena.h"
+#include "utils/timestamp.h"
 
 #define HISTORY_COLUMNS 19
-
-/*
- * Reads weft.conflict_history_types: "all", "none", or a list of kinds.  Returns
- * false if it is something else, else sets a bit in *types for each of them.
- */
-bool
-conflict_parse_history_types(const char *value, uint32 *types)
-{
-	char	   *copy = pstrdup(value);
-	List	   *names;
-	ListCell   *cell;
-
-	*types = 0;
-	if (!SplitIdentifierString(copy, ',', &names))
-		return false;
-	foreach(cell, names)
-	{
-		ConflictKind kind;
-		const char *name = lfirst(cell);
-
-		if (list_length(names) == 1 && strcmp(name, "none") == 0)
-			continue;
-		if (list_length(names) == 1 && strcmp(name, "all") == 0)
-			*types = ~(uint32) 0;
-		else if (conflict_kind_parse(name, &kind))
-			*types |= (uint32) 1 << kind;
-		else
-			return false;
-	}
-	list_free(names);
-	pfree(copy);
-	return true;
-}
 
 /* Is a kind of conflict to be recorded? */
 static bool
@@ -74,7 +48,7 @@ is_recorded(ConflictKind kind)
 		if (value)
 			pfree(value);
 		value = MemoryContextStrdup(TopMemoryContext, weft_conflict_history_types);
-		(void) conflict_parse_history_types(value, &types);
+		(void) conflict_kinds_parse(value, &types);
 	}
 	return (types & ((uint32) 1 << kind)) != 0;
 }
@@ -116,11 +90,11 @@ static bool
 convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 {
 	if (as_text)
-		*result = tuple_text_jsonb(row, target ? target->key_index : InvalidOid);
+		*result = row_json_text(row, target ? target->key_index : InvalidOid);
 	else if (target)
-		*result = tuple_key_jsonb(target, row);
+		*result = row_json_key(target, row);
 	else
-		return tuple_jsonb(row, result);
+		return row_json(row, result);
 	return true;
 }
 

@@ -19,7 +19,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
-#include "conflict/internal.h"
+#include "conflict/key_hash.h"
 #include "miscadmin.h"
 #include "oid_alias.h"
 #include "pinned_settings.h"

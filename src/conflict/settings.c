@@ -22,7 +22,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "conflict/internal.h"
+#include "conflict/settings.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"

@@ -30,16 +30,9 @@
 #include "access/sysattr.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "conflict/internal.h"
-#include "miscadmin.h"
-#include "replication/origin.h"
-#include "replication/worker_internal.h"
-#include "storage/latch.h"
-#include "utils/wait_event.h"
-#include "wait_event.h"
-
-/* A clock that is so far ahead of ours is told of in the log, in milliseconds. */
-#define REPORTED_SKEW 10000
+#include "conflict/session.h"
+#include "conflict/settings.h"
+#include "conflict/version.h"
 
 /*
  * Returns the version that a transaction's changes have.  A node that is gone has no
@@ -67,34 +60,6 @@ version_of_xid(TransactionId xid)
 			result.known = settings_find_node(result.origin, &result.node);
 	}
 	return result;
-}
-
-static TransactionId
-xmin_of(TupleTableSlot *row)
-{
-	bool		isnull;
-
-	return DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber,
-												 &isnull));
-}
-
-/* Returns the version of a row of a table. */
-RowVersion
-version_of_local_row(Relation rel, Oid key_index, TupleTableSlot *row)
-{
-	TransactionId xmin = xmin_of(row);
-	RowVersion	result = version_of_xid(xmin);
-
-	/* A counter was merged into it, which does not make it newer. */
-	if (conflict_has_delta_columns(RelationGetRelid(rel)))
-		(void) merged_row_find(rel, key_index, row, xmin, &result);
-	return result;
-}
-
-RowVersion
-version_of_row(Target *target, TupleTableSlot *row)
-{
-	return version_of_local_row(target->rel, target->key_index, row);
 }
 
 /*
@@ -153,38 +118,21 @@ version_newest(List *rows)
 	return result;
 }
 
+/* Returns the transaction that has written a row. */
+TransactionId
+version_xmin(TupleTableSlot *row)
+{
+	bool		isnull;
+
+	return DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber,
+												 &isnull));
+}
+
 /* Was a row last written by another origin than ours, so that it must be looked at? */
 bool
 conflict_origin_differs(TupleTableSlot *row)
 {
-	RowVersion	version = version_of_xid(xmin_of(row));
+	RowVersion	version = version_of_xid(version_xmin(row));
 
 	return version_differs(&version);
-}
-
-/* Waits until our clock has passed a time. */
-void
-version_wait_clock(TimestampTz time)
-{
-	static TimestampTz reported = 0;
-	TimestampTz now;
-
-	while ((now = GetCurrentTimestamp()) <= time)
-	{
-		long		ahead = TimestampDifferenceMilliseconds(now, time) + 1;
-
-		if (ahead > REPORTED_SKEW &&
-			TimestampDifferenceExceeds(reported, now, 60 * 1000))
-		{
-			reported = now;
-			ereport(WARNING,
-					(errmsg("the publisher's clock is ahead of ours by more than %ld ms, which delays subscription \"%s\"",
-							ahead, MySubscription->name),
-					 errhint("Synchronize the clocks of the servers.")));
-		}
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(ahead, 1000), wait_event_id(WEFT_WAIT_WRITER_CLOCK));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
 }

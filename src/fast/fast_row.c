@@ -26,7 +26,7 @@
 #include "fast/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
-#include "conflict/conflict.h"
+#include "conflict/version.h"
 #include "miscadmin.h"
 #include "misspeculate.h"
 #include "replication/origin.h"

@@ -1,5 +1,5 @@
 /*
- * unique.c
+ * unique_conflict.c
  *	  Local rows with which a row to be stored would share a value that is
  *	  unique.
  *
@@ -10,10 +10,15 @@
  * and exclusion constraints, are not looked at: to violate one is an error.
  */
 #include "postgres.h"
+#include "postgres.h"
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "conflict/internal.h"
+#include "compat.h"
+#include "conflict/row_version.h"
+#include "conflict/unique_conflict.h"
+#include "conflict/unique_index.h"
+#include "executor/executor.h"
 #include "miscadmin.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -82,7 +87,7 @@ unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own)
 		LocalRow   *found;
 		TupleTableSlot *slot;
 
-		if (!claim_is_unique_index(index, target->key_index))
+		if (!unique_index_counts(index, target->key_index))
 			continue;
 		slot = find_row(target, RelationGetRelid(index), row, own);
 		if (slot == NULL)
@@ -90,7 +95,7 @@ unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own)
 		found = palloc(sizeof(LocalRow));
 		found->slot = slot;
 		found->index = RelationGetRelid(index);
-		found->version = version_of_row(target, slot);
+		found->version = row_version_in(target, slot);
 		result = lappend(result, found);
 	}
 	return result;

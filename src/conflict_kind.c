@@ -1,11 +1,13 @@
 /*
- * names.c
- *	  The names of conflicts and resolvers, as users write them.
+ * conflict_kind.c
+ *	  Kinds of conflicts, and their names.
  */
 #include "postgres.h"
 
 #include "compat.h"
-#include "conflict/conflict.h"
+#include "conflict_kind.h"
+#include "nodes/pg_list.h"
+#include "utils/varlena.h"
 
 #if HAVE_APPLY_CONFLICTS
 #include "replication/conflict.h"
@@ -20,7 +22,7 @@ StaticAssertDecl((int) KIND_INSERT_EXISTS == (int) CT_INSERT_EXISTS &&
 				 "conflicts are numbered as the server does");
 #endif
 
-static const char *const kinds[NUM_CONFLICT_KINDS] = {
+static const char *const names[NUM_CONFLICT_KINDS] = {
 	[KIND_INSERT_EXISTS] = "insert_exists",
 	[KIND_UPDATE_ORIGIN_DIFFERS] = "update_origin_differs",
 	[KIND_UPDATE_EXISTS] = "update_exists",
@@ -31,51 +33,56 @@ static const char *const kinds[NUM_CONFLICT_KINDS] = {
 	[KIND_PARENT_MISSING] = "parent_missing",
 };
 
-static const char *const resolvers[NUM_RESOLVERS] = {
-	[RESOLVER_LAST_UPDATE_WINS] = "last_update_wins",
-	[RESOLVER_APPLY_REMOTE] = "apply_remote",
-	[RESOLVER_KEEP_LOCAL] = "keep_local",
-	[RESOLVER_SKIP] = "skip",
-	[RESOLVER_ERROR] = "error",
-};
-
-static int
-find(const char *const *names, int count, const char *name)
-{
-	for (int i = 0; i < count; i++)
-		if (strcmp(names[i], name) == 0)
-			return i;
-	return -1;
-}
-
 const char *
 conflict_kind_name(ConflictKind kind)
 {
-	return kinds[kind];
+	return names[kind];
 }
 
 /* Returns false if there is no such kind. */
 bool
 conflict_kind_parse(const char *name, ConflictKind *kind)
 {
-	int			found = find(kinds, NUM_CONFLICT_KINDS, name);
-
-	*kind = (ConflictKind) Max(found, 0);
-	return found >= 0;
+	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
+	{
+		if (strcmp(names[i], name) == 0)
+		{
+			*kind = (ConflictKind) i;
+			return true;
+		}
+	}
+	return false;
 }
 
-const char *
-conflict_resolver_name(ConflictResolver resolver)
-{
-	return resolvers[resolver];
-}
-
-/* Returns false if there is no such resolver. */
+/*
+ * Reads weft.conflict_history_types: "all", "none", or a list of kinds.  Returns
+ * false if it is something else, else sets a bit in *types for each of them.
+ */
 bool
-conflict_resolver_parse(const char *name, ConflictResolver *resolver)
+conflict_kinds_parse(const char *value, uint32 *types)
 {
-	int			found = find(resolvers, NUM_RESOLVERS, name);
+	char	   *copy = pstrdup(value);
+	List	   *names;
+	ListCell   *cell;
 
-	*resolver = (ConflictResolver) Max(found, 0);
-	return found >= 0;
+	*types = 0;
+	if (!SplitIdentifierString(copy, ',', &names))
+		return false;
+	foreach(cell, names)
+	{
+		ConflictKind kind;
+		const char *name = lfirst(cell);
+
+		if (list_length(names) == 1 && strcmp(name, "none") == 0)
+			continue;
+		if (list_length(names) == 1 && strcmp(name, "all") == 0)
+			*types = ~(uint32) 0;
+		else if (conflict_kind_parse(name, &kind))
+			*types |= (uint32) 1 << kind;
+		else
+			return false;
+	}
+	list_free(names);
+	pfree(copy);
+	return true;
 }

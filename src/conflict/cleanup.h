@@ -1,0 +1,11 @@
+/*
+ * cleanup.h
+ *	  Removing old rows of the tables of schema weft.
+ */
+#ifndef WEFT_CLEANUP_H
+#define WEFT_CLEANUP_H
+
+extern void cleanup_sometimes(void);
+extern long conflict_clean(void);
+
+#endif							/* WEFT_CLEANUP_H */

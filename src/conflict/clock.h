@@ -1,0 +1,12 @@
+/*
+ * clock.h
+ *	  Waiting until this server's clock has passed a time.
+ */
+#ifndef WEFT_CLOCK_H
+#define WEFT_CLOCK_H
+
+#include "datatype/timestamp.h"
+
+extern void clock_wait(TimestampTz time);
+
+#endif							/* WEFT_CLOCK_H */

@@ -1,0 +1,19 @@
+/*
+ * past_origin.h
+ *	  Nodes of which the subscription is dropped.
+ */
+#ifndef WEFT_PAST_ORIGIN_H
+#define WEFT_PAST_ORIGIN_H
+
+#include "replication/origin.h"
+
+typedef struct ConflictLegacy
+{
+	RepOriginId origin;
+	int			node;
+} ConflictLegacy;
+
+extern ConflictLegacy conflict_legacy(const char *subscription);
+extern void conflict_leave(ConflictLegacy legacy);
+
+#endif							/* WEFT_PAST_ORIGIN_H */

@@ -1,0 +1,137 @@
+/*
+ * row_json.c
+ *	  Rows and their keys as jsonb, for weft.conflict_history.
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/genam.h"
+#include "conflict/row_json.h"
+#include "executor/executor.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/jsonfuncs.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+/* A row of so many bytes is too large for the history. */
+#define MAX_HISTORY_ROW (1024 * 1024)
+
+static Datum
+value_jsonb(Oid type, Datum value)
+{
+	JsonTypeCategory category;
+	Oid			function;
+
+	json_categorize_type(type, true, &category, &function);
+	return datum_to_jsonb(value, category, function);
+}
+
+/* Returns the key of a row as an object. */
+Datum
+row_json_key(Target *target, TupleTableSlot *slot)
+{
+	Relation	index = index_open(target->key_index, AccessShareLock);
+	JsonbParseState *state = NULL;
+	JsonbValue *result;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+		Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(target->rel), column - 1);
+		bool		isnull;
+		Datum		value = slot_getattr(slot, column, &isnull);
+		JsonbValue	part;
+
+		part.type = jbvString;
+		part.val.string.val = pstrdup(NameStr(attribute->attname));
+		part.val.string.len = strlen(part.val.string.val);
+		pushJsonbValue(&state, WJB_KEY, &part);
+		if (isnull)
+			part.type = jbvNull;
+		else
+			JsonbToJsonbValue(DatumGetJsonbP(value_jsonb(attribute->atttypid, value)), &part);
+		if (part.type == jbvBinary && JsonContainerIsScalar(part.val.binary.data))
+		{
+			JsonbValue	scalar;
+
+			(void) JsonbExtractScalar(part.val.binary.data, &scalar);
+			part = scalar;
+		}
+		pushJsonbValue(&state, WJB_VALUE, &part);
+	}
+	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	index_close(index, AccessShareLock);
+	return JsonbPGetDatum(JsonbValueToJsonb(result));
+}
+
+static void
+push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
+{
+	JsonbValue	value;
+
+	value.type = jbvString;
+	value.val.string.val = text;
+
+	value.val.string.len = strlen(text);
+	pushJsonbValue(state, token, &value);
+}
+
+/*
+ * Returns a row, or the columns of it that are in an index unless that is invalid, as an
+ * object with the values' text.
+ */
+Datum
+row_json_text(TupleTableSlot *slot, Oid key_index)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Relation	index = OidIsValid(key_index) ? index_open(key_index, AccessShareLock) : NULL;
+	int			count = index ? IndexRelationGetNumberOfKeyAttributes(index) : desc->natts;
+	JsonbParseState *state = NULL;
+	JsonbValue *result;
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (int i = 0; i < count; i++)
+	{
+		AttrNumber	column = index ? index->rd_index->indkey.values[i] : i + 1;
+		Form_pg_attribute attribute = TupleDescAttr(desc, column - 1);
+		bool		isnull;
+		Datum		value = slot_getattr(slot, column, &isnull);
+		JsonbValue	null = {.type = jbvNull};
+		Oid			function;
+		bool		is_varlena;
+
+		if (attribute->attisdropped)
+			continue;
+		push_string(&state, WJB_KEY, pstrdup(NameStr(attribute->attname)));
+		if (isnull)
+			pushJsonbValue(&state, WJB_VALUE, &null);
+		else
+		{
+			getTypeOutputInfo(attribute->atttypid, &function, &is_varlena);
+			push_string(&state, WJB_VALUE, OidOutputFunctionCall(function, value));
+		}
+	}
+	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	if (index)
+		index_close(index, AccessShareLock);
+	return JsonbPGetDatum(JsonbValueToJsonb(result));
+}
+
+/* Returns a row as an object; false if it is too large. */
+bool
+row_json(TupleTableSlot *slot, Datum *result)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Size		size = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+		if (!slot->tts_isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
+			size += toast_raw_datum_size(slot->tts_values[i]);
+	if (size > MAX_HISTORY_ROW)
+		return false;
+	*result = datum_to_jsonb(ExecFetchSlotHeapTupleDatum(slot), JSONTYPE_COMPOSITE, InvalidOid);
+	return true;
+}

@@ -1,0 +1,151 @@
+/*
+ * unique_index.c
+ *	  Unique indexes of a table other than its key's, and the values that rows have in them.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/sysattr.h"
+#include "catalog/index.h"
+#include "common/hashfn.h"
+#include "conflict/row_key.h"
+#include "conflict/unique_index.h"
+#include "executor/executor.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/ruleutils.h"
+
+/* Is it one of the unique indexes that are looked at, the key's aside? */
+bool
+unique_index_counts(Relation index, Oid key_index)
+{
+	return index->rd_index->indisunique && index->rd_index->indimmediate &&
+		!index->rd_index->indisexclusion && index->rd_index->indisready &&
+		RelationGetRelid(index) != key_index;
+}
+
+/* Does the index have an entry for the row in the slot? */
+static bool
+satisfies_predicate(IndexInfo *info, EState *estate)
+{
+	if (info->ii_Predicate == NIL)
+		return true;
+	if (info->ii_PredicateState == NULL)
+		info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate, estate);
+	return ExecQual(info->ii_PredicateState, GetPerTupleExprContext(estate));
+}
+
+static void
+add_name(uint64 *hash, const char *name)
+{
+	for (int i = 0; i < 2; i++)
+		hash[i] = hash_combine64(hash[i], hash_bytes_extended((const unsigned char *) name,
+															  strlen(name), i + 1));
+}
+
+/*
+ * Hashes what identifies an index on all members: its columns' names, and its own name
+ * if it does not have all rows.
+ */
+static void
+add_index(uint64 *hash, Relation rel, Relation index)
+{
+	bool		has_expressions = false;
+
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+
+		if (column == 0)
+			has_expressions = true;
+		else
+			add_name(hash, NameStr(TupleDescAttr(RelationGetDescr(rel), column - 1)->attname));
+	}
+	if (has_expressions)
+		add_name(hash, pg_get_indexdef_columns(RelationGetRelid(index), false));
+	if (RelationGetIndexPredicate(index) != NIL)
+		add_name(hash, RelationGetRelationName(index));
+}
+
+/*
+ * Makes the hash of the value that a row has in a unique index.  Returns false if it
+ * has none that could be another row's.
+ */
+bool
+unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
+			  TupleTableSlot *row, pg_uuid_t *result)
+{
+	ExprContext *context = GetPerTupleExprContext(estate);
+	TupleTableSlot *before = context->ecxt_scantuple;
+	uint64		hash[2] = {1, 1};
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	ListCell   *expression = list_head(info->ii_Expressions);
+	bool		found;
+
+	context->ecxt_scantuple = row;
+	found = satisfies_predicate(info, estate);
+	if (found)
+		FormIndexDatum(info, row, estate, values, nulls);
+	context->ecxt_scantuple = before;
+	if (!found)
+		return false;
+
+	add_index(hash, rel, index);
+	for (int i = 0; i < info->ii_NumIndexKeyAttrs; i++)
+	{
+		AttrNumber	column = info->ii_IndexAttrNumbers[i];
+		Oid			type;
+
+		if (nulls[i] && !info->ii_NullsNotDistinct)
+			return false;
+		if (column != 0)
+			type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
+		else
+		{
+			type = exprType(lfirst(expression));
+			expression = lnext(info->ii_Expressions, expression);
+		}
+		row_key_add(hash, type, index->rd_indcollation[i], values[i], nulls[i]);
+	}
+	StaticAssertStmt(sizeof(hash) == sizeof(*result), "a hash fills a UUID");
+	memcpy(result, hash, sizeof(*result));
+	return true;
+}
+
+/* Returns the columns of a table, from 0, by which values of unique indexes change. */
+Bitmapset *
+conflict_unique_columns(Relation rel)
+{
+	Oid			key_index = GetRelationIdentityOrPK(rel);
+	Bitmapset  *numbers = NULL;
+	Bitmapset  *result = NULL;
+	ListCell   *cell;
+	int			number = -1;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (unique_index_counts(index, key_index))
+		{
+			for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+				if (index->rd_index->indkey.values[i] != 0)
+					result = bms_add_member(result, index->rd_index->indkey.values[i] - 1);
+			pull_varattnos((Node *) RelationGetIndexExpressions(index), 1, &numbers);
+			pull_varattnos((Node *) RelationGetIndexPredicate(index), 1, &numbers);
+		}
+		index_close(index, AccessShareLock);
+	}
+	while ((number = bms_next_member(numbers, number)) >= 0)
+	{
+		int			column = number + FirstLowInvalidHeapAttributeNumber;
+
+		if (column > 0)
+			result = bms_add_member(result, column - 1);
+	}
+	bms_free(numbers);
+	return result;
+}

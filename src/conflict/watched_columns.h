@@ -1,0 +1,13 @@
+/*
+ * watched_columns.h
+ *	  Columns of which a change may be a conflict.
+ */
+#ifndef WEFT_WATCHED_COLUMNS_H
+#define WEFT_WATCHED_COLUMNS_H
+
+#include "nodes/bitmapset.h"
+#include "utils/relcache.h"
+
+extern Bitmapset *conflict_watched_columns(Relation rel);
+
+#endif							/* WEFT_WATCHED_COLUMNS_H */
