@@ -100,6 +100,12 @@ subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
 	leader.subscription_valid = false;
 }
 
+static void
+table_state_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	leader.tables_valid = false;
+}
+
 /*
  * The server would release the origin late: after its place as the subscription's worker
  * is given up, and after the ring is unmapped and spool files are deleted, which takes time.
@@ -135,9 +141,10 @@ leader_start(WalReceiverConn *conn)
 	leader.socket = PGINVALID_SOCKET;
 	leader.received_time = leader.last_turn = GetCurrentTimestamp();
 	before_shmem_exit(leader_exit, (Datum) 0);
-	relations_init();
+	relations_init(leader.context);
 	streams_init();
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, table_state_changed, (Datum) 0);
 
 	leader.subscription_valid = true;
 	leader.configured = weft_writers_per_subscription;
@@ -594,7 +601,8 @@ next_message(void)
 	else if (leader_drained() && !streams_in_block())
 	{
 		leader.begun_since_pause = 0;
-		tuning_interrupt(true);
+		if (leader.num_writers > 0)
+			tuning_interrupt(&leader.tuning, leader.producer.seq, true);
 		if (leader.position != BETWEEN_TRANSACTIONS)
 			return false;
 		leader_look_around();
@@ -603,7 +611,8 @@ next_message(void)
 	}
 	else
 	{
-		tuning_interrupt(false);
+		if (leader.num_writers > 0)
+			tuning_interrupt(&leader.tuning, leader.producer.seq, false);
 		leader_sleep(leader.socket, leader.collected + 1, WEFT_WAIT_LEADER_MAIN);
 	}
 	return true;

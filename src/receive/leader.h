@@ -7,6 +7,7 @@
 
 #include "compat.h"
 #include "postmaster/bgworker.h"
+#include "receive/tuning.h"
 #include "replication/walreceiver.h"
 #include "ring/broadcast.h"
 #include "ring/ring.h"
@@ -60,6 +61,7 @@ typedef struct Leader
 	BroadcastLog broadcast;
 	uint64		collected;		/* all up to this seq is in our accounts */
 
+	Tuning		tuning;			/* valid while writers run */
 	int			begun_since_pause;	/* transactions, and changes of streamed
 									 * ones */
 	RingProgress progress;		/* as seen at pauses */
@@ -143,10 +145,5 @@ extern void leader_hand_over_end(char *message, int length, XLogRecPtr end_lsn,
 extern void leader_hand_over_second(char *message, int length, XLogRecPtr end_lsn,
 									TimestampTz commit_time);
 pg_noreturn extern void leader_damage(const char *message, const char *problem);
-
-/* tuning.c */
-extern void tuning_reset(void);
-extern void tuning_interrupt(bool all_committed);
-extern void tuning_step(bool was_full);
 
 #endif							/* WEFT_LEADER_H */

@@ -170,7 +170,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		case LOGICAL_REP_MSG_RELATION:
-			relations_message(payload, payload_length);
+			transaction_relation(payload, payload_length);
 			if (!native)
 				relations_tell_server(payload, payload_length);
 			break;
@@ -252,7 +252,7 @@ outer_message(char *message, int length, const char *payload, int payload_length
 			break;
 
 		case LOGICAL_REP_MSG_RELATION:
-			relations_message(payload, payload_length);
+			transaction_relation(payload, payload_length);
 			leader_hand_over(HANDOVER_MESSAGE, message, length);
 			break;
 

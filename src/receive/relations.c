@@ -1,29 +1,39 @@
 /*
  * relations.c
- *	  What the leader knows of the publisher's relations.
+ *	  What the leader knows about the publisher's relations.
  *
- * A RELATION message says which columns make up a row's key, for dependencies,
- * and is handed on to the writers through the broadcast log: each record of a
- * transaction stands behind the version of the log that it needs.
+ * A RELATION message tells the leader which columns make up the key of a row, for
+ * dependencies.  The writers need the same messages in order to apply changes.  This
+ * module keeps the messages and says what is new in one; its caller passes them to
+ * the writers, in the broadcast log (ring/broadcast.c).
  *
- * A message that changes what is known of a relation must not meet a writer
- * that goes back to the beginning of its transaction, to changes of the old
- * form.  Its record in the ring is therefore exclusive: behind it, the
- * transaction is not applied again.
+ * A message that changes the description of a known relation needs care: if writer W1
+ * went back to the beginning of its transaction T1 after it had read such a message, it
+ * would read changes of the old form with the new description.  Therefore
+ * relations_take_in() says that the description has changed, and the caller makes
+ * the message's record in the ring exclusive: once W1 has read it, T1 is not applied
+ * again.
  *
- * Whether changes of a relation may run beside others depends on the local
- * table and is found out when it is needed.  The leader must never wait for a
- * lock on a table: a user waiting for a writer may stand before us in the
- * queue, and writers wait for us.  So the lock is taken only if it is free;
- * else the change is exclusive, which is always right.
+ * Whether changes of a relation may run beside others depends on the local table,
+ * and is determined when it is first needed.  The leader must never wait for a lock on
+ * a table.
  *
- * Changes of a table whose initial copy is not over are not applied, as natively:
- * its table synchronisation worker does that.  They are not even handed on, since a
- * writer would wait for its lock on the table until the copy lets go of it, and
- * everybody else for the writer.  The copy must not end while such a change is in
- * flight, or it would be lost; and it cannot: its worker waits for the server's apply
- * loop, which has the word only with nothing in flight, to let it catch up.  Unless an
- * earlier leader has done that; so the worker's state is looked at, each time.
+ * 1. Possible deadlock: user U waits for a lock on the table that writer W1 holds,
+ *	  the leader would queue behind U, and W1 waits for more of its transaction from
+ *	  the leader.  Therefore the leader takes the lock only if it is available at once.
+ *	  Otherwise the change is exclusive, which is always correct.
+ *
+ * 2. Possible deadlock: W1 applies a change of a table whose initial copy is in
+ *	  progress.  It would wait for the lock of the table synchronization worker until
+ *	  the copy ends, all writers with later transactions would wait for W1, and the
+ *	  leader, which lets the copy catch up, for the writers.  Therefore the leader
+ *	  drops such changes, as the server's apply worker does: the table synchronization
+ *	  worker applies them.
+ *
+ * The copy of 2. must not end while such a change is in flight: the change would be
+ * lost.  It cannot end: its worker waits until the server's apply loop, which runs only
+ * when nothing is in flight, lets it catch up.  An earlier leader may have done so
+ * already.  Therefore the leader reads the worker's state for each such change.
  */
 #include "postgres.h"
 
@@ -36,9 +46,7 @@
 #include "local_table.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
-#include "receive/leader.h"
 #include "receive/relations.h"
-#include "receive/transaction.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
@@ -48,9 +56,14 @@
 #include "utils/syscache.h"
 #include "wire.h"
 
+/*
+ * One map for each process, as the invalidation callbacks, which cannot be
+ * unregistered, must find it.
+ */
 static HTAB *relations;
+static MemoryContext relations_context;
 
-/* The local table, or all of them, has changed. */
+/* A local table has changed, or all of them have. */
 static void
 relation_changed(Datum arg, Oid relid)
 {
@@ -64,23 +77,23 @@ relation_changed(Datum arg, Oid relid)
 			relation->class = RELATION_UNKNOWN;
 }
 
-/* The synchronisation state of some table has changed. */
+/* The synchronization state of some table has changed. */
 static void
 table_state_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	relation_changed(arg, InvalidOid);
-	leader.tables_valid = false;
 }
 
 /* Prepares for the first message; called once in a leader. */
 void
-relations_init(void)
+relations_init(MemoryContext context)
 {
 	HASHCTL		info;
 
+	relations_context = context;
 	info.keysize = sizeof(LogicalRepRelId);
 	info.entrysize = sizeof(LeaderRelation);
-	info.hcxt = leader.context;
+	info.hcxt = context;
 	relations = hash_create("weft relations", 64, &info,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
@@ -88,13 +101,13 @@ relations_init(void)
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, table_state_changed, (Datum) 0);
 }
 
-/* Returns what is known of a relation, or NULL. */
+/* Returns what is known about a relation, or NULL. */
 LeaderRelation *
 relations_find(LogicalRepRelId relid)
 {
 	static LeaderRelation *latest = NULL;
 
-	/* Entries are never removed, so the pointer stays good. */
+	/* Entries are never removed, so the pointer stays valid. */
 	if (latest == NULL || latest->relid != relid)
 		latest = hash_search(relations, &relid, HASH_FIND, NULL);
 	return latest;
@@ -106,7 +119,7 @@ hash_name(const char *name)
 	return hash_bytes_extended((const unsigned char *) name, strlen(name), 0);
 }
 
-/* Fills in what the message says; the message has been read without problem. */
+/* Fills in a relation's description from a message that has been checked. */
 static void
 describe(LeaderRelation *relation, WireRelation *wire)
 {
@@ -114,7 +127,7 @@ describe(LeaderRelation *relation, WireRelation *wire)
 	relation->full = wire->replident == REPLICA_IDENTITY_FULL;
 	relation->seed = hash_combine64(hash_name(wire->nspname), hash_name(wire->relname));
 	relation->num_keys = 0;
-	relation->keys = MemoryContextAlloc(leader.context,
+	relation->keys = MemoryContextAlloc(relations_context,
 										Max(wire->natts, 1) * sizeof(int16));
 	for (int i = 0; i < wire->natts; i++)
 	{
@@ -127,27 +140,29 @@ describe(LeaderRelation *relation, WireRelation *wire)
 }
 
 /*
- * Takes in a RELATION message.  In a transaction that goes into the ring, its
- * writer is told to take it in at this place.
+ * Takes in a RELATION message.  Later changes of the relation depend on transaction
+ * "floor".  Sets *changed if the relation was known by another description.  Returns
+ * what is wrong with the message, or NULL.
+ *
+ * The writers need the message even if it says nothing new: the server's code then
+ * forgets what it knows about the local table, for instance that it is READY.
  */
-void
-relations_message(const char *message, int length)
+const char *
+relations_take_in(const char *message, int length, uint64 floor, bool *changed)
 {
 	WireRelation wire;
 	LeaderRelation *relation;
 	const char *problem;
 	bool		known;
-	bool		changed;
-	bool		open = leader.producer.open;
 
 	problem = wire_read_relation(message, length, false, &wire);
 	if (problem)
-		leader_damage(message, problem);
+		return problem;
 
 	relation = hash_search(relations, &wire.relid, HASH_ENTER, &known);
-	changed = known && (relation->message_length != length ||
-						memcmp(relation->message, message, length) != 0);
-	if (!known || changed)
+	*changed = known && (relation->message_length != length ||
+						 memcmp(relation->message, message, length) != 0);
+	if (!known || *changed)
 	{
 		if (known)
 		{
@@ -159,31 +174,20 @@ relations_message(const char *message, int length)
 		relation->last_any = 0;
 		relation->last_other = 0;
 		relation->last_wide = 0;
-		relation->message = MemoryContextAlloc(leader.context, length);
+		relation->message = MemoryContextAlloc(relations_context, length);
 		memcpy(relation->message, message, length);
 		relation->message_length = length;
 		describe(relation, &wire);
 	}
 	relation->version++;
-	relation->floor = leader.producer.seq - (open ? 1 : 0);
+	relation->floor = floor;
 	relation->class = RELATION_UNKNOWN;
 	relation->localreloid = InvalidOid;
 	relation->partitioned = false;
-
-	/*
-	 * One that is not new is sent on, too: the server's code then forgets
-	 * what it knows of the local table, for instance that it is READY.
-	 */
-	if (leader.num_writers > 0)
-	{
-		uint64		version = broadcast_append(&leader.broadcast, message, length);
-
-		if (open)
-			transaction_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
-	}
+	return NULL;
 }
 
-/* Tells the server's own relation map in this process, too. */
+/* Passes a RELATION message to the server's own relation map in this process. */
 void
 relations_tell_server(const char *message, int length)
 {
@@ -196,9 +200,12 @@ relations_tell_server(const char *message, int length)
 	MemoryContextReset(ApplyMessageContext);
 }
 
-/* Tells new writers all that is known. */
+/*
+ * Puts all known relations into the log of a new ring, and forgets the transactions of
+ * the earlier one.
+ */
 void
-relations_broadcast_all(void)
+relations_renew(BroadcastLog *log)
 {
 	HASH_SEQ_STATUS scan;
 	LeaderRelation *relation;
@@ -206,7 +213,7 @@ relations_broadcast_all(void)
 	hash_seq_init(&scan, relations);
 	while ((relation = hash_seq_search(&scan)) != NULL)
 	{
-		broadcast_append(&leader.broadcast, relation->message, relation->message_length);
+		broadcast_append(log, relation->message, relation->message_length);
 		relation->floor = 0;
 		relation->last_any = 0;
 		relation->last_other = 0;
@@ -214,7 +221,7 @@ relations_broadcast_all(void)
 	}
 }
 
-/* Is there a column that the publisher does not fill, with a volatile default? */
+/* Does a column that the publisher does not fill have a volatile default? */
 static bool
 has_volatile_default(LeaderRelation *relation, Relation rel)
 {
@@ -245,7 +252,8 @@ has_volatile_default(LeaderRelation *relation, Relation rel)
 }
 
 /*
- * Classifies one local table; *known is cleared if it could not be looked at.
+ * Classifies one local table.  Clears *known if its lock was not available, or
+ * the table is gone.
  */
 static RelationClass
 classify_local(LeaderRelation *relation, Oid relid, bool *known)
@@ -274,8 +282,9 @@ classify_local(LeaderRelation *relation, Oid relid, bool *known)
 }
 
 /*
- * Is a table's initial copy not over, and can it not be over before we allow it?
- * The worker is looked at first: if it is gone, its last state is seen.
+ * Is a table's initial copy in progress, and unable to end before this process allows
+ * it?  Reads the worker's state before the catalog: if the worker has ended in between,
+ * its last state is in the catalog.
  */
 static bool
 being_copied(Oid relid)
@@ -303,8 +312,8 @@ being_copied(Oid relid)
 }
 
 /*
- * Classifies a relation.  Whatever is wrong with it is for a writer to report,
- * at its time; here it makes the change exclusive.
+ * Classifies a relation.  An error about the relation makes its changes exclusive
+ * here; a writer reports it in its turn.
  */
 static RelationClass
 classify(LeaderRelation *relation, bool *known)
@@ -347,7 +356,7 @@ classify(LeaderRelation *relation, bool *known)
 	return result;
 }
 
-/* May changes of a relation run beside others? */
+/* Says how changes of a relation may run. */
 RelationClass
 relations_class(LeaderRelation *relation)
 {
@@ -359,7 +368,7 @@ relations_class(LeaderRelation *relation)
 		return relation->class;
 
 	StartTransactionCommand();
-	/* An invalidation that arrives meanwhile sets this back again. */
+	/* An invalidation that arrives meanwhile resets the class to UNKNOWN. */
 	relation->class = RELATION_EXCLUSIVE;
 	result = classify(relation, &known);
 	if (relation->class == RELATION_EXCLUSIVE && known)

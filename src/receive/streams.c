@@ -461,7 +461,7 @@ take_in_relations(Stream *stream)
 	{
 		StringInfo	message = lfirst(cell);
 
-		relations_message(message->data, message->len);
+		transaction_relation(message->data, message->len);
 		if (!stream->native)
 			relations_tell_server(message->data, message->len);
 	}

@@ -9,6 +9,7 @@
 #include "receive/leader.h"
 #include "receive/relations.h"
 #include "receive/transaction.h"
+#include "utils/timestamp.h"
 #include "wire.h"
 
 /*
@@ -45,7 +46,7 @@ wait_for_space(void)
 	leader_sleep(PGINVALID_SOCKET,
 				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
 				 WEFT_WAIT_LEADER_SPACE);
-	tuning_step(true);
+	tuning_step(&leader.tuning, GetCurrentTimestamp(), true);
 }
 
 /*
@@ -85,7 +86,7 @@ open_transaction(void)
 	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
 		wait_for_space();
 	if (leader.producer.seq % TUNING_INTERVAL == 0)
-		tuning_step(false);
+		tuning_step(&leader.tuning, GetCurrentTimestamp(), false);
 	leader.begun_since_pause++;
 	published_write = leader.producer.write;
 }
@@ -141,6 +142,29 @@ transaction_change(const char *message, int length)
 			break;
 	}
 	transaction_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
+}
+
+/*
+ * Takes in a RELATION message and broadcasts it.  If a transaction is open, its writer
+ * must take the message in at this point.
+ */
+void
+transaction_relation(const char *message, int length)
+{
+	bool		open = leader.producer.open;
+	bool		changed;
+	uint64		version;
+	const char *problem = relations_take_in(message, length,
+											leader.producer.seq - (open ? 1 : 0),
+											&changed);
+
+	if (problem)
+		leader_damage(message, problem);
+	if (leader.num_writers == 0)
+		return;
+	version = broadcast_append(&leader.broadcast, message, length);
+	if (open)
+		transaction_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
 }
 
 /* Appends a TRUNCATE. */

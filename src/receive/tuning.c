@@ -2,123 +2,97 @@
  * tuning.c
  *	  How many writers to use, and how many transactions each takes at a time.
  *
- * What is best depends on what the machine is short of.  While writers wait for
- * the disk, all of them should, each for a transaction of its own.  While it is
- * processors that are missing, or every transaction needs the rows of the one
- * before, further writers only add the price of waking them and of caches that
- * they share, and few writers that commit long groups are fastest.  No figure that
- * could be looked at tells these apart for certain, so they are measured, in the
- * order of settings from few writers to many: as many as there are processors are
- * used at first, and while there is a steady flow, now and then, more are tried for
- * a moment, further and further on for as long as that is better, or else fewer.
- * The longer nothing better is found, the less often it is looked for.
+ * The best setting depends on what the machine is short of.  While writers wait
+ * for the disk, all of them should be used, each for a transaction of its own.
+ * While processors are short, or every transaction needs the rows of the one
+ * before, a further writer only adds the price of waking it and of sharing caches
+ * with it; few writers that commit long groups are fastest then.  No figure that
+ * the leader could look up tells these cases apart for certain.  Therefore settings
+ * are measured.  They are ordered from few writers to many.  The first one has as
+ * many writers as there are processors.  In a steady flow, a trial measures from time
+ * to time the next setting with more writers, and goes on in that direction while
+ * settings get better; if the first one is not better, the trial goes in the other
+ * direction.  Each trial in vain doubles the time until the next one.
  *
- * A subscriber that is up to date has nothing to measure: while everything is committed
- * before more comes, time and again, one writer is used, since to wake several costs
- * more than it gains.  Where the leader has received all there is, and the writers are
- * far behind, all of them are used, as they are where transactions come rarely, or
- * have begun to come a moment ago: then it is how long a transaction waits that counts.
+ * An idle subscriber has nothing to measure: while the writers repeatedly commit
+ * everything before more arrives, one writer is used ("keeps pace"), since waking
+ * several costs more than it gains.  If the leader has received everything available
+ * and the writers are far behind, all of them are used.  All are used, too, if
+ * transactions come rarely or have begun to come only a moment ago: then latency
+ * counts, not throughput.
  *
- * This decides about speed only: any setting is right at any moment.
+ * Tuning decides about speed only: every setting is correct at every moment.
+ *
+ * The module sees a ring and the time that its caller passes, nothing else, so that
+ * a test can simulate both.  It is the only one that writes run_limit, group_limit
+ * and active_writers of a ring after ring_init().
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
-#include "receive/leader.h"
-#include "utils/timestamp.h"
+#include "guc.h"
+#include "receive/tuning.h"
 
 /*
- * For so long a setting is measured, after so long for it to take effect.  Where
- * transactions are slow, for longer: until those that were taken before are committed,
- * and then until each writer has had so many runs.
+ * Measure each setting for MEASURE_TIME, after letting it settle for SETTLE_TIME.
+ * Both take longer where transactions are slow: a setting has settled once all
+ * transactions taken before it was chosen are committed, and is measured until each
+ * writer can have had MEASURE_RUNS runs.
  */
 #define SETTLE_TIME 15000		/* us */
 #define MEASURE_TIME 40000		/* us */
 #define MEASURE_RUNS 2
 
-/* If nothing has come for so long, what comes next is no flow before so long. */
+/*
+ * A flow ends when no transaction has come for FLOW_GAP, and begins once transactions
+ * have come for FLOW_BEGINS_AFTER without such a gap.
+ */
 #define FLOW_GAP 100000			/* us */
 #define FLOW_BEGINS_AFTER 50000 /* us */
 
-/* The writers keep pace if fewer transactions than this come between two pauses. */
+/*
+ * One writer keeps pace if fewer than KEEPING_PACE transactions come between two
+ * moments with nothing left to do, and no longer once STEPS_BEHIND steps pass without
+ * such a moment.
+ */
 #define KEEPING_PACE 16
-
-/* And no longer if there is none in so many of our caller's steps. */
 #define STEPS_BEHIND 2
 
 /*
- * The best setting is used for so many measures before others are tried: at first,
- * after it has changed, and at most.  Each time in vain doubles it.
+ * How many times the best setting is measured before the next trial: at first, after a
+ * trial that has found a better one, and at most.  A trial in vain doubles it.
  */
 #define FIRST_HOLD 5
 #define MIN_HOLD 30
 #define MAX_HOLD 240
 
-/* If the best one is suddenly slower by more than this, others are tried at once. */
+/* If the rate of the best setting drops below this share, a trial begins at once. */
 #define SUDDENLY_SLOWER 0.7
 
-/* Another setting is better if it is faster by more than what is chance. */
+/* Another setting is better if its rate exceeds the best one's by more than noise. */
 #define BETTER 1.03
 
-/* The weight of one measure in the rate of the setting that is being used. */
+/* The weight of one measurement in the rate of the best setting. */
 #define WEIGHT 0.2
 
 /*
- * Of several writers, each takes such a share of a group at a time, and more only
- * while it would have to wait.
+ * Each of several writers takes one RUNS_PER_GROUP-th of a group at a time, and more
+ * only while it would have to wait.
  */
 #define RUNS_PER_GROUP 4
 
-typedef struct Setting
-{
-	int			writers;
-	int			group;			/* transactions that may share a commit */
-	double		rate;			/* transactions per second when last measured */
-} Setting;
-
-/*
- * Groups with 1, 2, 4 ... up to all writers, then all writers without groups:
- * what is best is not far from what was.
- */
-static Setting settings[8];
-static int	num_settings;
-static int	all_grouped;		/* all writers with groups: outside of a flow */
-static int	configured_group;	/* the parameters that they are for */
-static bool configured_tuning;
-
-static int	best;
-static int	current;			/* the best one, or one that is being tried */
-static int	direction;			/* in which others are tried: 1 up, -1 down */
-static bool improved;			/* by this trial */
-static int	hold;				/* measures with the best one between trials */
-static int	measures_left;		/* of these */
-
-static TimestampTz since;		/* of the current setting, or of its measure */
-static uint64 committed_then;
-static uint64 taken_then;		/* before the current setting was used */
-static bool settling;
-static TimestampTz last_step;
-static TimestampTz flow_since;
-static bool in_flow;
-static bool keeping_pace;		/* in a flow */
-static int	steps_behind;
-static uint64 last_pause;		/* the transaction before the last one with
-								 * nothing left to do */
-
 /* How many transactions a writer takes at a time. */
 static int
-run_of(const Setting *setting)
+run_of(const TuningSetting *setting)
 {
 	return setting->writers == 1 ? setting->group : Max(setting->group / RUNS_PER_GROUP, 1);
 }
 
-/* Tells the writers. */
+/* Tells the writers to work by a setting. */
 static void
-set(int setting)
+announce(Tuning *tuning, int setting)
 {
-	Ring	   *ring = leader.producer.ring;
-	const Setting *chosen = &settings[setting];
+	Ring	   *ring = tuning->ring;
+	const TuningSetting *chosen = &tuning->settings[setting];
 
 	pg_atomic_write_u32(&ring->run_limit, run_of(chosen));
 	pg_atomic_write_u32(&ring->group_limit, chosen->group);
@@ -127,240 +101,247 @@ set(int setting)
 
 /* Begins to use a setting, and to measure it. */
 static void
-use(int setting)
+use(Tuning *tuning, int setting)
 {
-	current = setting;
-	settling = true;
-	since = 0;
-	set(setting);
-	taken_then = pg_atomic_read_u64(&leader.producer.ring->taken.value);
+	tuning->current = setting;
+	tuning->phase = TUNING_SETTLING;
+	tuning->since = 0;
+	announce(tuning, setting);
+	tuning->taken_then = pg_atomic_read_u64(&tuning->ring->taken.value);
 }
 
 static void
-add(int writers, int group)
+add_setting(Tuning *tuning, int writers, int group)
 {
-	Assert(num_settings < lengthof(settings));
-	settings[num_settings].writers = writers;
-	settings[num_settings].group = group;
-	settings[num_settings].rate = 0;
-	num_settings++;
+	TuningSetting *setting = &tuning->settings[tuning->num_settings++];
+
+	Assert(tuning->num_settings <= TUNING_MAX_SETTINGS);
+	setting->writers = writers;
+	setting->group = group;
+	setting->rate = 0;
 }
 
-/* Begins anew: there is a new ring, or a parameter has changed. */
+/* Starts over: there is a new ring, or a parameter has changed. */
 void
-tuning_reset(void)
+tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors)
 {
-	long		processors = sysconf(_SC_NPROCESSORS_ONLN);
+	int			group = guc_max_commit_group();
 
-	num_settings = 0;
-	best = 0;
-	for (int writers = 1; writers < leader.num_writers; writers *= 2)
+	memset(tuning, 0, sizeof(Tuning));
+	tuning->ring = ring;
+	tuning->writers = writers;
+	tuning->processors = processors;
+	tuning->configured_group = weft_commit_group_size;
+	tuning->configured_tuning = weft_tune_writers;
+
+	for (int fewer = 1; fewer < writers; fewer *= 2)
 	{
-		if (writers <= processors)
-			best = num_settings;
-		add(writers, guc_max_commit_group());
+		if (fewer <= processors)
+			tuning->best = tuning->num_settings;
+		add_setting(tuning, fewer, group);
 	}
-	all_grouped = num_settings;
-	if (leader.num_writers <= processors)
-		best = all_grouped;
-	add(leader.num_writers, guc_max_commit_group());
-	if (guc_max_commit_group() > 1)
-		add(leader.num_writers, 1);
-	configured_group = weft_commit_group_size;
-	configured_tuning = weft_tune_writers;
-	current = best;
-	hold = measures_left = FIRST_HOLD;
-	in_flow = false;
-	flow_since = last_step = 0;
-	last_pause = 0;
-	set(all_grouped);
+	tuning->all_grouped = tuning->num_settings;
+	if (writers <= processors)
+		tuning->best = tuning->all_grouped;
+	add_setting(tuning, writers, group);
+	if (group > 1)
+		add_setting(tuning, writers, 1);
+
+	tuning->phase = TUNING_NO_FLOW;
+	tuning->current = tuning->best;
+	tuning->hold = tuning->measurements_left = FIRST_HOLD;
+	announce(tuning, tuning->all_grouped);
 }
 
-/* Is there more to take than all writers would take twice? */
+/* Is the backlog more than all writers would take in two runs each? */
 static bool
-is_far_behind(void)
+is_far_behind(const Tuning *tuning)
 {
-	const Setting *all = &settings[all_grouped];
+	const TuningSetting *all = &tuning->settings[tuning->all_grouped];
 
-	return ring_backlog(leader.producer.ring) > 2 * all->writers * run_of(all);
-}
-
-/* Uses one writer, which leaves others something to take if it should be too slow. */
-static void
-keep_pace(void)
-{
-	set(0);
-	pg_atomic_write_u32(&leader.producer.ring->run_limit,
-						Min(KEEPING_PACE, guc_max_commit_group()));
-}
-
-/* Is there more to do than one writer should have? */
-static bool
-is_behind(void)
-{
-	return leader.producer.seq - ring_committed(leader.producer.ring) >= KEEPING_PACE;
+	return ring_backlog(tuning->ring) > 2 * all->writers * run_of(all);
 }
 
 /*
- * There is a pause, if a short one: what is being measured is worth nothing.
- * "all_committed" says whether nothing is left to do.
+ * Uses one writer.  Its runs are short, so that others find something to take if it
+ * turns out to be too slow.
  */
-void
-tuning_interrupt(bool all_committed)
+static void
+keep_pace(Tuning *tuning)
 {
-	uint64		seq = leader.producer.seq;
-	bool		few = all_committed && seq - last_pause < KEEPING_PACE;
-
-	if (leader.num_writers == 0)
-		return;
-	if (all_committed)
-	{
-		last_pause = seq;
-		steps_behind = 0;
-	}
-	if (!in_flow || (keeping_pace && !is_behind()))
-		return;
-	use(best);
-	keeping_pace = few;
-	if (few)
-		keep_pace();
-	else if (is_far_behind())
-		set(all_grouped);
+	tuning->phase = TUNING_KEEPING_PACE;
+	announce(tuning, 0);
+	pg_atomic_write_u32(&tuning->ring->run_limit,
+						Min(KEEPING_PACE, guc_max_commit_group()));
 }
 
-/* Tries the next setting in this direction; false if there is none. */
-static bool
-try_next(int from)
+/*
+ * The leader has nothing to receive at the moment.  The measurement at hand is void,
+ * since it would measure the publisher.  "seq" is the newest transaction in the ring,
+ * "all_committed" says that nothing is left to do.
+ */
+void
+tuning_interrupt(Tuning *tuning, uint64 seq, bool all_committed)
 {
-	int			next = from + direction;
+	bool		few = all_committed && seq - tuning->last_pause < KEEPING_PACE;
 
-	if (next < 0 || next >= num_settings)
+	if (all_committed)
+	{
+		tuning->last_pause = seq;
+		tuning->steps_behind = 0;
+	}
+	if (tuning->phase == TUNING_NO_FLOW ||
+		(tuning->phase == TUNING_KEEPING_PACE &&
+		 seq - ring_committed(tuning->ring) < KEEPING_PACE))
+		return;
+	use(tuning, tuning->best);
+	if (few)
+		keep_pace(tuning);
+	else if (is_far_behind(tuning))
+		announce(tuning, tuning->all_grouped);
+}
+
+/* Tries the next setting in the trial's direction; returns false if there is none. */
+static bool
+try_next(Tuning *tuning, int from)
+{
+	int			next = from + tuning->direction;
+
+	if (next < 0 || next >= tuning->num_settings)
 		return false;
-	use(next);
+	use(tuning, next);
 	return true;
 }
 
 static void
-begin_trial(void)
+begin_trial(Tuning *tuning)
 {
-	improved = false;
-	direction = 1;
-	if (try_next(best))
+	tuning->best_before = tuning->best;
+	tuning->direction = 1;
+	if (try_next(tuning, tuning->best))
 		return;
-	direction = -1;
-	if (!try_next(best))
-		measures_left = hold;
+	tuning->direction = -1;
+	if (!try_next(tuning, tuning->best))
+		tuning->measurements_left = tuning->hold;
 }
 
 static void
-end_trial(void)
+end_trial(Tuning *tuning)
 {
-	hold = improved ? MIN_HOLD : Min(Max(hold * 2, MIN_HOLD), MAX_HOLD);
-	measures_left = hold;
-	use(best);
+	const TuningSetting *best = &tuning->settings[tuning->best];
+
+	if (tuning->best != tuning->best_before)
+		tuning->hold = MIN_HOLD;
+	else
+		tuning->hold = Min(Max(tuning->hold * 2, MIN_HOLD), MAX_HOLD);
+	tuning->measurements_left = tuning->hold;
+	use(tuning, tuning->best);
 	elog(DEBUG1, "writers in use: %d, transactions in a commit: up to %d",
-		 settings[best].writers, settings[best].group);
+		 best->writers, best->group);
 }
 
-/* The setting that is being tried has made so many transactions per second. */
+/* The setting that is tried has reached this rate. */
 static void
-tried(double rate)
+tried(Tuning *tuning, double rate)
 {
-	settings[current].rate = rate;
-	if (rate > settings[best].rate * BETTER)
+	tuning->settings[tuning->current].rate = rate;
+	if (rate > tuning->settings[tuning->best].rate * BETTER)
 	{
-		best = current;
-		improved = true;
-		if (try_next(current))
+		tuning->best = tuning->current;
+		if (try_next(tuning, tuning->current))
 			return;
 	}
-	else if (direction > 0 && !improved)
+	else if (tuning->direction > 0 && tuning->best == tuning->best_before)
 	{
-		direction = -1;
-		if (try_next(best))
+		tuning->direction = -1;
+		if (try_next(tuning, tuning->best))
 			return;
 	}
-	end_trial();
+	end_trial(tuning);
 }
 
-/* The best setting has made so many transactions per second. */
+/* The best setting has reached this rate. */
 static void
-held(double rate)
+held(Tuning *tuning, double rate)
 {
-	double	   *usual = &settings[best].rate;
+	double	   *usual = &tuning->settings[tuning->best].rate;
 	bool		suddenly_slower = rate < *usual * SUDDENLY_SLOWER;
 
 	*usual = *usual == 0 || suddenly_slower ? rate : *usual + WEIGHT * (rate - *usual);
-	since = 0;
-	if (--measures_left <= 0 || suddenly_slower)
-		begin_trial();
+	tuning->since = 0;
+	if (--tuning->measurements_left <= 0 || suddenly_slower)
+		begin_trial(tuning);
 }
 
-/* Measures the setting that is being used, while there is a flow. */
+/* Measures the current setting in a flow. */
 static void
-measure(TimestampTz now)
+measure(Tuning *tuning, TimestampTz now)
 {
-	const Setting *setting = &settings[current];
-	uint64		committed = ring_committed(leader.producer.ring);
-	int			enough = MEASURE_RUNS * setting->writers * run_of(setting);
+	const TuningSetting *setting = &tuning->settings[tuning->current];
+	uint64		committed = ring_committed(tuning->ring);
+	TimestampTz elapsed = now - tuning->since;
 
-	if (since == 0)
+	if (tuning->since == 0)
 	{
-		since = now;
-		committed_then = committed;
+		tuning->since = now;
+		tuning->committed_then = committed;
 	}
-	else if (settling && now - since >= SETTLE_TIME && committed >= taken_then)
+	else if (tuning->phase == TUNING_SETTLING)
 	{
-		settling = false;
-		since = now;
-		committed_then = committed;
+		if (elapsed >= SETTLE_TIME && committed >= tuning->taken_then)
+		{
+			tuning->phase = TUNING_MEASURING;
+			tuning->since = now;
+			tuning->committed_then = committed;
+		}
 	}
-	else if (!settling && now - since >= MEASURE_TIME && committed - committed_then >= enough)
+	else if (elapsed >= MEASURE_TIME &&
+			 committed - tuning->committed_then >= MEASURE_RUNS * setting->writers * run_of(setting))
 	{
-		double		rate = (committed - committed_then) * 1e6 / (now - since);
+		double		rate = (committed - tuning->committed_then) * 1e6 / elapsed;
 
-		if (current == best)
-			held(rate);
+		if (tuning->current == tuning->best)
+			held(tuning, rate);
 		else
-			tried(rate);
+			tried(tuning, rate);
 	}
 }
 
 /*
- * Called now and then while transactions come, and each time that the ring has been
- * full.
+ * Called every few transactions, and each time that the ring has been full.
  */
 void
-tuning_step(bool was_full)
+tuning_step(Tuning *tuning, TimestampTz now, bool was_full)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	bool		gap = !was_full && now - last_step > FLOW_GAP;
+	bool		gap = !was_full && now - tuning->last_step > FLOW_GAP;
 
-	last_step = now;
-	if (configured_group != weft_commit_group_size || configured_tuning != weft_tune_writers)
-		tuning_reset();
+	tuning->last_step = now;
+	if (tuning->configured_group != weft_commit_group_size ||
+		tuning->configured_tuning != weft_tune_writers)
+		tuning_reset(tuning, tuning->ring, tuning->writers, tuning->processors);
 	if (!weft_tune_writers)
 		return;
+
 	if (gap)
 	{
-		flow_since = now;
-		in_flow = false;
-		set(all_grouped);
+		tuning->flow_since = now;
+		tuning->phase = TUNING_NO_FLOW;
+		announce(tuning, tuning->all_grouped);
+		return;
 	}
-	else if (in_flow && keeping_pace)
+	switch (tuning->phase)
 	{
-		if (++steps_behind >= STEPS_BEHIND)
-		{
-			keeping_pace = false;
-			use(best);
-		}
-	}
-	else if (in_flow)
-		measure(now);
-	else if (now - flow_since >= FLOW_BEGINS_AFTER)
-	{
-		in_flow = true;
-		keeping_pace = false;
-		use(best);
+		case TUNING_NO_FLOW:
+			if (now - tuning->flow_since >= FLOW_BEGINS_AFTER)
+				use(tuning, tuning->best);
+			break;
+		case TUNING_KEEPING_PACE:
+			if (++tuning->steps_behind >= STEPS_BEHIND)
+				use(tuning, tuning->best);
+			break;
+		case TUNING_SETTLING:
+		case TUNING_MEASURING:
+			measure(tuning, now);
+			break;
 	}
 }

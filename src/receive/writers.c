@@ -11,6 +11,8 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "receive/dependency.h"
@@ -255,7 +257,7 @@ create_ring(int count)
 	dependency_reset();
 	leader.collected = 0;
 	leader.barrier = 0;
-	relations_broadcast_all();
+	relations_renew(&leader.broadcast);
 	pg_atomic_write_u64(&leader.shared->ring_size, bytes);
 	return true;
 }
@@ -317,7 +319,8 @@ writers_start(int count)
 	leader.short_of_places = leader.num_writers < count;
 	leader.producer.ring->num_writers = leader.num_writers;
 	if (leader.num_writers > 0)
-		tuning_reset();
+		tuning_reset(&leader.tuning, leader.producer.ring, leader.num_writers,
+					 sysconf(_SC_NPROCESSORS_ONLN));
 	SpinLockAcquire(&shared->mutex);
 	shared->num_writers = leader.num_writers;
 	SpinLockRelease(&shared->mutex);
