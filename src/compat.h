@@ -9,6 +9,8 @@
 #error "Weft supports PostgreSQL 17 and 18"
 #endif
 
+#include "utils/injection_point.h"
+
 /* 18 has another way to say that a function does not return. */
 #if PG_VERSION_NUM < 180000
 #define pg_noreturn pg_attribute_noreturn()

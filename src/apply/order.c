@@ -44,6 +44,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "fast/fast.h"
 #include "apply/order.h"
 #include "apply/writer.h"
@@ -142,6 +143,7 @@ apply_deferred(void)
 	for (int i = 0; i < num_deferred; i++)
 		if (deferred[i].message != NULL)
 			change_apply(deferred[i].message, deferred[i].length);
+	compat_injection_point("weft-deferred-applied");
 	forget_deferred();
 }
 

@@ -50,6 +50,7 @@
 #include "access/xact.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
+#include "compat.h"
 #include "fast/fast.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -286,6 +287,7 @@ attempt_early(void)
 		}
 		state = pg_atomic_read_u32(&stream->state);
 		pg_read_barrier();
+		compat_injection_point("weft-stream-looks");
 		limit = pg_atomic_read_u64(&stream->written);
 		if (reader.position < limit)
 			continue;

@@ -47,6 +47,7 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "compat.h"
 #include "fast/fast.h"
 #include "apply/order.h"
 #include "apply/stream_writer.h"
@@ -319,6 +320,7 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	{
 		if (!order_settle())
 			return false;
+		compat_injection_point("weft-writer-alone");
 		commit_to_transaction();
 	}
 	if (header->kind == RING_BROADCAST)
@@ -374,6 +376,7 @@ transaction_commit_local(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz c
 {
 	replorigin_session_origin_lsn = end_lsn;
 	replorigin_session_origin_timestamp = commit_time;
+	compat_injection_point("weft-writer-commits");
 	fast_before_commit();
 	if (stream != NULL && stream->prepare)
 		prepare_local(stream);
@@ -383,6 +386,7 @@ transaction_commit_local(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz c
 			EndTransactionBlock(false);
 		CommitTransactionCommand();
 	}
+	compat_injection_point("weft-writer-committed");
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = 0;
 	in_remote_transaction = false;
@@ -666,6 +670,7 @@ transaction_apply(uint64 first, int count)
 		/* An attempt that gave up on its own has not been rolled back. */
 		roll_back();
 		grouped = false;
+		compat_injection_point("weft-writer-retries");
 		writer.careful = true;
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 		set_activity(WRITER_RETRYING);

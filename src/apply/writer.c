@@ -17,6 +17,7 @@
 #include "access/xact.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
+#include "compat.h"
 #include "fast/fast.h"
 #include "catalog/pg_authid.h"
 #include "conflict/cleanup.h"
@@ -232,6 +233,7 @@ writer_main(Datum main_arg)
 	on_shmem_exit(writer_gone, Int32GetDatum(writer.ring->leader_procno));
 	next_emit_log_hook = emit_log_hook;
 	emit_log_hook = end_quietly;
+	compat_injection_point("weft-writer-starts");
 	subid = writer.subscription->subid;
 	impersonate_apply_worker(subid);
 	connect_as_owner();

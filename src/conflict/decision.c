@@ -46,6 +46,7 @@ decision_wait_turn(void)
 		return false;
 	if (!conflict_session.wait_oldest())
 		misspeculate("conflict in a speculative transaction");
+	compat_injection_point("weft-conflict-turn");
 	conflict_session.final = true;
 	return true;
 }

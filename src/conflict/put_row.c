@@ -18,7 +18,6 @@
 #include "conflict/tombstone.h"
 #include "conflict/unique_conflict.h"
 #include "conflict/version.h"
-#include "utils/injection_point.h"
 
 /*
  * Is a remote row that is missing here newer than its delete, if there was one?

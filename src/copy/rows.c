@@ -12,6 +12,7 @@
 
 #include "access/table.h"
 #include "commands/copy.h"
+#include "compat.h"
 #include "copy/copy.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -143,6 +144,7 @@ end_range(void)
 	reader.in_range = false;
 	tell_progress();
 	pg_atomic_fetch_add_u64(&reader.progress->blocks_done, reader.range_blocks);
+	compat_injection_point("weft-copy-range-done");
 	SpinLockAcquire(&task->mutex);
 	task->ranges_done++;
 	SpinLockRelease(&task->mutex);

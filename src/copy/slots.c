@@ -39,7 +39,6 @@
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
-#include "utils/injection_point.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"

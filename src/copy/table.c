@@ -28,7 +28,6 @@
 #include "copy/copy.h"
 #include "guc.h"
 #include "replication/origin.h"
-#include "utils/injection_point.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -284,6 +283,7 @@ copy_table_indexes(void)
 	CopyProgress *progress = unfinished;
 	Relation	rel = table_open(progress->relid, NoLock);
 
+	compat_injection_point("weft-copy-indexes");
 	PushActiveSnapshot(GetTransactionSnapshot());
 	PG_TRY();
 	{

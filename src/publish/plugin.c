@@ -60,7 +60,6 @@
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "utils/builtins.h"
-#include "utils/injection_point.h"
 #include "wire.h"
 
 #ifdef WEFT_LZ4

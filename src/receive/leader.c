@@ -47,6 +47,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
@@ -66,7 +67,6 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
-#include "utils/injection_point.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"

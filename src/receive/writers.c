@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "access/xact.h"
+#include "compat.h"
 #include "miscadmin.h"
 #include "receive/dependency.h"
 #include "receive/leader.h"
@@ -529,6 +530,7 @@ writers_check(void)
 		return;
 	if (failure_reported(&leader.producer.ring->failure))
 		failure_throw(&leader.producer.ring->failure);
+	compat_injection_point("weft-leader-checks");
 	if (leader.all_attached && pg_atomic_read_u32(&leader.shared->writers_gone) == 0)
 		return;
 

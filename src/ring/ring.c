@@ -47,6 +47,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "miscadmin.h"
 #include "port/pg_bitutils.h"
 #include "ring/ring.h"
@@ -295,6 +296,7 @@ ring_take(Ring *ring, int writer, int *count)
 			return 0;
 		run = (published - taken) / active;
 		run = Min(Max(run, 1), limit);
+		compat_injection_point("weft-ring-take");
 		if (pg_atomic_compare_exchange_u64(&ring->taken.value, &taken, taken + run))
 			break;
 	}

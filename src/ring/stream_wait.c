@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "ring/stream_wait.h"
@@ -87,6 +88,7 @@ ring_wait_stream_writer(RingWaiter *waiter, StreamShared *stream, StreamState as
 	uint32		state = STREAM_APPLYING;
 
 	stream->waiter_procno = MyProcNumber;
+	compat_injection_point("weft-writer-asks-stream");
 	if (pg_atomic_compare_exchange_u32(&stream->state, &state, asked))
 		ring_wake_stream_writer(waiter->ring, stream);
 	while ((state = pg_atomic_read_u32(&stream->state)) == asked)

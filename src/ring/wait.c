@@ -30,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "ring/wait.h"
@@ -113,6 +114,7 @@ ring_wait_transactions(RingWaiter *waiter, long timeout, int *count)
 
 		pg_atomic_fetch_or_u64(&ring->idle_writers.value, bit);
 		pg_memory_barrier();
+		compat_injection_point("weft-writer-idle");
 		seq = ring_take(ring, waiter->writer, count);
 		if (seq == 0 && !ring_stopping(ring))
 			timed_out = !ring_writer_sleep(timeout, wait_event_id(WEFT_WAIT_WRITER_MAIN));
