@@ -11,7 +11,8 @@
 #include "guc.h"
 #include "last_error.h"
 #include "miscadmin.h"
-#include "receive/seam.h"
+#include "receive/leader.h"
+#include "seam/seam.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
@@ -65,5 +66,6 @@ _PG_init(void)
 
 	last_error_install();
 	seam_install();
+	leader_install();
 	copy_install();
 }

@@ -17,13 +17,14 @@ MAX_FUNCTION = 120
 MAY_INCLUDE = {
     "publish": set(),
     "ring": set(),
-    "receive": {"publish", "ring"},
+    "seam": set(),
+    "receive": {"publish", "ring", "seam"},
     "conflict": {"ring"},
     "fast": {"apply", "ring", "conflict"},
     "apply": {"publish", "ring", "fast", "conflict"},
-    "copy": {"ring"},
+    "copy": {"ring", "seam"},
     "group": {"copy"},
-    "api": {"publish", "receive", "ring", "fast", "apply", "conflict", "copy", "group"},
+    "api": {"publish", "receive", "ring", "seam", "fast", "apply", "conflict", "copy", "group"},
 }
 
 # ring/ knows nothing of tuples.

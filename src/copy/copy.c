@@ -19,9 +19,7 @@
 #include "copy/copy.h"
 #include "guc.h"
 #include "replication/worker_internal.h"
-
-static WalReceiverFunctionsType *native;
-static WalReceiverFunctionsType functions;
+#include "seam/seam.h"
 
 /*
  * The server is about to send the command that copies the table.  Copies it here,
@@ -50,16 +48,15 @@ begins_with(const char *query, const char *word)
 	return strncmp(query, word, strlen(word)) == 0;
 }
 
-/* In place of walrcv_exec. */
+/* In place of walrcv_exec, in a table synchronization worker. */
 static WalRcvExecResult *
 copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
 {
 	static bool copying = false;
 	WalRcvExecResult *result;
 
-	if (MyLogicalRepWorker == NULL || !am_tablesync_worker() ||
-		conn != LogRepWorkerWalRcvConn || copying)
-		return (native->walrcv_exec) (conn, query, num_types, types);
+	if (copying)
+		return (seam_native->walrcv_exec) (conn, query, num_types, types);
 
 	if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
 	{
@@ -68,7 +65,7 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 		query = before_copy(conn, query);
 		copying = false;
 	}
-	result = (native->walrcv_exec) (conn, query, num_types, types);
+	result = (seam_native->walrcv_exec) (conn, query, num_types, types);
 
 	if (begins_with(query, "DROP_REPLICATION_SLOT "))
 		copy_slot_dropped(result);
@@ -78,46 +75,16 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 	return result;
 }
 
-/* In place of walrcv_endstreaming. */
-static void
-copy_endstreaming(WalReceiverConn *conn, TimeLineID *next_tli)
-{
-	(native->walrcv_endstreaming) (conn, next_tli);
-	if (MyLogicalRepWorker != NULL && am_tablesync_worker())
-		copy_slot_unused();
-}
-
-/* In place of walrcv_receive. */
-static int
-copy_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
-{
-	if (MyLogicalRepWorker != NULL && am_leader_apply_worker() &&
-		conn == LogRepWorkerWalRcvConn)
-		copy_slots_check();
-	return (native->walrcv_receive) (conn, buffer, wait_fd);
-}
-
-/* In place of walrcv_startstreaming. */
-static bool
-copy_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
-{
-	if (MyLogicalRepWorker != NULL && am_leader_apply_worker())
-		copy_slots_clean(conn);
-	return (native->walrcv_startstreaming) (conn, options);
-}
-
-/*
- * Puts us between the server and its connections to publishers; called once, while
- * the postmaster loads us, behind seam_install().
- */
+/* Registers the steps of the initial copy; called once, while the postmaster loads Weft. */
 void
 copy_install(void)
 {
-	native = WalReceiverFunctions;
-	functions = *native;
-	functions.walrcv_exec = copy_exec;
-	functions.walrcv_receive = copy_receive;
-	functions.walrcv_startstreaming = copy_startstreaming;
-	functions.walrcv_endstreaming = copy_endstreaming;
-	WalReceiverFunctions = &functions;
+	const SeamSteps steps = {
+		.leader_before_streaming = copy_slots_clean,
+		.leader_before_receive = copy_slots_check,
+		.tablesync_exec = copy_exec,
+		.tablesync_streaming_ended = copy_slot_unused,
+	};
+
+	seam_register(&steps);
 }

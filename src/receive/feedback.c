@@ -27,9 +27,9 @@
 #include "access/xlog_internal.h"
 #include "port/pg_bswap.h"
 #include "receive/feedback.h"
-#include "receive/seam.h"
 #include "replication/syncrep.h"
 #include "replication/worker_internal.h"
+#include "seam/seam.h"
 #include "utils/timestamp.h"
 
 /* Standby status update: 'r', write, flush, apply, time, reply requested. */

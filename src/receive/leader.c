@@ -53,17 +53,18 @@
 #include "postmaster/interrupt.h"
 #include "postmaster/walwriter.h"
 #include "receive/batch.h"
+#include "receive/connection.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/messages.h"
 #include "receive/relations.h"
-#include "receive/seam.h"
 #include "receive/streams.h"
 #include "receive/writers.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "ring/wait.h"
+#include "seam/seam.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
@@ -624,7 +625,7 @@ next_message(void)
  * next call; 0 if there is none and *wait_fd is to be waited for; -1 at the
  * end of the stream.
  */
-int
+static int
 leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 {
 	MemoryContext old = CurrentMemoryContext;
@@ -662,4 +663,18 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	}
 	MemoryContextSwitchTo(old);
 	return result;
+}
+
+/* Registers the leader's steps; called once, while the postmaster loads Weft. */
+void
+leader_install(void)
+{
+	const SeamSteps steps = {
+		.create_slot = connection_create_slot,
+		.leader_start_streaming = connection_start_streaming,
+		.leader_receive = leader_receive,
+		.leader_send = feedback_forward,
+	};
+
+	seam_register(&steps);
 }

@@ -131,7 +131,7 @@ typedef struct Leader
 
 extern Leader leader;
 
-extern int	leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd);
+extern void leader_install(void);
 extern bool leader_in_flight(void);
 extern bool leader_drained(void);
 extern void leader_drain(uint64 seq);
