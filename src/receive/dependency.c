@@ -2,46 +2,57 @@
  * dependency.c
  *	  Which earlier transaction has touched the same row.
  *
- * last_seq[] has for each hash value of a relation's name and a row's key the
- * newest transaction that touched such a row.  What is found there is what a
- * change depends on, and its own seq takes its place.  Two rows with the same
- * hash only make one transaction wait without need; a dependency is never
- * lost, for a newer seq stands for all older ones: transactions commit in
- * order.  So there is nothing to clean up and nothing to allocate.
+ * For each hash value of a relation's name and a row's key, last_seq[] holds the newest
+ * transaction that touched such a row.  A change by transaction T2 depends on the
+ * transaction that it finds there, and replaces it by T2.  Two rows with the same hash
+ * value only make one transaction wait without need.  No dependency is lost: as
+ * transactions commit in order, a newer seq stands for all older ones.  Therefore
+ * nothing has to be cleaned up, and nothing allocated.
  *
- * A writer that applies several transactions before it commits cannot wait for
- * its own ones.  If what is found is one of these, the writer knows whether it
- * has applied that, and with it whatever that depended on: all earlier touches of
- * the same entry of last_seq[].  But a change may touch two entries, and of what
- * is found there only the newer is told: it stands for the other only as a
- * position in the commit order.  RING_SEVERAL says so.
+ * A writer W1 that applies transactions T1 and T2 as one group cannot wait for T1 to
+ * commit before it applies T2.  If a change of T2 depends on T1, W1 knows whether it has
+ * applied the changes of T1, and thereby everything that these depend on: all earlier
+ * touches of the same entry of last_seq[].  But a change may touch two entries (its old
+ * and its new key), and only the newer of the two transactions found there is passed on.
+ * That one stands for the other only as a position in the commit order, not as a
+ * change that has been applied.  RING_SEVERAL tells the writers so.
  *
- * Keys are compared as they come, as bytes.  Rows that are the same on the subscriber
- * may have come with other bytes, and then one change does not depend on the other
- * here.  Nothing is lost by that: the rows themselves tell (fast/key_order.c).
+ * Keys are compared as bytes, as they arrive.  Values that are equal on the subscriber
+ * may arrive as different bytes; a dependency between such changes is not found here.
+ * No harm is done: the writers notice it by the rows themselves (fast/key_order.c).
  *
- * With replica identity full the key is the whole row.  If a value was not
- * sent because it is unchanged (TOAST), the row cannot be found again by its
- * hash: such a "wide" change depends on all earlier ones of its table, and all
- * later ones depend on it.  It is applied in its place (RING_IN_PLACE).
+ * With replica identity full the key is the whole row.  If a value is missing because
+ * the publisher did not change it (TOAST), the hash does not identify the row.  The same
+ * holds for an UPDATE or DELETE of a relation without a replica identity.  Such a "wide"
+ * change depends on all earlier changes of its relation, and all later ones depend on
+ * it.  RING_IN_PLACE keeps the writers from applying it in another place of its group.
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
 #include "receive/dependency.h"
+#include "ring/layout.h"
 
-#define LAST_SEQ_SIZE 65536		/* a power of two */
+/*
+ * Number of entries, a power of two.  Enough to make collisions rare among the up to
+ * RING_TRANSACTIONS transactions in flight; older entries do no harm.
+ */
+#define LAST_SEQ_SIZE 65536
 
+/*
+ * One table for each process, as a process leads at most one subscription.  Static,
+ * so that looking up an entry needs no pointer to the table.
+ */
 static uint64 last_seq[LAST_SEQ_SIZE];
 
-/* Forgets everything: there is a new ring. */
+/* Forgets all transactions: there is a new ring. */
 void
 dependency_reset(void)
 {
 	memset(last_seq, 0, sizeof(last_seq));
 }
 
-/* Adds one more that a change depends on. */
+/* Adds a transaction that a change depends on; zero means none. */
 static void
 depend_on(Dependency *dependency, uint64 seq)
 {
@@ -52,7 +63,7 @@ depend_on(Dependency *dependency, uint64 seq)
 	dependency->seq = Max(dependency->seq, seq);
 }
 
-/* Notes that transaction seq touches a row, and who did before in *dependency. */
+/* Notes that transaction seq touches a row, and adds the one that did before. */
 static void
 touch(uint64 hash, uint64 seq, Dependency *dependency)
 {
@@ -66,8 +77,8 @@ touch(uint64 hash, uint64 seq, Dependency *dependency)
 }
 
 /*
- * Reads a tuple and hashes its key into *hash.  A key column that was not sent
- * makes it wide.  Returns what is wrong with the tuple, or NULL.
+ * Reads a tuple and hashes its key into *hash.  Sets *wide if a key column was not
+ * sent.  Returns what is wrong with the tuple, or NULL.
  */
 static const char *
 hash_tuple(LeaderRelation *relation, WireCursor *cursor, uint64 *hash, bool *wide)
@@ -101,7 +112,10 @@ hash_tuple(LeaderRelation *relation, WireCursor *cursor, uint64 *hash, bool *wid
 	return cursor->failed ? "the message ends too early" : NULL;
 }
 
-/* Touches the rows of a change; reads it to its end. */
+/*
+ * Touches the rows of a change.  Reads the change to its end; returns what is wrong with
+ * it, or NULL.
+ */
 static const char *
 touch_rows(LeaderRelation *relation, WireChange *change, uint64 seq,
 		   Dependency *dependency, bool *wide)
@@ -132,9 +146,8 @@ touch_rows(LeaderRelation *relation, WireChange *change, uint64 seq,
 }
 
 /*
- * Returns what a change depends on, and notes the change as one of transaction
- * seq.  Reads the whole change; if that is damaged, *problem says how, else it
- * is NULL.
+ * Returns what a change of transaction seq depends on, and notes the change.  Reads the
+ * change to its end.  Sets *problem to what is wrong with the change, or to NULL.
  */
 Dependency
 dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
@@ -144,8 +157,8 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	bool		wide;
 
 	/*
-	 * Without a replica identity, only rows that are inserted can be told
-	 * apart.
+	 * Without a replica identity, only an INSERT is known to touch no row of an
+	 * earlier transaction.
 	 */
 	wide = relation->num_keys == 0 && change->type != LOGICAL_REP_MSG_INSERT;
 	*problem = touch_rows(relation, change, seq, &result, &wide);
@@ -168,15 +181,15 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	else if (relation->last_wide == seq)
 
 		/*
-		 * A wide change of our own has waited for all that this could wait
-		 * for.
+		 * An earlier wide change of this transaction waits for every
+		 * transaction that this change could depend on.
 		 */
 		result.seq = 0;
 	else if (relation->last_wide > result.seq)
 
 		/*
-		 * And one of another transaction, for all that touched the table
-		 * before it.
+		 * A wide change of another transaction waits for every earlier one
+		 * that touched the relation, so it stands for these.
 		 */
 		result.seq = relation->last_wide;
 	return result;

@@ -6,12 +6,12 @@
 #define WEFT_DEPENDENCY_H
 
 #include "receive/relations.h"
-#include "ring/ring.h"
 #include "wire.h"
 
 typedef struct Dependency
 {
-	uint64		seq;			/* the newest that a change depends on, or 0 */
+	uint64		seq;			/* the newest transaction that a change depends
+								 * on, or 0 */
 	uint16		flags;			/* RING_ROW_AGAIN, RING_SEVERAL, RING_IN_PLACE */
 } Dependency;
 
