@@ -89,17 +89,13 @@ class Tree:
         return found
 
     def cycles(self) -> list[list[str]]:
-        """A shortest cycle through each group of modules that need each other."""
-        found = []
-        done: set[str] = set()
-        for start in sorted(self.modules):
-            if start in done:
-                continue
+        """For each module that needs itself through others, a shortest way from it to itself."""
+        found = set()
+        for start in self.modules:
             cycle = self.shortest_way_back(start)
-            if cycle:
-                found.append(cycle)
-                done.update(cycle)
-        return found
+            first = cycle.index(min(cycle)) if cycle else 0
+            found.add(tuple(cycle[first:] + cycle[:first]))
+        return [list(cycle) for cycle in sorted(found) if cycle]
 
     def shortest_way_back(self, start: str) -> list[str]:
         ways = [[start]]
