@@ -30,6 +30,7 @@
  */
 #include "postgres.h"
 
+#include "lock_tranche.h"
 #include "miscadmin.h"
 #include "relation_stats.h"
 #include "replication/worker_internal.h"
@@ -37,9 +38,26 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#define TRANCHE "WeftStatistics"
+
+/* Of the locks in all tables; set once, when the process gets the shared memory. */
+static int	tranche;
+
 /* What a leader or writer is attached to for as long as it lives. */
 static dsa_area *own_area = NULL;
 static dshash_table *own_table = NULL;
+
+void
+relation_stats_request(void)
+{
+	lock_tranche_request(TRANCHE);
+}
+
+void
+relation_stats_startup(void)
+{
+	tranche = lock_tranche_startup(TRANCHE);
+}
 
 static const dshash_parameters *
 table_parameters(void)
@@ -52,7 +70,7 @@ table_parameters(void)
 		dshash_memcpy,
 	};
 
-	parameters.tranche_id = shmem_statistics_tranche();
+	parameters.tranche_id = tranche;
 	return &parameters;
 }
 

@@ -29,6 +29,8 @@ typedef struct RelationStats
 	RelationCounts counts;
 } RelationStats;
 
+extern void relation_stats_request(void);
+extern void relation_stats_startup(void);
 extern void relation_stats_create(SubscriptionShared *shared);
 extern bool relation_stats_add(SubscriptionShared *shared, const RelationStats *stats,
 							   bool up_to_date);

@@ -14,8 +14,6 @@
 typedef struct SharedRoot
 {
 	LWLock	   *lock;			/* held while an entry is claimed or given up */
-	int			broadcast_tranche;	/* of the locks in broadcast logs */
-	int			statistics_tranche; /* of those in relation_stats.c */
 	int			num_entries;
 	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
 } SharedRoot;
@@ -67,24 +65,13 @@ shmem_writer_seq(SubscriptionShared *entry, int number)
 	return seq == 0 ? PG_UINT64_MAX : seq;
 }
 
-/* Forgets what an earlier writer of that number has left behind. */
-void
-shmem_reset_writer(WriterShared *writer)
-{
-	pg_atomic_write_u32(&writer->pid, 0);
-	pg_atomic_write_u32(&writer->activity, WRITER_STARTING);
-	pg_atomic_write_u64(&writer->seq, 0);
-	pg_atomic_write_u64(&writer->remote_lsn, 0);
-	pg_atomic_write_u32(&writer->stream, 0);
-}
-
 /* Forgets what an earlier set of writers has left behind. */
 void
 shmem_reset_writers(SubscriptionShared *entry)
 {
 	pg_atomic_write_u32(&entry->writers_gone, 0);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
-		shmem_reset_writer(&entry->writers[i]);
+		writer_shared_reset(&entry->writers[i]);
 	for (int i = 0; i < NUM_STREAMS; i++)
 		pg_atomic_write_u32(&entry->streams[i].state, STREAM_FREE);
 }
@@ -104,15 +91,7 @@ shmem_reset_counters(SubscriptionShared *entry)
 	pg_atomic_write_u64(&entry->ring_size, 0);
 	pg_atomic_write_u64(&entry->ring_used, 0);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
-	{
-		WriterShared *writer = &entry->writers[i];
-
-		pg_atomic_write_u64(&writer->transactions, 0);
-		pg_atomic_write_u64(&writer->changes, 0);
-		pg_atomic_write_u64(&writer->dependency_waits, 0);
-		pg_atomic_write_u64(&writer->order_waits, 0);
-		pg_atomic_write_u64(&writer->misspeculations, 0);
-	}
+		writer_shared_reset_counters(&entry->writers[i]);
 }
 
 /* Creates the shared root, or finds it. */
@@ -127,8 +106,6 @@ shmem_startup(void)
 	{
 		memset(root, 0, shmem_size());
 		root->lock = &GetNamedLWLockTranche("weft")->lock;
-		root->broadcast_tranche = LWLockNewTrancheId();
-		root->statistics_tranche = LWLockNewTrancheId();
 		root->num_entries = shmem_num_entries();
 		for (int i = 0; i < root->num_entries; i++)
 		{
@@ -148,22 +125,6 @@ shmem_require(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("weft is not loaded"),
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
-}
-
-/* The tranche of the locks in broadcast logs, known to this process by name. */
-int
-shmem_broadcast_tranche(void)
-{
-	LWLockRegisterTranche(root->broadcast_tranche, "WeftBroadcast");
-	return root->broadcast_tranche;
-}
-
-/* The same for those of relation_stats.c. */
-int
-shmem_statistics_tranche(void)
-{
-	LWLockRegisterTranche(root->statistics_tranche, "WeftStatistics");
-	return root->statistics_tranche;
 }
 
 int

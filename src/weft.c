@@ -12,6 +12,8 @@
 #include "last_error.h"
 #include "miscadmin.h"
 #include "receive/leader.h"
+#include "relation_stats.h"
+#include "ring/broadcast.h"
 #include "seam/seam.h"
 #include "shmem.h"
 #include "storage/ipc.h"
@@ -29,6 +31,8 @@ request_shared_memory(void)
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
 	shmem_request();
+	relation_stats_request();
+	broadcast_request();
 	copy_shmem_request();
 	snowflake_request();
 	last_error_request();
@@ -40,6 +44,8 @@ start_shared_memory(void)
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 	shmem_startup();
+	relation_stats_startup();
+	broadcast_startup();
 	copy_shmem_startup();
 	snowflake_startup();
 	last_error_startup();

@@ -356,7 +356,7 @@ writers_start_for_stream(int number, uint32 stream)
 	MemoryContext old = MemoryContextSwitchTo(leader.context);
 	bool		started;
 
-	shmem_reset_writer(writer);
+	writer_shared_reset(writer);
 	ring->writer_procno[number] = INVALID_PROC_NUMBER;
 	pg_atomic_write_u64(&ring->writer_awaits[number], 0);
 	pg_atomic_write_u32(&writer->stream, stream);

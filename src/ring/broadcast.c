@@ -9,8 +9,8 @@
  */
 #include "postgres.h"
 
+#include "lock_tranche.h"
 #include "ring/broadcast.h"
-#include "shmem.h"
 #include "utils/memutils.h"
 
 typedef struct BroadcastMessage
@@ -20,6 +20,23 @@ typedef struct BroadcastMessage
 	char		data[FLEXIBLE_ARRAY_MEMBER];
 } BroadcastMessage;
 
+#define TRANCHE "WeftBroadcast"
+
+/* Of the locks in all logs; set once, when the process gets the shared memory. */
+static int	tranche;
+
+void
+broadcast_request(void)
+{
+	lock_tranche_request(TRANCHE);
+}
+
+void
+broadcast_startup(void)
+{
+	tranche = lock_tranche_startup(TRANCHE);
+}
+
 /* Makes an empty log for a ring. */
 void
 broadcast_create(BroadcastLog *log, Ring *ring)
@@ -27,7 +44,7 @@ broadcast_create(BroadcastLog *log, Ring *ring)
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
 	log->ring = ring;
-	log->area = dsa_create(shmem_broadcast_tranche());
+	log->area = dsa_create(tranche);
 	MemoryContextSwitchTo(old);
 	dsa_pin_mapping(log->area);
 	log->last = InvalidDsaPointer;
@@ -66,7 +83,6 @@ broadcast_attach(BroadcastReader *reader, Ring *ring)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	(void) shmem_broadcast_tranche();
 	reader->ring = ring;
 	reader->area = dsa_attach(ring->broadcast_area);
 	MemoryContextSwitchTo(old);

@@ -11,7 +11,7 @@
 #ifndef WEFT_BROADCAST_H
 #define WEFT_BROADCAST_H
 
-#include "ring/ring.h"
+#include "ring/layout.h"
 
 /* The leader's end. */
 typedef struct BroadcastLog
@@ -31,6 +31,9 @@ typedef struct BroadcastReader
 	dsa_pointer last;			/* the message read last */
 	uint64		version;
 } BroadcastReader;
+
+extern void broadcast_request(void);
+extern void broadcast_startup(void);
 
 extern void broadcast_create(BroadcastLog *log, Ring *ring);
 extern uint64 broadcast_append(BroadcastLog *log, const char *data, Size length);

@@ -6,7 +6,8 @@
 #define WEFT_RING_STREAM_WAIT_H
 
 #include "ring/wait.h"
-#include "shmem.h"
+#include "stream_shared.h"
+#include "writer_shared.h"
 
 /* Leader, and ordinary writers */
 extern void ring_wake_stream_writer(Ring *ring, StreamShared *stream);
