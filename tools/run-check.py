@@ -110,6 +110,8 @@ def run_static() -> None:
     for name, command in (
         ("includes", ["python", "tools/check-includes.py"]),
         ("ruff", ["ruff", "check", "--quiet", "--no-cache", "."]),
+        ("ruff-format", ["ruff", "format", "--quiet", "--check", "--no-cache", "."]),
+        ("pytest", ["pytest", "-q", "bench/tests", "tools/tests"]),
     ):
         output = LOG / f"static-{name}"
         failed = run(command, output)

@@ -4,15 +4,11 @@ import io
 import json
 import os
 import re
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from weft_bench import charts
 from weft_bench.arguments import DEFAULTS, SYSTEMS, Options, parse_arguments
 from weft_bench.build import Build, UnavailableError, fetch

@@ -1,10 +1,10 @@
 """Reads a C file far enough to know its includes and what it declares at the top level."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Iterator
 
 COMMENT_OR_STRING = re.compile(
     r"""/\*.*?\*/ | //[^\n]* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""",

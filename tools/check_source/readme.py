@@ -5,9 +5,9 @@ modules, and the table of external variables.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterator
 
 FOLDERS = ["folder", "job", "may include"]
 VARIABLES = ["variable", "module", "why it is global"]
