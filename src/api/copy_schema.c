@@ -37,13 +37,13 @@
 #include "miscadmin.h"
 #include "pg_dump.h"
 #include "pinned_settings.h"
-#include "query_result.h"
+#include "remote_query.h"
 #include "replication/walreceiver.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/tuplestore.h"
@@ -117,25 +117,15 @@ publication_list(ArrayType *publications)
 static List *
 ask_tables(WalReceiverConn *conn, ArrayType *publications)
 {
-	Oid			types[2] = {TEXTOID, TEXTOID};
+	const char *purpose = "ask the publisher for its published tables";
 	char	   *names = publication_list(publications);
-	WalRcvExecResult *result;
 	List	   *tables = NIL;
 
-	result = walrcv_exec(conn, psprintf("SET client_encoding = %s",
-										quote_literal_cstr(GetDatabaseEncodingName())),
-						 0, NULL);
-	if (result->status == WALRCV_OK_COMMAND)
-	{
-		walrcv_clear_result(result);
-		result = walrcv_exec(conn, psprintf(TABLES_QUERY, names), 2, types);
-	}
-	if (result->status != WALRCV_OK_TUPLES)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not ask the publisher for its published tables: %s",
-						result->err ? result->err : "unexpected answer")));
-	foreach_ptr(QueryValue, row, query_result_rows(result, 2))
+	remote_command(conn, purpose, psprintf("SET client_encoding = %s",
+										   quote_literal_cstr(GetDatabaseEncodingName())));
+	foreach_ptr(RemoteValue, row,
+				remote_query(conn, purpose, psprintf(TABLES_QUERY, names),
+							 WALRCV_OK_TUPLES, 2).rows)
 	{
 		ObjectName *table = palloc0(sizeof(ObjectName));
 
@@ -143,7 +133,6 @@ ask_tables(WalReceiverConn *conn, ArrayType *publications)
 		table->relname = row[1];
 		tables = lappend(tables, table);
 	}
-	walrcv_clear_result(result);
 	return tables;
 }
 

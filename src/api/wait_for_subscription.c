@@ -17,6 +17,7 @@
 #include "last_error.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "remote_query.h"
 #include "replication/origin.h"
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
@@ -63,52 +64,33 @@ static const char publisher_position[] =
  */
 static const char have_it_flushed[] = "SELECT pg_catalog.txid_current()";
 
-static WalRcvExecResult *
-ask(WalReceiverConn *conn, const char *subscription, const char *query, int columns,
-	const Oid *types)
+static XLogRecPtr
+parse_lsn(const char *text)
 {
-	WalRcvExecResult *result = walrcv_exec(conn, query, columns, types);
-
-	if (result->status != WALRCV_OK_TUPLES)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not ask the publisher of subscription \"%s\" for its position: %s",
-						subscription, result->err)));
-	return result;
+	if (text == NULL)
+		return InvalidXLogRecPtr;
+	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
 }
 
 static XLogRecPtr
 ask_publisher(WalReceiverConn *conn, const char *subscription)
 {
-	const Oid	position_types[] = {LSNOID, LSNOID, INT4OID};
-	const Oid	flush_types[] = {INT8OID};
-	WalRcvExecResult *result = ask(conn, subscription, publisher_position, 3, position_types);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(result->tupledesc, &TTSOpsMinimalTuple);
-	XLogRecPtr	lsn = InvalidXLogRecPtr;
-	XLogRecPtr	flushed = InvalidXLogRecPtr;
-	bool		isnull;
+	char	   *purpose = psprintf("ask the publisher of subscription \"%s\" for its position",
+								   subscription);
+	RemoteValue *row = remote_query_row(conn, purpose, publisher_position, 3);
+	XLogRecPtr	lsn = parse_lsn(row[0]);
+	uint64		block = row[2] ? pg_strtoint32(row[2]) : 0;
 
-	if (tuplestore_gettupleslot(result->tuplestore, true, false, slot))
-	{
-		uint64		block;
+	/*
+	 * If the position stands behind the header of a page without a record,
+	 * nothing would ever be sent from there: the record before ends where the
+	 * page begins.
+	 */
+	if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
+		lsn -= lsn % block;
 
-		lsn = DatumGetLSN(slot_getattr(slot, 1, &isnull));
-		flushed = DatumGetLSN(slot_getattr(slot, 2, &isnull));
-		block = DatumGetInt32(slot_getattr(slot, 3, &isnull));
-
-		/*
-		 * If the position stands behind the header of a page without a
-		 * record, nothing would ever be sent from there: the record before
-		 * ends where the page begins.
-		 */
-		if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
-			lsn -= lsn % block;
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	walrcv_clear_result(result);
-
-	if (lsn > flushed)
-		walrcv_clear_result(ask(conn, subscription, have_it_flushed, 1, flush_types));
+	if (lsn > parse_lsn(row[1]))
+		(void) remote_query_row(conn, purpose, have_it_flushed, 1);
 	return lsn;
 }
 

@@ -13,12 +13,13 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "fast/fast.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/session.h"
+#include "fast/fast.h"
 #include "mb/pg_wchar.h"
+#include "message_builder.h"
 #include "misspeculate.h"
 #include "pgstat.h"
 #include "replication/worker_internal.h"
@@ -439,14 +440,18 @@ change_apply(char *message, int length)
 static void
 clear_error_context(void)
 {
-	char		commit[1 + 1 + 8 + 8 + 8] = {LOGICAL_REP_MSG_COMMIT};
-	uint64		final_lsn = pg_hton64(writer.final_lsn);
+	char		memory[1 + 1 + 8 + 8 + 8];
+	MessageBuilder commit;
 
-	memcpy(commit + 2, &final_lsn, sizeof(final_lsn));
+	message_start(&commit, memory, sizeof(memory), LOGICAL_REP_MSG_COMMIT);
+	message_byte(&commit, 0);	/* flags */
+	message_uint64(&commit, writer.final_lsn);
+	message_uint64(&commit, InvalidXLogRecPtr); /* its end */
+	message_uint64(&commit, 0); /* its time */
 
 	/* The apply worker would look after tables to synchronise; we must not. */
 	MyLogicalRepWorker->type = WORKERTYPE_PARALLEL_APPLY;
-	dispatch(commit, sizeof(commit));
+	dispatch(commit.data, commit.length);
 	MyLogicalRepWorker->type = WORKERTYPE_APPLY;
 }
 

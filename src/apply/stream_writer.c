@@ -52,6 +52,7 @@
 #include "apply/writer.h"
 #include "compat.h"
 #include "fast/fast.h"
+#include "message_builder.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/logicalproto.h"
@@ -98,14 +99,15 @@ begin(StreamShared *stream)
 {
 	/* Where it ends is known only in its turn; nobody asks before. */
 	XLogRecPtr	final_lsn = writer.final ? stream->final_lsn : 1;
-	char		message[1 + 8 + 8 + 4] = {LOGICAL_REP_MSG_BEGIN};
-	uint64		wire_lsn = pg_hton64(final_lsn);
-	uint32		wire_xid = pg_hton32(pg_atomic_read_u32(&stream->xid));
+	char		memory[1 + 8 + 8 + 4];
+	MessageBuilder message;
 
-	memcpy(message + 1, &wire_lsn, sizeof(wire_lsn));
-	memcpy(message + 1 + 8 + 8, &wire_xid, sizeof(wire_xid));
+	message_start(&message, memory, sizeof(memory), LOGICAL_REP_MSG_BEGIN);
+	message_uint64(&message, final_lsn);
+	message_uint64(&message, 0);	/* commit time */
+	message_uint32(&message, pg_atomic_read_u32(&stream->xid));
 	in_remote_transaction = false;
-	change_apply(message, sizeof(message));
+	change_apply(message.data, message.length);
 
 	StartTransactionCommand();
 	maybe_reread_subscription();

@@ -85,8 +85,8 @@ extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
 extern void copy_source_keep_alive(WalReceiverConn *conn);
 extern WalReceiverConn *copy_source_join(const CopyTask *task, const CopyCommand *command);
 extern void copy_source_begin_ranges(WalReceiverConn *conn);
-extern WalRcvExecResult *copy_source_range(WalReceiverConn *conn, const char *query,
-										   bool helper);
+extern void copy_source_range(WalReceiverConn *conn, const CopyCommand *command,
+							  const char *query, bool helper);
 extern void copy_source_end_ranges(WalReceiverConn *conn);
 
 /* local.c: what the subscriber has */

@@ -111,20 +111,12 @@ begin_range(void)
 	};
 	BlockNumber first;
 	BlockNumber end;
-	WalRcvExecResult *result;
 	char	   *query;
 
 	if (!take_range(&first, &end))
 		return false;
 	query = copy_command_range(reader.command, &target, reader.task->binary, first, end);
-	result = copy_source_range(reader.conn, query, reader.helper);
-	if (result->status != WALRCV_OK_COPY_OUT)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not start initial contents copy for table %s: %s",
-						reader.command->relation,
-						result->err ? result->err : "unexpected answer")));
-	walrcv_clear_result(result);
+	copy_source_range(reader.conn, reader.command, query, reader.helper);
 	pfree(query);
 	reader.in_range = true;
 	reader.at_header = true;

@@ -35,7 +35,7 @@
 #include "catalog/pg_type.h"
 #include "compat.h"
 #include "copy/copy.h"
-#include "query_result.h"
+#include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
@@ -107,21 +107,19 @@ is_left_over(const char *slot, const char *confirmed)
 static bool
 drop(WalReceiverConn *conn, const char *slot)
 {
-	WalRcvExecResult *result =
-		walrcv_exec(conn, psprintf("DROP_REPLICATION_SLOT %s", quote_identifier(slot)), 0, NULL);
-	bool		gone = result->status == WALRCV_OK_COMMAND ||
-		result->sqlstate == ERRCODE_UNDEFINED_OBJECT;
+	RemoteAnswer answer = remote_query(conn, NULL,
+									   psprintf("DROP_REPLICATION_SLOT %s", quote_identifier(slot)),
+									   WALRCV_OK_COMMAND, 0);
+	bool		gone = answer.problem == NULL || answer.sqlstate == ERRCODE_UNDEFINED_OBJECT;
 
-	if (result->status == WALRCV_OK_COMMAND)
+	if (answer.problem == NULL)
 		ereport(LOG,
 				(errmsg("dropped replication slot \"%s\" on publisher, which a table synchronization of subscription \"%s\" had left",
 						slot, MySubscription->name)));
 	else if (!gone)
 		ereport(LOG,
 				(errmsg("could not drop replication slot \"%s\" on publisher, which a table synchronization of subscription \"%s\" had left: %s",
-						slot, MySubscription->name,
-						result->err ? result->err : "unexpected answer")));
-	walrcv_clear_result(result);
+						slot, MySubscription->name, answer.problem)));
 	return gone;
 }
 
@@ -132,27 +130,22 @@ drop(WalReceiverConn *conn, const char *slot)
 static bool
 find_slots(WalReceiverConn *conn, List **slots)
 {
-	Oid			types[3] = {TEXTOID, TEXTOID, TEXTOID};
-	bool		found;
-	WalRcvExecResult *result =
-		walrcv_exec(conn,
-					psprintf("SELECT slot_name::pg_catalog.text, confirmed_flush_lsn::pg_catalog.text,"
+	RemoteAnswer answer =
+		remote_query(conn, NULL,
+					 psprintf("SELECT slot_name::pg_catalog.text, confirmed_flush_lsn::pg_catalog.text,"
 							 " active::pg_catalog.text FROM pg_catalog.pg_replication_slots"
 							 " WHERE slot_type = 'logical' AND plugin = 'pgoutput' AND NOT temporary"
 							 " AND database = pg_catalog.current_database()"
 							 " AND slot_name ~ '^pg_%u_sync_[0-9]+_" UINT64_FORMAT "$'",
 							 MySubscription->oid, GetSystemIdentifier()),
-					3, types);
+					 WALRCV_OK_TUPLES, 3);
 
-	found = result->status == WALRCV_OK_TUPLES;
-	if (found)
-		*slots = query_result_rows(result, 3);
-	else
+	*slots = answer.rows;
+	if (answer.problem != NULL)
 		ereport(LOG,
 				(errmsg("could not look for slots that table synchronizations of subscription \"%s\" may have left on the publisher: %s",
-						MySubscription->name, result->err ? result->err : "unexpected answer")));
-	walrcv_clear_result(result);
-	return found;
+						MySubscription->name, answer.problem)));
+	return answer.problem == NULL;
 }
 
 /* Drops what is left over.  Returns false if it is worth while to look again. */

@@ -41,7 +41,7 @@
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "pinned_settings.h"
-#include "query_result.h"
+#include "remote_query.h"
 #include "utils/builtins.h"
 
 /* Ranges of ctid are scanned as such from this version on. */
@@ -60,20 +60,6 @@
 #define BEGIN_RANGES "SAVEPOINT weft_range"
 #define NEXT_RANGE "ROLLBACK TO SAVEPOINT weft_range"
 #define END_RANGES "RELEASE SAVEPOINT weft_range"
-
-/* Returns the first row, all of type text, or NULL and what is wrong. */
-static char **
-first_row(WalRcvExecResult *result, int columns, char **problem)
-{
-	char	  **values = NULL;
-
-	*problem = NULL;
-	if (result->status != WALRCV_OK_TUPLES)
-		*problem = result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
-	else if ((values = query_result_row(result, columns)) == NULL)
-		*problem = pstrdup("no row");
-	return values;
-}
 
 /* The columns' names as a list of literals. */
 static char *
@@ -169,26 +155,13 @@ parse_types(char *text)
 }
 
 /* Asks the publisher; returns the first row, or fails. */
-static char **
+static RemoteValue *
 ask(WalReceiverConn *conn, const CopyCommand *command, const char *query, int columns)
 {
-	Oid			types[COLUMNS];
-	WalRcvExecResult *result;
-	char	  **values;
-	char	   *error;
-
-	Assert(columns <= COLUMNS);
-	for (int i = 0; i < columns; i++)
-		types[i] = TEXTOID;
-	result = walrcv_exec(conn, query, columns, types);
-	values = first_row(result, columns, &error);
-	if (error)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not ask the publisher for the size of table %s: %s",
-						command->relation, error)));
-	walrcv_clear_result(result);
-	return values;
+	return remote_query_row(conn,
+							psprintf("ask the publisher for the size of table %s",
+									 command->relation),
+							query, columns);
 }
 
 /*
@@ -206,7 +179,7 @@ copy_source_supported(WalReceiverConn *conn)
 uint64
 copy_source_size(WalReceiverConn *conn, const CopyCommand *command)
 {
-	char	  **values = ask(conn, command, question_of_size(command), 1);
+	RemoteValue *values = ask(conn, command, question_of_size(command), 1);
 
 	return values[0] ? strtou64(values[0], NULL, 10) : 0;
 }
@@ -218,7 +191,7 @@ readable(WalReceiverConn *conn, const CopyCommand *command)
 	char	   *query = psprintf("SELECT pg_catalog.has_table_privilege(%s, 'SELECT')"
 								 "::pg_catalog.text",
 								 quote_literal_cstr(command->relation));
-	char	  **values = ask(conn, command, query, 1);
+	RemoteValue *values = ask(conn, command, query, 1);
 
 	return values[0] && strcmp(values[0], "true") == 0;
 }
@@ -227,14 +200,7 @@ readable(WalReceiverConn *conn, const CopyCommand *command)
 static void
 run(WalReceiverConn *conn, const char *command)
 {
-	WalRcvExecResult *result = walrcv_exec(conn, command, 0, NULL);
-
-	if (result->status != WALRCV_OK_COMMAND)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not go on in the publisher's transaction that holds the snapshot: %s",
-						result->err ? result->err : "unexpected answer")));
-	walrcv_clear_result(result);
+	remote_command(conn, "go on in the publisher's transaction that holds the snapshot", command);
 }
 
 /*
@@ -245,7 +211,7 @@ void
 copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
 {
 	bool		locked = readable(conn, command);
-	char	  **values;
+	RemoteValue *values;
 
 	if (locked)
 		run(conn, lock_command(command));
@@ -296,36 +262,32 @@ greeting(const CopyTask *task)
 }
 
 /* Runs a command; returns what is wrong, or NULL. */
-static char *
+static const char *
 problem_with(WalReceiverConn *conn, const char *command)
 {
-	WalRcvExecResult *result = walrcv_exec(conn, command, 0, NULL);
-	char	   *problem = NULL;
-
-	if (result->status != WALRCV_OK_COMMAND)
-		problem = result->err ? pstrdup(result->err) : pstrdup("unexpected answer");
-	walrcv_clear_result(result);
-	return problem;
+	return remote_query(conn, NULL, command, WALRCV_OK_COMMAND, 0).problem;
 }
 
 /* Checks that these are the server and the table; returns what is wrong, or NULL. */
-static char *
+static const char *
 problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyCommand *command)
 {
-	Oid			types[2] = {TEXTOID, TEXTOID};
 	char	   *query = psprintf("SELECT " IDENTITY ","
 								 " %s::pg_catalog.regclass::pg_catalog.oid::pg_catalog.text",
 								 quote_literal_cstr(command->relation));
-	WalRcvExecResult *result = walrcv_exec(conn, query, 2, types);
-	char	   *problem;
-	char	  **values = first_row(result, 2, &problem);
+	RemoteAnswer answer = remote_query(conn, NULL, query, WALRCV_OK_TUPLES, 2);
+	RemoteValue *values;
 
-	walrcv_clear_result(result);
-	if (problem == NULL && (values[0] == NULL || strcmp(values[0], task->identity) != 0))
-		problem = pstrdup("the connection string leads to another server");
-	if (problem == NULL && (values[1] == NULL || strcmp(values[1], task->source_relid) != 0))
-		problem = pstrdup("another table has got its name");
-	return problem;
+	if (answer.problem)
+		return answer.problem;
+	if (answer.rows == NIL)
+		return "no row";
+	values = linitial(answer.rows);
+	if (values[0] == NULL || strcmp(values[0], task->identity) != 0)
+		return "the connection string leads to another server";
+	if (values[1] == NULL || strcmp(values[1], task->source_relid) != 0)
+		return "another table has got its name";
+	return NULL;
 }
 
 /*
@@ -336,11 +298,14 @@ WalReceiverConn *
 copy_source_join(const CopyTask *task, const CopyCommand *command)
 {
 	WalReceiverConn *conn;
-	char	   *problem = NULL;
+	char	   *error = NULL;
+	const char *problem = NULL;
 
 	conn = walrcv_connect(task->texts + task->conninfo, false, false,
-						  task->must_use_password, task->appname, &problem);
-	if (conn != NULL)
+						  task->must_use_password, task->appname, &error);
+	if (conn == NULL)
+		problem = error;
+	else
 	{
 		problem = problem_with(conn, greeting(task));
 		if (problem == NULL)
@@ -375,14 +340,17 @@ copy_source_begin_ranges(WalReceiverConn *conn)
  * Asks for a range; what an earlier one has locked is given back first.  A helper's
  * connection takes both commands at once; a walsender before version 15 does not.
  */
-WalRcvExecResult *
-copy_source_range(WalReceiverConn *conn, const char *query, bool helper)
+void
+copy_source_range(WalReceiverConn *conn, const CopyCommand *command, const char *query,
+				  bool helper)
 {
 	if (helper)
 		query = psprintf(NEXT_RANGE ";%s", query);
 	else
 		run(conn, NEXT_RANGE);
-	return walrcv_exec(conn, query, 0, NULL);
+	(void) remote_query(conn,
+						psprintf("start initial contents copy for table %s", command->relation),
+						query, WALRCV_OK_COPY_OUT, 0);
 }
 
 void

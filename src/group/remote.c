@@ -12,15 +12,11 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "group/remote.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
-#include "query_result.h"
 #include "utils/memutils.h"
-
-#define MAX_COLUMNS 4
 
 /*
  * Checks the form of a connection string.  libpq's own message about a wrong one
@@ -66,62 +62,61 @@ connect_node(const char *dsn, const char *node, bool replication)
 	return remote;
 }
 
-static WalRcvExecResult *
+/*
+ * libpq puts the other server's word for the severity, in whatever language, a colon and
+ * two spaces in front of an error.  The error that is made of it has such a word, too.
+ */
+static const char *
+without_severity(const char *message)
+{
+	const char *severity_end = strstr(message, ":  ");
+
+	if (severity_end && strcspn(message, " \n") > severity_end - message)
+		return severity_end + 3;
+	return message;
+}
+
+/* Runs a command or query; an error of the other member becomes one here. */
+static RemoteAnswer
 execute(Remote *remote, const char *command, WalRcvExecStatus expected, int columns)
 {
-	Oid			types[MAX_COLUMNS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID};
-	WalRcvExecResult *result;
+	RemoteAnswer answer = remote_query(remote->conn, NULL, command, expected, columns);
 
-	Assert(columns <= MAX_COLUMNS);
-	result = walrcv_exec(remote->conn, command, columns, types);
-	if (result->status == WALRCV_ERROR)
-	{
-		const char *message = result->err;
-		const char *severity_end = strstr(message, ":  ");
-
-		/*
-		 * What is said in its turn is an error already, in whatever language:
-		 * libpq puts that word, a colon and two spaces in front.
-		 */
-		if (severity_end && strcspn(message, " \n") > severity_end - message)
-			message = severity_end + 3;
+	if (answer.status == WALRCV_ERROR)
 		ereport(ERROR,
-				(errcode(result->sqlstate ? result->sqlstate : ERRCODE_CONNECTION_FAILURE),
-				 errmsg("node \"%s\": %s", remote->node, message)));
-	}
-	if (result->status != expected)
+				(errcode(answer.sqlstate ? answer.sqlstate : ERRCODE_CONNECTION_FAILURE),
+				 errmsg("node \"%s\": %s", remote->node, without_severity(answer.problem))));
+	if (answer.problem)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("unexpected answer from node \"%s\"", remote->node)));
-	return result;
+	return answer;
 }
 
 /* Runs a command that returns nothing. */
 void
 remote_run(Remote *remote, const char *command)
 {
-	walrcv_clear_result(execute(remote, command, WALRCV_OK_COMMAND, 0));
+	(void) execute(remote, command, WALRCV_OK_COMMAND, 0);
 }
 
 /*
  * Runs a query; returns the values of its first row as text, each NULL if it is
  * null, or NULL if there is no row.
  */
-char	  **
+RemoteValue *
 remote_row(Remote *remote, const char *query, int columns)
 {
-	WalRcvExecResult *result = execute(remote, query, WALRCV_OK_TUPLES, columns);
-	char	  **values = query_result_row(result, columns);
+	List	   *rows = execute(remote, query, WALRCV_OK_TUPLES, columns).rows;
 
-	walrcv_clear_result(result);
-	return values;
+	return rows == NIL ? NULL : linitial(rows);
 }
 
 /* The same for one column. */
 char *
 remote_value(Remote *remote, const char *query)
 {
-	char	  **values = remote_row(remote, query, 1);
+	RemoteValue *values = remote_row(remote, query, 1);
 
 	return values ? values[0] : NULL;
 }
@@ -132,7 +127,7 @@ remote_copy_in(Remote *remote, const char *command, const char *data)
 {
 	TimeLineID	unused;
 
-	walrcv_clear_result(execute(remote, command, WALRCV_OK_COPY_IN, 0));
+	(void) execute(remote, command, WALRCV_OK_COPY_IN, 0);
 	walrcv_send(remote->conn, data, strlen(data));
 	walrcv_endstreaming(remote->conn, &unused);
 }
@@ -141,7 +136,7 @@ remote_copy_in(Remote *remote, const char *command, const char *data)
 void
 remote_begin_copy_out(Remote *remote, const char *command)
 {
-	walrcv_clear_result(execute(remote, command, WALRCV_OK_COPY_OUT, 0));
+	(void) execute(remote, command, WALRCV_OK_COPY_OUT, 0);
 }
 
 void

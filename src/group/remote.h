@@ -5,7 +5,7 @@
 #ifndef WEFT_REMOTE_H
 #define WEFT_REMOTE_H
 
-#include "replication/walreceiver.h"
+#include "remote_query.h"
 
 typedef struct Remote
 {
@@ -16,7 +16,7 @@ typedef struct Remote
 extern void remote_check_dsn(const char *dsn, const char *node);
 extern Remote *remote_connect(const char *dsn, const char *node, bool replication);
 extern void remote_run(Remote *remote, const char *command);
-extern char **remote_row(Remote *remote, const char *query, int columns);
+extern RemoteValue *remote_row(Remote *remote, const char *query, int columns);
 extern char *remote_value(Remote *remote, const char *query);
 extern void remote_copy_in(Remote *remote, const char *command, const char *data);
 extern void remote_begin_copy_out(Remote *remote, const char *command);

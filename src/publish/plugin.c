@@ -49,7 +49,7 @@
 #include "guc.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
-#include "port/pg_bswap.h"
+#include "message_builder.h"
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "publish/batch_format.h"
@@ -207,7 +207,7 @@ static void
 gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			   bool last_write)
 {
-	uint64		shown = pg_hton64(last_write ? lsn : InvalidXLogRecPtr);
+	XLogRecPtr	shown = last_write ? lsn : InvalidXLogRecPtr;
 	char	   *start;
 
 	if (alone)
@@ -228,8 +228,8 @@ gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	memset(start, 0, sizeof(uint32) + DATA_HEADER_LENGTH);
 	start += sizeof(uint32);
 	*start++ = 'w';
-	memcpy(start, &shown, sizeof(shown));
-	memcpy(start + sizeof(shown), &shown, sizeof(shown));
+	start = message_put_uint64(start, shown);
+	(void) message_put_uint64(start, shown);
 }
 
 /* Does a message of this type leave a transaction, or its block, unfinished? */
@@ -272,7 +272,6 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	char	   *start = batch->data + complete;
 	char	   *message = start + sizeof(uint32) + DATA_HEADER_LENGTH;
 	int			length = batch->data + batch->len - start - (int) sizeof(uint32);
-	uint32		wire_length = pg_hton32(length);
 	char		type = *message;
 
 	if (alone)
@@ -287,7 +286,7 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	}
 	if (complete == 0 && !more_held)
 		INSTR_TIME_SET_CURRENT(held_since);
-	memcpy(start, &wire_length, sizeof(wire_length));
+	(void) message_put_uint32(start, length);
 	complete = batch->len;
 	last_lsn = lsn;
 	last_xid = xid;

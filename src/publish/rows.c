@@ -54,9 +54,9 @@
 #include "compat.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
+#include "message_builder.h"
 #include "nodes/makefuncs.h"
 #include "nodes/value.h"
-#include "port/pg_bswap.h"
 #include "publish/rows.h"
 #include "replication/logicalproto.h"
 #include "replication/output_plugin.h"
@@ -395,11 +395,9 @@ static inline char *
 add_value(StringInfo out, char status, int length)
 {
 	char	   *start = add_bytes(out, 1 + sizeof(uint32) + length);
-	uint32		wire_length = pg_hton32(length);
 
 	*start = status;
-	memcpy(start + 1, &wire_length, sizeof(wire_length));
-	return start + 1 + sizeof(uint32);
+	return message_put_uint32(start + 1, length);
 }
 
 static void
@@ -465,26 +463,17 @@ write_value(StringInfo out, RowColumn *column, Datum value)
 			*add_value(out, column->status, 1) = DatumGetChar(value);
 			break;
 		case FORM_FIXED2:
-			{
-				uint16		number = pg_hton16(DatumGetUInt16(value));
-
-				memcpy(add_value(out, column->status, sizeof(number)), &number, sizeof(number));
-				break;
-			}
+			(void) message_put_uint16(add_value(out, column->status, sizeof(uint16)),
+									  DatumGetUInt16(value));
+			break;
 		case FORM_FIXED4:
-			{
-				uint32		number = pg_hton32(DatumGetUInt32(value));
-
-				memcpy(add_value(out, column->status, sizeof(number)), &number, sizeof(number));
-				break;
-			}
+			(void) message_put_uint32(add_value(out, column->status, sizeof(uint32)),
+									  DatumGetUInt32(value));
+			break;
 		case FORM_FIXED8:
-			{
-				uint64		number = pg_hton64(DatumGetUInt64(value));
-
-				memcpy(add_value(out, column->status, sizeof(number)), &number, sizeof(number));
-				break;
-			}
+			(void) message_put_uint64(add_value(out, column->status, sizeof(uint64)),
+									  DatumGetUInt64(value));
+			break;
 		case FORM_REFERENCE:
 			memcpy(add_value(out, column->status, column->length), DatumGetPointer(value),
 				   column->length);
@@ -515,10 +504,8 @@ write_value(StringInfo out, RowColumn *column, Datum value)
 static void
 write_tuple(StringInfo out, RowRelation *entry, TupleDesc desc, HeapTuple tuple)
 {
-	uint16		num_columns = pg_hton16(entry->num_columns);
-
 	heap_deform_tuple(tuple, desc, values, nulls);
-	memcpy(add_bytes(out, sizeof(num_columns)), &num_columns, sizeof(num_columns));
+	(void) message_put_uint16(add_bytes(out, sizeof(uint16)), entry->num_columns);
 	for (int i = 0; i < entry->num_columns; i++)
 	{
 		RowColumn  *column = &entry->columns[i];
@@ -545,7 +532,6 @@ write_change(StringInfo out, RowRelation *entry, Relation relation,
 	TupleDesc	desc = RelationGetDescr(relation);
 	HeapTuple	old_tuple = change->data.tp.oldtuple;
 	HeapTuple	new_tuple = change->data.tp.newtuple;
-	uint32		relid = pg_hton32(entry->relid);
 	char		type = LOGICAL_REP_MSG_INSERT;
 	char		old_kind = relation->rd_rel->relreplident == REPLICA_IDENTITY_FULL ? 'O' : 'K';
 
@@ -555,7 +541,7 @@ write_change(StringInfo out, RowRelation *entry, Relation relation,
 		type = LOGICAL_REP_MSG_DELETE;
 
 	*add_bytes(out, 1) = type;
-	memcpy(add_bytes(out, sizeof(relid)), &relid, sizeof(relid));
+	(void) message_put_uint32(add_bytes(out, sizeof(uint32)), entry->relid);
 	if (type != LOGICAL_REP_MSG_INSERT && old_tuple)
 	{
 		*add_bytes(out, 1) = old_kind;

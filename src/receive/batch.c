@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "message_builder.h"
 #include "publish/batch_format.h"
 #include "receive/batch.h"
 #include "receive/leader.h"
@@ -106,7 +107,6 @@ batch_open(const char *message, int length)
 int
 batch_next(char **message)
 {
-	uint64		time = pg_hton64(leader.batch_time);
 	uint32		length;
 	const char *data;
 
@@ -121,6 +121,6 @@ batch_next(char **message)
 
 	/* It was sent when the batch was. */
 	*message = unconstify(char *, data);
-	memcpy(*message + DATA_TIME_OFFSET, &time, sizeof(time));
+	(void) message_put_uint64(*message + DATA_TIME_OFFSET, leader.batch_time);
 	return length;
 }

@@ -21,9 +21,9 @@
 #include "funcapi.h"
 #include "node_identity.h"
 #include "publish/batch_format.h"
-#include "query_result.h"
 #include "receive/connection.h"
 #include "receive/leader.h"
+#include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
 #include "subscription_settings.h"
@@ -33,33 +33,15 @@
 /* Older publishers have no Weft. */
 #define FIRST_VERSION_WITH_WEFT 170000
 
-/*
- * Runs a query that returns one row of text columns; returns its values, each
- * NULL if it is null, or NULL if something goes wrong.
- */
-static char **
-query_row(WalReceiverConn *conn, const char *query, int columns)
-{
-	Oid			types[4] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID};
-	WalRcvExecResult *result = (seam_native->walrcv_exec) (conn, query, columns, types);
-	char	  **values = NULL;
-
-	Assert(columns <= (int) lengthof(types));
-	if (result->status == WALRCV_OK_TUPLES)
-		values = query_result_row(result, columns);
-	walrcv_clear_result(result);
-	return values;
-}
-
 /* Has the publisher loaded Weft, and does it allow its output plugin? */
 static bool
 publisher_offers_plugin(WalReceiverConn *conn)
 {
-	char	  **values;
+	RemoteValue *values;
 
 	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_WEFT)
 		return false;
-	values = query_row(conn,
+	values = remote_query_row(conn, NULL,
 					   "SELECT (pg_catalog.current_setting('weft.writers_per_subscription', true) IS NOT NULL"
 					   " AND (setting IS NULL OR setting = ''"
 					   " OR 'weft' = ANY (pg_catalog.regexp_split_to_array(setting, '[\\s,\"]+'))))::pg_catalog.text"
@@ -74,7 +56,7 @@ create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
 				 bool failover, XLogRecPtr *lsn)
 {
 	StringInfoData command;
-	char	  **values;
+	RemoteValue *values;
 
 	initStringInfo(&command);
 	appendStringInfo(&command, "CREATE_REPLICATION_SLOT %s LOGICAL weft (%s%sSNAPSHOT 'nothing')",
@@ -82,7 +64,7 @@ create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
 					 failover ? "FAILOVER, " : "");
 
 	/* name, consistent point, snapshot, plugin */
-	values = query_row(conn, command.data, 4);
+	values = remote_query_row(conn, NULL, command.data, 4);
 	if (values == NULL || values[1] == NULL)
 		return false;
 	if (lsn)
@@ -118,7 +100,7 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 {
 	MemoryContext old = CurrentMemoryContext;
 	StringInfoData query;
-	char	  **values;
+	RemoteValue *values;
 	bool		result;
 
 	*knows_lz4 = false;
@@ -132,7 +114,7 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 					 " FROM pg_catalog.pg_settings WHERE name = 'weft.compression')"
 					 " FROM pg_catalog.pg_replication_slots"
 					 " WHERE slot_name = %s", quote_literal_cstr(slotname));
-	values = query_row(conn, query.data, 2);
+	values = remote_query_row(conn, NULL, query.data, 2);
 	result = values != NULL && values[0] != NULL && strcmp(values[0], "weft") == 0;
 	*knows_lz4 = result && values[1] != NULL && strcmp(values[1], "true") == 0;
 	CommitTransactionCommand();
@@ -218,14 +200,14 @@ check_membership(WalReceiverConn *conn)
 {
 	MemoryContext old = CurrentMemoryContext;
 	char	   *identity;
-	char	  **values = NULL;
+	RemoteValue *values = NULL;
 	bool		known = true;
 
 	StartTransactionCommand();
 	identity = node_identity_for(MySubscription->name);
 	if (identity)
 	{
-		values = query_row(conn,
+		values = remote_query_row(conn, NULL,
 						   psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
 									" WHERE identity = '%s' AND NOT is_local", identity), 1);
 		known = values != NULL && strcmp(values[0], "1") == 0;
@@ -252,7 +234,7 @@ check_membership(WalReceiverConn *conn)
 static bool
 start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 {
-	WalRcvExecResult *result;
+	RemoteAnswer answer;
 	bool		knows_lz4;
 	bool		uses_plugin = slot_uses_plugin(conn, options->slotname, &knows_lz4);
 	bool		started;
@@ -275,14 +257,13 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 		return (seam_native->walrcv_startstreaming) (conn, options);
 	}
 
-	result = (seam_native->walrcv_exec) (conn, start_command(options, leader.compression), 0, NULL);
-	if (result->status != WALRCV_OK_COPY_BOTH && result->status != WALRCV_OK_COMMAND)
+	answer = remote_query(conn, NULL, start_command(options, leader.compression),
+						  WALRCV_OK_COPY_BOTH, 0);
+	started = answer.status == WALRCV_OK_COPY_BOTH;
+	if (!started && answer.status != WALRCV_OK_COMMAND)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("could not start WAL streaming: %s",
-						result->err ? result->err : "unexpected answer")));
-	started = result->status == WALRCV_OK_COPY_BOTH;
-	walrcv_clear_result(result);
+				 errmsg("could not start WAL streaming: %s", answer.problem)));
 	leader.batches = true;
 	ereport(DEBUG1,
 			(errmsg_internal("slot \"%s\" uses the output plugin \"weft\", which sends batches%s",

@@ -25,7 +25,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
-#include "port/pg_bswap.h"
+#include "message_builder.h"
 #include "receive/feedback.h"
 #include "replication/syncrep.h"
 #include "replication/worker_internal.h"
@@ -148,21 +148,20 @@ static void
 send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 			XLogRecPtr apply, TimestampTz now, bool request_reply)
 {
-	char		status[STATUS_LENGTH];
-	uint64		fields[4];
+	char		memory[STATUS_LENGTH];
+	MessageBuilder status;
 
 	reported_write = Max(reported_write, received);
 	reported_flush = Max(reported_flush, flush);
 	reported_apply = Max(reported_apply, apply);
 
-	fields[0] = pg_hton64(reported_write);
-	fields[1] = pg_hton64(reported_flush);
-	fields[2] = pg_hton64(reported_apply);
-	fields[3] = pg_hton64(now);
-	status[0] = 'r';
-	memcpy(status + 1, fields, sizeof(fields));
-	status[STATUS_LENGTH - 1] = request_reply;
-	(seam_native->walrcv_send) (conn, status, STATUS_LENGTH);
+	message_start(&status, memory, sizeof(memory), 'r');
+	message_uint64(&status, reported_write);
+	message_uint64(&status, reported_flush);
+	message_uint64(&status, reported_apply);
+	message_uint64(&status, now);
+	message_byte(&status, request_reply);
+	(seam_native->walrcv_send) (conn, status.data, status.length);
 	last_sent = now;
 }
 

@@ -48,6 +48,7 @@
 #include "access/xact.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
+#include "message_builder.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/interrupt.h"
@@ -488,20 +489,19 @@ account_for_native(void)
 static int
 make_keepalive(char **buffer)
 {
-	static char keepalive[KEEPALIVE_LENGTH];
-	uint64		fields[2];
+	static char memory[KEEPALIVE_LENGTH];
+	MessageBuilder keepalive;
 
 	Assert(leader.producer.ring == NULL || leader.collected == leader.producer.seq);
 	feedback_synchronize_native(leader.tables_syncing || !leader.tables_valid);
-	fields[0] = pg_hton64(leader.settled_lsn);
-	fields[1] = pg_hton64(leader.sent_time);
-	keepalive[0] = 'k';
-	memcpy(keepalive + 1, fields, sizeof(fields));
-	keepalive[KEEPALIVE_LENGTH - 1] = 0;
-	*buffer = keepalive;
+	message_start(&keepalive, memory, sizeof(memory), 'k');
+	message_uint64(&keepalive, leader.settled_lsn);
+	message_uint64(&keepalive, leader.sent_time);
+	message_byte(&keepalive, false);	/* no reply requested */
+	*buffer = keepalive.data;
 	leader.native_is_behind = false;
 	leader.native_lsn = leader.settled_lsn;
-	return KEEPALIVE_LENGTH;
+	return keepalive.length;
 }
 
 /* Gives the server's apply loop what is kept for it. */

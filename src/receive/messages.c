@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "message_builder.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
 #include "receive/messages.h"
@@ -334,10 +335,8 @@ message_keepalive(char *message, int length)
 	if (leader.publisher_holds)
 	{
 		/* What ends before that position may still be on its way. */
-		uint64		wire_lsn = pg_hton64(leader.received_lsn);
-
 		end_lsn = leader.received_lsn;
-		memcpy(message + 1, &wire_lsn, sizeof(wire_lsn));
+		(void) message_put_uint64(message + 1, end_lsn);
 	}
 
 	if (end_lsn >= leader.until_lsn && leader.position == BETWEEN_TRANSACTIONS)

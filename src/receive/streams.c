@@ -39,6 +39,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "message_builder.h"
 #include "miscadmin.h"
 #include "receive/feedback.h"
 #include "receive/leader.h"
@@ -565,50 +566,43 @@ dispatch(Stream *stream, const StreamEnd *end, bool prepare)
 static void
 hand_over_skipped(const StreamEnd *end, char *message, int length)
 {
-	static char begin[DATA_HEADER_LENGTH + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
-	static char finish[DATA_HEADER_LENGTH + 1 + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
+	static char begin_memory[DATA_HEADER_LENGTH + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
+	static char finish_memory[DATA_HEADER_LENGTH + 1 + 1 + 8 + 8 + 8 + 4 + GIDSIZE];
 	bool		prepare = message[DATA_HEADER_LENGTH] == LOGICAL_REP_MSG_STREAM_PREPARE;
 	const char *rest = message + DATA_HEADER_LENGTH + 1;
 	int			rest_length = length - DATA_HEADER_LENGTH - 1;
-	uint64		fields[3] = {pg_hton64(end->final_lsn), pg_hton64(end->end_lsn),
-	pg_hton64(end->time)};
-	uint32		xid = pg_hton32(end->xid);
-	char	   *next = begin;
+	MessageBuilder begin;
+	MessageBuilder finish;
 
 	/* BEGIN has no end of its own. */
-	memcpy(next, message, DATA_HEADER_LENGTH);
-	next += DATA_HEADER_LENGTH;
-	*next++ = prepare ? LOGICAL_REP_MSG_BEGIN_PREPARE : LOGICAL_REP_MSG_BEGIN;
-	memcpy(next, &fields[0], 8);
-	next += 8;
+	message_start(&begin, begin_memory, sizeof(begin_memory), message[0]);
+	message_bytes(&begin, message + 1, DATA_HEADER_LENGTH - 1);
+	message_byte(&begin, prepare ? LOGICAL_REP_MSG_BEGIN_PREPARE : LOGICAL_REP_MSG_BEGIN);
+	message_uint64(&begin, end->final_lsn);
+	if (prepare)
+		message_uint64(&begin, end->end_lsn);
+	message_uint64(&begin, end->time);
+	message_uint32(&begin, end->xid);
 	if (prepare)
 	{
-		memcpy(next, &fields[1], 8);
-		next += 8;
-	}
-	memcpy(next, &fields[2], 8);
-	next += 8;
-	memcpy(next, &xid, 4);
-	next += 4;
-	if (prepare)
-	{
-		strlcpy(next, rest + 29, GIDSIZE);
-		next += strlen(next) + 1;
-	}
-	leader_hand_over(HANDOVER_MESSAGE, begin, next - begin);
+		char		gid[GIDSIZE];
 
-	/* The end is the same, but that a COMMIT has no transaction ID in front. */
-	memcpy(finish, message, DATA_HEADER_LENGTH);
-	finish[DATA_HEADER_LENGTH] = prepare ? LOGICAL_REP_MSG_PREPARE : LOGICAL_REP_MSG_COMMIT;
+		strlcpy(gid, rest + 29, sizeof(gid));
+		message_string(&begin, gid);
+	}
+	leader_hand_over(HANDOVER_MESSAGE, begin.data, begin.length);
+
+	/* The end is the same, except that COMMIT has no transaction ID in front. */
+	message_start(&finish, finish_memory, sizeof(finish_memory), message[0]);
+	message_bytes(&finish, message + 1, DATA_HEADER_LENGTH - 1);
+	message_byte(&finish, prepare ? LOGICAL_REP_MSG_PREPARE : LOGICAL_REP_MSG_COMMIT);
 	if (!prepare)
 	{
 		rest += sizeof(TransactionId);
 		rest_length -= sizeof(TransactionId);
 	}
-	rest_length = Min(rest_length, (int) sizeof(finish) - DATA_HEADER_LENGTH - 1);
-	memcpy(finish + DATA_HEADER_LENGTH + 1, rest, rest_length);
-	leader_hand_over_second(finish, DATA_HEADER_LENGTH + 1 + rest_length,
-							end->end_lsn, end->time);
+	message_bytes(&finish, rest, Min(rest_length, finish.size - finish.length));
+	leader_hand_over_second(finish.data, finish.length, end->end_lsn, end->time);
 }
 
 /* STREAM COMMIT or STREAM PREPARE. */

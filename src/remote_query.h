@@ -1,0 +1,31 @@
+/*
+ * remote_query.h
+ *	  Queries and commands on other servers.
+ */
+#ifndef WEFT_REMOTE_QUERY_H
+#define WEFT_REMOTE_QUERY_H
+
+#include "nodes/pg_list.h"
+#include "replication/walreceiver.h"
+
+/* No query has more columns. */
+#define REMOTE_MAX_COLUMNS 9
+
+/* A value of a row, as text; NULL if it is null. */
+typedef char *RemoteValue;
+
+typedef struct RemoteAnswer
+{
+	WalRcvExecStatus status;
+	List	   *rows;			/* of arrays of RemoteValue */
+	const char *problem;		/* NULL if the answer is as expected */
+	int			sqlstate;		/* of the other server's error; else zero */
+} RemoteAnswer;
+
+extern RemoteAnswer remote_query(WalReceiverConn *conn, const char *purpose, const char *query,
+								 WalRcvExecStatus expected, int columns);
+extern RemoteValue *remote_query_row(WalReceiverConn *conn, const char *purpose,
+									 const char *query, int columns);
+extern void remote_command(WalReceiverConn *conn, const char *purpose, const char *command);
+
+#endif							/* WEFT_REMOTE_QUERY_H */
