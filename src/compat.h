@@ -25,6 +25,7 @@
 /* These have more arguments from 18 on. */
 #if PG_VERSION_NUM < 180000
 #define compat_injection_point(name) INJECTION_POINT(name)
+#define COMPAT_INJECTION_ARGUMENTS const char *name, const void *data
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos)
 #define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \
@@ -34,6 +35,7 @@
 #define compat_foreign_key_enforced(key) true
 #else
 #define compat_injection_point(name) INJECTION_POINT(name, NULL)
+#define COMPAT_INJECTION_ARGUMENTS const char *name, const void *data, void *arg
 #define compat_init_range_table(estate, rte, perminfos) \
 	ExecInitRangeTable(estate, list_make1(rte), perminfos, bms_make_singleton(1))
 #define compat_check_index_constraints(info, slot, estate, conflict, own, indexes) \

@@ -58,6 +58,12 @@ make_venv
 copy_server
 quietly make -s -j"$(nproc)" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built (see above)"
 quietly make -s install PG_CONFIG="$PG_CONFIG" || die "Weft could not be installed (see above)"
+if [ "$flavour" = assert ]; then
+	# what tests attach to injection points, which is no part of Weft
+	quietly make -s -B -C test/injection PG_CONFIG="$original" COPT=-Werror &&
+		quietly make -s -C test/injection install PG_CONFIG="$PG_CONFIG" ||
+		die "test/injection could not be built (see above)"
+fi
 
 if [ $# = 0 ]; then
 	say "ready: $("$PG_CONFIG" --version) with Weft in $(dirname "$PG_CONFIG")"

@@ -81,6 +81,7 @@ put_row_lose_values(Target *target, TupleTableSlot *row, TupleTableSlot *local, 
 		history_record(target, kind, RESOLVER_LAST_UPDATE_WINS, true, row, conflict, row);
 		losers = lappend(losers, conflict);
 	}
+	compat_injection_point("weft-conflict-lost");
 	local_row_remove_all(target, losers, local);
 }
 

@@ -1,0 +1,12 @@
+-- From now on, every process that comes to the point is held there ('hold'), or fails
+-- ('error').
+CREATE FUNCTION injection_attach(point text, action text DEFAULT 'hold') RETURNS void
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';
+
+-- Whoever is held there stays; others pass.
+CREATE FUNCTION injection_detach(point text) RETURNS void
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';
+
+-- Lets a process that is held go on.
+CREATE FUNCTION injection_release(pid int) RETURNS void
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';

@@ -1,0 +1,103 @@
+/*
+ * weft_injection.c
+ *	  Holding a process at an injection point, as if the operating system did.
+ *
+ * The server's own module for that, injection_points, waits for a condition variable.
+ * That is no good for Weft's windows: such a wait resets the process's latch, so a
+ * wake-up that was sent meanwhile is lost; it handles interrupts where the code
+ * around has none; and outside a transaction the process may not be terminated in it.
+ * A process that is held here just sleeps, and does nothing else, until its file is gone.
+ *
+ * Its wait event has the name of the point, so pg_stat_activity shows who is held where.
+ */
+#include "postgres.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "compat.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/fd.h"
+#include "storage/pmsignal.h"
+#include "utils/builtins.h"
+#include "utils/wait_event.h"
+
+/* How often a process that is held looks whether it may go on, in microseconds. */
+#define LOOK_INTERVAL 1000
+
+PG_MODULE_MAGIC;
+
+PG_FUNCTION_INFO_V1(injection_attach);
+PG_FUNCTION_INFO_V1(injection_detach);
+PG_FUNCTION_INFO_V1(injection_release);
+
+extern PGDLLEXPORT void injection_hold(COMPAT_INJECTION_ARGUMENTS);
+extern PGDLLEXPORT void injection_fail(COMPAT_INJECTION_ARGUMENTS);
+
+/* The file that is there while a process is held; in the data directory. */
+static void
+file_name(char *name, int pid)
+{
+	snprintf(name, MAXPGPATH, "weft_injection.%d", pid);
+}
+
+/* What a process does at a point with action "hold". */
+void
+injection_hold(COMPAT_INJECTION_ARGUMENTS)
+{
+	char		file[MAXPGPATH];
+	struct stat status;
+	int			fd;
+
+	file_name(file, MyProcPid);
+	fd = BasicOpenFile(file, O_CREAT | O_RDWR);
+	if (fd < 0)
+		elog(ERROR, "could not create file \"%s\": %m", file);
+	close(fd);
+	pgstat_report_wait_start(WaitEventInjectionPointNew(name));
+	while (stat(file, &status) == 0 && PostmasterIsAlive())
+		pg_usleep(LOOK_INTERVAL);
+	pgstat_report_wait_end();
+}
+
+/* The same for "error". */
+void
+injection_fail(COMPAT_INJECTION_ARGUMENTS)
+{
+	elog(ERROR, "error injected at %s", name);
+}
+
+Datum
+injection_attach(PG_FUNCTION_ARGS)
+{
+	char	   *point = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char	   *action = text_to_cstring(PG_GETARG_TEXT_PP(1));
+
+	InjectionPointAttach(point, "weft_injection",
+						 strcmp(action, "hold") == 0 ? "injection_hold" : "injection_fail",
+						 NULL, 0);
+	PG_RETURN_VOID();
+}
+
+Datum
+injection_detach(PG_FUNCTION_ARGS)
+{
+	char	   *point = text_to_cstring(PG_GETARG_TEXT_PP(0));
+
+	if (!InjectionPointDetach(point))
+		elog(ERROR, "injection point \"%s\" is not attached", point);
+	PG_RETURN_VOID();
+}
+
+Datum
+injection_release(PG_FUNCTION_ARGS)
+{
+	int			pid = PG_GETARG_INT32(0);
+	char		file[MAXPGPATH];
+
+	file_name(file, pid);
+	if (unlink(file) != 0)
+		elog(ERROR, "process %d is not held: %m", pid);
+	PG_RETURN_VOID();
+}

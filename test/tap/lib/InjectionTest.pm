@@ -1,0 +1,107 @@
+# What tests share that hold a process of Weft at an injection point: between two
+# steps, so that something else happens in between.  See test/injection.
+package InjectionTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+our @EXPORT = qw(
+  need_injection_points
+  attach_point detach_point held_at release release_point
+  terminate wait_until_gone flush_wal
+);
+
+# Skip the whole test where there are no injection points.
+sub need_injection_points
+{
+	plan skip_all => 'about Weft alone' unless weft();
+	plan skip_all => 'the server was built without injection points'
+	  unless ($ENV{enable_injection_points} // '') eq 'yes';
+	return;
+}
+
+# From now on, every process that comes to the point is held there, or fails with an
+# error.
+sub attach_point
+{
+	my ($node, $point, $action) = @_;
+	$action //= 'hold';
+	query($node,
+		"SET client_min_messages = warning; CREATE EXTENSION IF NOT EXISTS weft_injection"
+	);
+	query($node, "SELECT injection_attach('$point', '$action')");
+	return;
+}
+
+# Processes that are held at the point stay there; others pass.
+sub detach_point
+{
+	my ($node, $point) = @_;
+	query($node, "SELECT injection_detach('$point')");
+	return;
+}
+
+# Wait until so many processes are held at the point; returns their PIDs.
+sub held_at
+{
+	my ($node, $point, $count) = @_;
+	$count //= 1;
+	return split /\n/,
+	  poll_for(
+		$node,
+		"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' ORDER BY pid",
+		sub { return (() = $_[0] =~ /^\d+$/mg) == $count });
+}
+
+# Let processes go on.
+sub release
+{
+	my ($node, @pids) = @_;
+	query($node, "SELECT injection_release($_)") foreach @pids;
+	return;
+}
+
+# Let all go on that are held at the point, and hold nobody there any more.
+sub release_point
+{
+	my ($node, $point) = @_;
+
+	detach_point($node, $point);
+	query($node,
+		"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
+	);
+	return;
+}
+
+sub wait_until_gone
+{
+	my ($node, $pid) = @_;
+	poll($node,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	return;
+}
+
+# Tell a process to end, as SIGTERM does.
+sub terminate
+{
+	my ($node, $pid) = @_;
+	query($node, "SELECT pg_terminate_backend($pid)");
+	return;
+}
+
+# Make what has been committed durable, which writers do not wait for.
+sub flush_wal
+{
+	my ($node) = @_;
+	query($node,
+		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
+	);
+	return;
+}
+
+1;
