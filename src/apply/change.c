@@ -16,7 +16,7 @@
 #include "apply/writer.h"
 #include "compat.h"
 #include "conflict/conflict_apply.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "fast/fast.h"
 #include "mb/pg_wchar.h"
 #include "message_builder.h"

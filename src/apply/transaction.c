@@ -52,7 +52,7 @@
 #include "apply/order.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "replication/origin.h"

@@ -21,7 +21,7 @@
 #include "fast/fast.h"
 #include "catalog/pg_authid.h"
 #include "conflict/cleanup.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"

@@ -1,37 +1,40 @@
 /*
  * claim.c
- *	  Unique values that rows have had.
+ *	  Unique values that rows hold or have held.
  *
- * Two members give a value of a unique index to different rows before they know of
- * each other's change.  Whether the changes meet as rows depends on the order in which
- * they arrive: the first may have given the value up again by then.  So what decides
- * is not which row has a value, but which has ever taken it.  An INSERT or UPDATE
- * claims all unique values of the row that it makes, with its own version, for good:
+ * Nodes N1 and N2 may give the same value of a unique index to different rows before
+ * they know of each other's change.  Whether these changes meet as rows depends on the
+ * order in which they arrive: the first row may have given the value up by the time the
+ * second one arrives.  Therefore it does not count which row holds a value, but which row
+ * has ever taken it.  An INSERT or UPDATE claims all unique values of the row that it
+ * makes, with its own version, for good:
  *
- *	 - A row is there if what was done last to its key is an INSERT or UPDATE, and no
- *	   row with another key has a newer claim to one of its unique values.
+ *	 - A row exists if the newest change of its key is an INSERT or UPDATE, and no row
+ *	   with another key has a newer claim to one of its unique values.
  *
- * That depends on the changes that a member has got, and not on their order, so all
- * members end with the same rows.  It costs a row now and then that could have stayed:
- * one whose value a newer row has had for a moment only.
+ * This depends on the set of changes that a member has received, and not on their order.
+ * Therefore all members end with the same rows.  The price is that now and then a row is
+ * lost that could have stayed: one whose value a newer row has held only for a moment.
  *
- * The rows in the table hold their values' newest claims themselves.  Other claims are
- * kept as tombstones, under a hash of the index's columns and the value:
+ * The rows in the table are themselves the newest claims to their values.  Other claims
+ * are kept as tombstones, under a hash of the index's columns and the value:
  *
- *	 - of a row that gives a value up, with the version that it had (claim_release,
- *	   for sessions claim_release_tuple);
- *	 - of a row that arrives and has lost (claim_write).
+ *	 - when a row gives a value up, with the version that the row had (claim_release;
+ *	   for sessions, claim_release_tuple);
+ *	 - when a row arrives and has lost (claim_write).
  *
- * A row that claims its value later than the claim's owner's key was changed last is
- * newer than all claims of its own key, so the key need not be kept.
+ * A change that is stored is newer than the last change of its key, and therefore newer
+ * than all claims that rows with this key have left.  None of these can defeat it, so a
+ * claim need not name the key that it belongs to.
  *
- * Waiting.  A writer that stores a value looks for claims before, to decide, and after
- * it.  Once its entry is in the index, whoever stores the same value waits for it;
- * whoever had the value before and gave it up is committed, since the index had
- * the writer wait for that.  One who has lost stores nothing: it writes its claim
- * first, and then looks for rows with the value.  So of the two one finds the other, and
- * waits.  A claim that was found after the row was stored is no error of the change,
- * which is applied again (conflict_may_retry).
+ * Waiting.  A writer W1 that stores a value looks for claims twice: before it stores the
+ * row, to decide, and after it.  Once W1's entry is in the index, any process that stores
+ * the same value waits for W1.  A transaction that held the value and gave it up before
+ * that is committed, because the index made W1 wait for it.  A writer W2 whose row has
+ * lost stores no row.  It writes its claim first, and then looks for rows with the value.
+ * Therefore one of W1 and W2 finds the other, and waits for it.  If W1 finds a claim only
+ * after it has stored its row, then that is not an error of the change: W1 applies its
+ * transaction again (conflict_may_retry).
  */
 #include "postgres.h"
 #include "postgres.h"
@@ -39,7 +42,7 @@
 #include "access/genam.h"
 #include "catalog/index.h"
 #include "conflict/claim.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/tombstone.h"
 #include "conflict/row_version.h"
 #include "conflict/unique_index.h"
@@ -48,8 +51,8 @@
 #include "utils/rel.h"
 
 /*
- * Finds the value of a row in the i-th index of the table, unless another row, which
- * may be NULL, has the same.  Returns false if there is none.
+ * Computes the hash of a row's value in the i-th index of the table.  Returns false if it
+ * has none there, or if "other", which may be NULL, has the same.
  */
 static bool
 new_value(Target *target, int i, TupleTableSlot *row, TupleTableSlot *other, pg_uuid_t *hash)
@@ -65,7 +68,7 @@ new_value(Target *target, int i, TupleTableSlot *row, TupleTableSlot *other, pg_
 		  memcmp(hash, &other_hash, sizeof(pg_uuid_t)) == 0);
 }
 
-/* A local row gives up its values that the row which replaces it, if any, has not. */
+/* A local row gives up its values, except those that "row", which may be NULL, takes over. */
 void
 claim_release(Target *target, TupleTableSlot *local, TupleTableSlot *row)
 {
@@ -85,8 +88,8 @@ claim_release(Target *target, TupleTableSlot *local, TupleTableSlot *row)
 }
 
 /*
- * A row that arrives claims its values, though it is not to be stored; those that the
- * newer row "local", which may be NULL, has are claimed already.
+ * A row that arrives claims its values, although it is not stored.  Those that the newer
+ * row "local", which may be NULL, holds are claimed already.
  */
 void
 claim_write(Target *target, TupleTableSlot *row, TupleTableSlot *local)
@@ -97,14 +100,14 @@ claim_write(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 	for (int i = 0; i < target->info->ri_NumIndices; i++)
 		if (new_value(target, i, row, local, &hash) &&
 			(!tombstone_find_hash(target->rel, &hash, false, &claim) ||
-			 version_newer(&conflict_session.version, &claim)))
-			tombstone_write_hash(target->rel, hash, &conflict_session.version);
+			 version_newer(&remote_transaction.version, &claim)))
+			tombstone_write_hash(target->rel, hash, &remote_transaction.version);
 }
 
 /*
- * Finds the newest claim that is newer than what is being applied to a value of a row,
- * except to those that "local", which may be NULL, has.  Returns false if there is
- * none.
+ * Finds the newest claim to one of a row's values, except to those that "local", which
+ * may be NULL, holds.  Returns false if there is none that is newer than the change that
+ * is being applied.
  */
 bool
 claim_find(Target *target, TupleTableSlot *row, TupleTableSlot *local, bool uncommitted,
@@ -118,7 +121,7 @@ claim_find(Target *target, TupleTableSlot *row, TupleTableSlot *local, bool unco
 	{
 		if (!new_value(target, i, row, local, &hash) ||
 			!tombstone_find_hash(target->rel, &hash, uncommitted, &claim) ||
-			version_wins(&conflict_session.version, &claim))
+			version_wins(&remote_transaction.version, &claim))
 			continue;
 		if (!result->version.known || version_newer(&claim, &result->version))
 		{
@@ -129,7 +132,7 @@ claim_find(Target *target, TupleTableSlot *row, TupleTableSlot *local, bool unco
 	return result->version.known;
 }
 
-/* Fails if somebody has claimed a value of the row that was stored meanwhile. */
+/* Fails if another process has claimed a value of "row", which was just stored, meanwhile. */
 void
 claim_check_stored(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 {
@@ -142,8 +145,8 @@ claim_check_stored(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 }
 
 /*
- * A session has deleted a row, or updated it: its values that the new row, if there is
- * one, has not are given up.
+ * A session has deleted a row, or updated it if "new" is not NULL: the old row gives up
+ * its values, except those that the new one keeps.
  */
 void
 claim_release_tuple(Relation rel, Oid key_index, TupleTableSlot *old, TupleTableSlot *new)

@@ -1,6 +1,6 @@
 /*
  * claim.h
- *	  Unique values that rows have had.
+ *	  Unique values that rows hold or have held.
  */
 #ifndef WEFT_CLAIM_H
 #define WEFT_CLAIM_H

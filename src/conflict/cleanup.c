@@ -1,6 +1,9 @@
 /*
  * cleanup.c
- *	  Removing old rows of the tables of schema weft.
+ *	  Removes old rows from the tables of schema weft.
+ *
+ * Writers do that between transactions, in a transaction of their own.  If there is no
+ * writer, then sessions whose deletes leave tombstones remove as many old ones.
  */
 #include "postgres.h"
 
@@ -14,11 +17,11 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* How often old rows are removed, at most and at least, in milliseconds. */
+/* Bounds of the time between two removals, in milliseconds. */
 #define SHORTEST_CLEAN_INTERVAL 1000
-#define CLEAN_INTERVAL 60000
+#define LONGEST_CLEAN_INTERVAL 60000
 
-/* So many rows of a table are removed at a time. */
+/* Up to this many rows of a table are removed at a time. */
 #define CLEAN_ROWS 1000
 
 static bool
@@ -29,7 +32,7 @@ remove_old(Oid table, Oid time_index, int retention)
 	return store_remove_old(table, time_index, before, CLEAN_ROWS) == CLEAN_ROWS;
 }
 
-/* Removes what is too old or too much; returns whether there may be more. */
+/* Removes rows that are too old or too many.  Returns whether there may be more of them. */
 static bool
 clean(void)
 {
@@ -37,7 +40,7 @@ clean(void)
 	const ConflictTables *tables;
 	bool		more;
 
-	/* This is nobody's transaction but ours. */
+	/* This transaction applies no remote one. */
 	replorigin_session_origin = InvalidRepOriginId;
 	StartTransactionCommand();
 	tables = settings_tables();
@@ -58,8 +61,8 @@ clean(void)
 }
 
 /*
- * A session has left a tombstone: if there is no writer, nobody else would remove old
- * ones.  It removes as many as it leaves.
+ * Called when a session has left a tombstone.  If there is no writer, then no other
+ * process removes old tombstones.  Therefore a session removes as many as it leaves.
  */
 void
 cleanup_sometimes(void)
@@ -77,8 +80,8 @@ cleanup_sometimes(void)
 }
 
 /*
- * Removes old rows of our tables, if it is time for that; called between
- * transactions.  Returns after how many milliseconds to call again.
+ * Removes old rows if it is time to do so; a writer calls this between transactions.
+ * Returns the number of milliseconds after which to call it again.
  */
 long
 conflict_clean(void)
@@ -87,7 +90,7 @@ conflict_clean(void)
 	TimestampTz now = GetCurrentTimestamp();
 	int64		interval = Min(weft_conflict_history_retention, weft_tombstone_retention);
 
-	interval = Min(Max(interval * 1000, SHORTEST_CLEAN_INTERVAL), CLEAN_INTERVAL);
+	interval = Min(Max(interval * 1000, SHORTEST_CLEAN_INTERVAL), LONGEST_CLEAN_INTERVAL);
 	if (TimestampDifferenceExceeds(cleaned, now, interval))
 	{
 		MemoryContext old = CurrentMemoryContext;

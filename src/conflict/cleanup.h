@@ -1,6 +1,6 @@
 /*
  * cleanup.h
- *	  Removing old rows of the tables of schema weft.
+ *	  Removes old rows from the tables of schema weft.
  */
 #ifndef WEFT_CLEANUP_H
 #define WEFT_CLEANUP_H

@@ -1,10 +1,11 @@
 /*
  * clock.c
- *	  Waiting until this server's clock has passed a time.
+ *	  Waits until this server's clock has passed a time (version.c says why).
  */
 #include "postgres.h"
 
 #include "conflict/clock.h"
+#include "conflict/log_limit.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
 #include "storage/latch.h"
@@ -12,10 +13,12 @@
 #include "utils/wait_event.h"
 #include "wait_event.h"
 
-/* A clock that is so far ahead of ours is told of in the log, in milliseconds. */
+/*
+ * A wait longer than this is logged, in milliseconds.  Well above the skew of clocks
+ * that are synchronized over a network.
+ */
 #define REPORTED_SKEW 10000
 
-/* Waits until our clock has passed a time. */
 void
 clock_wait(TimestampTz time)
 {
@@ -26,15 +29,11 @@ clock_wait(TimestampTz time)
 	{
 		long		ahead = TimestampDifferenceMilliseconds(now, time) + 1;
 
-		if (ahead > REPORTED_SKEW &&
-			TimestampDifferenceExceeds(reported, now, 60 * 1000))
-		{
-			reported = now;
+		if (ahead > REPORTED_SKEW && log_limit_passed(&reported))
 			ereport(WARNING,
-					(errmsg("the publisher's clock is ahead of ours by more than %ld ms, which delays subscription \"%s\"",
+					(errmsg("the publisher's clock is more than %ld ms ahead of this server's, which delays subscription \"%s\"",
 							ahead, MySubscription->name),
 					 errhint("Synchronize the clocks of the servers.")));
-		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Min(ahead, 1000), wait_event_id(WEFT_WAIT_WRITER_CLOCK));
 		ResetLatch(MyLatch);

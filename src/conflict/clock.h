@@ -1,6 +1,6 @@
 /*
  * clock.h
- *	  Waiting until this server's clock has passed a time.
+ *	  Waits until this server's clock has passed a time.
  */
 #ifndef WEFT_CLOCK_H
 #define WEFT_CLOCK_H

@@ -1,48 +1,55 @@
 /*
  * conflict_apply.c
- *	  Applying a row change where conflicts are detected.
+ *	  Applies a row change of a subscription that detects conflicts.
  *
- * A conflict is a change that does not find what its publisher had: a row that
- * somebody else has written last, or none, or one that shares a unique value.  What
- * becomes of it is a resolver's decision; the default, last_update_wins, makes all
- * members of a group end with the same rows, in whatever order changes arrive:
+ * A change is in conflict if it does not find what its publisher had: another node was
+ * the last to write the row, the row is missing, or another row holds one of its unique
+ * values.  A resolver decides what becomes of the change.  The default resolver,
+ * last_update_wins, makes all members of a group end with the same rows, in whatever
+ * order changes arrive:
  *
- *	 - For every key, of all INSERTs, UPDATEs and DELETEs the one with the newest
- *	   version counts (version.c).  A row has the version of what wrote it, a row that
- *	   is missing that of its tombstone (tombstone.c).  The publisher sends the whole
- *	   new row, so an UPDATE that is newer than the delete brings the row back, and
- *	   one that is older is left out; the same for an INSERT.
+ *	 - For each key, the INSERT, UPDATE or DELETE with the newest version counts
+ *	   (version.c).  A row has the version of the change that wrote it, a missing row
+ *	   that of its tombstone (tombstone.c).  The publisher sends the whole new row.
+ *	   Therefore an UPDATE that is newer than the delete brings the row back, and one
+ *	   that is older is not applied.  The same holds for an INSERT.
  *	 - An UPDATE that changes the key counts as a DELETE of the old key and an INSERT
- *	   of the new one, with the same version, each decided on its own.
- *	 - A row that has once had a unique value of another row with another key, and is
- *	   newer, takes that other row away, whether it has the value still or not (claim.c).
- *	   The loser leaves a tombstone with its own version, so any newer change of it is
- *	   decided anew.
- *	 - A counter (delta.c) gets the difference added, whoever wins, and whether the row
- *	   is there or deleted (deleted_counter.c).
+ *	   of the new one.  Both have the same version, and each is decided on its own.
+ *	 - A row that holds or has ever held a unique value removes any older row with
+ *	   another key that holds it (claim.c).  The removed row leaves a tombstone with its
+ *	   own version, so that any newer change of it is decided again.
+ *	 - The difference that an UPDATE makes to a counter (delta.c) is added, whichever
+ *	   side wins, and whether the row exists or is deleted (deleted_counter.c).
  *
- * A value out of line that has not changed is not sent.  It need not be the one here,
- * not even if the row's last writer was the publisher: that may have taken over a third
- * node's change since, which is still to come here.  So tables with such values need
- * replica identity full, by which it is sent with the old row.
+ * Values stored out of line.  The publisher does not send such a value if an UPDATE has
+ * not changed it.  The local value may be another one, even if the publisher was the
+ * last to write the local row: the publisher may have applied a third node's change
+ * since, which has not arrived here yet.  Therefore tables with such values need
+ * REPLICA IDENTITY FULL, with which the old row, and the value in it, is sent.
  *
- * Waiting.  A row that a local transaction has in hands is waited for, locked, and
- * looked at again, so what is decided about does not change until our commit.  The
- * order of locks is that of the changes, which sessions cannot know: a deadlock
- * is possible, and ends by the writer or the session being chosen, the writer
- * then applies its transaction again (apply/transaction.c).  A row that a session
- * adds after we have looked for it gives a unique violation at our store; the same.
+ * Waiting.  If an open local transaction has modified the row, then writer W1 waits for
+ * it to end, locks the row, and rechecks it.  What W1 decides about therefore does not
+ * change until W1 commits.  W1 takes its locks in the order of the changes that it
+ * applies, which sessions cannot know.  Therefore:
  *
- * Speculation.  Only the oldest transaction, with all earlier ones committed,
- * decides anything.  Any other one that meets a conflict waits until it is, and then
- * looks again at what it has not locked.  If somebody needs its locks meanwhile, it
- * fails, is rolled back and applied again in its turn.  What was no conflict before,
- * none of the earlier ones could make one: they have other keys, or it has waited for
- * them, or for their values in unique indexes.
+ *	 1. W1 may wait for a row that session S has modified, while S waits for a row that
+ *		W1 has locked.  The server's deadlock detection cancels W1 or S.  If it was W1,
+ *		then W1 applies its transaction again (apply/transaction.c).
+ *	 2. S may insert a row after W1 has looked for it.  W1's own store then fails with
+ *		a unique violation, and W1 applies its transaction again, too
+ *		(conflict_may_retry).
  *
- * What this cannot decide about is left to the server's own code: tables without a
- * key, partitioned tables that are published as a whole, tables that are being
- * synchronized.
+ * Speculation.  Only the oldest transaction decides conflicts, after all earlier ones
+ * have committed.  If W2 meets a conflict while it applies T2, and T2 is not the oldest
+ * transaction, then W2 waits until T2 is, and rechecks what it has not locked.  If
+ * another process needs W2's locks meanwhile, W2 misspeculates: T2 is rolled back, and
+ * applied again in its turn.  What T2 has found to be no conflict, an earlier T1 cannot
+ * turn into one: T1 touches other keys, or T2 has waited for T1, or it has waited for
+ * T1's values in unique indexes.
+ *
+ * Changes that this cannot decide about are left to the server's own code: those of
+ * tables without a key, of partitioned tables that are published as a whole, and of
+ * tables that are being synchronized.
  */
 #include "postgres.h"
 #include "postgres.h"
@@ -53,7 +60,7 @@
 #include "conflict/conflict_apply.h"
 #include "conflict/conflict_types.h"
 #include "conflict/resolve.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "executor/executor.h"
 #include "local_table.h"
@@ -65,7 +72,7 @@
 #include "utils/usercontext.h"
 #include "wire.h"
 
-/* Fails if the current user may not change the table so. */
+/* Fails if the current user may not change the table in this way. */
 static void
 check_privileges(Relation rel, char type)
 {
@@ -73,7 +80,7 @@ check_privileges(Relation rel, char type)
 							 type == LOGICAL_REP_MSG_UPDATE ? ACL_UPDATE : ACL_DELETE);
 }
 
-/* Makes what the executor's functions need for the open table. */
+/* Sets up what the executor's functions need for the open table. */
 static void
 open_target(Target *target, LogicalRepRelMapEntry *entry, Oid key_index)
 {
@@ -100,7 +107,7 @@ close_target(Target *target)
 	FreeExecutorState(target->estate);
 }
 
-/* Applies a change to the open table, as the user that may. */
+/* Applies a change to the open table, as its owner unless run_as_owner is set. */
 static void
 apply_to_table(LogicalRepRelMapEntry *entry, Oid key_index, const Remote *remote)
 {
@@ -162,14 +169,14 @@ read_message(const char *message, int length, Remote *remote)
 }
 
 /*
- * Can we decide about changes of the open table?  *key_index is the index to find its
- * rows by then.
+ * Can conflict/ decide about a change of the open table?  If so, *key_index is the index
+ * by which its rows are found.
  */
 static bool
 is_covered(LogicalRepRelMapEntry *entry, char type, Oid *key_index)
 {
 	if (entry->state != SUBREL_STATE_READY &&
-		(entry->state != SUBREL_STATE_SYNCDONE || entry->statelsn > conflict_session.lsn))
+		(entry->state != SUBREL_STATE_SYNCDONE || entry->statelsn > remote_transaction.lsn))
 		return false;
 	if (entry->localrel->rd_rel->relkind != RELKIND_RELATION)
 		return false;
@@ -178,9 +185,9 @@ is_covered(LogicalRepRelMapEntry *entry, char type, Oid *key_index)
 }
 
 /*
- * Applies an INSERT, UPDATE or DELETE message; "final" tells whether conflicts may be
- * decided.  Returns false, with nothing done, if it is left to the server's own code.
- * What it allocates is in the current memory context.
+ * Applies an INSERT, UPDATE or DELETE message; "final" tells whether its transaction is
+ * the oldest, so that conflicts may be decided.  Returns false, having done nothing, if
+ * the change is left to the server's own code.  Allocates in the current memory context.
  */
 bool
 conflict_apply(const char *message, int length, bool final)
@@ -191,8 +198,8 @@ conflict_apply(const char *message, int length, bool final)
 	Oid			key_index = InvalidOid;
 	bool		covered;
 
-	conflict_session.applying = true;
-	conflict_session.final = final;
+	remote_transaction.applying = true;
+	remote_transaction.final = final;
 	SetCurrentStatementStartTimestamp();
 	if (!IsTransactionState())
 	{
@@ -203,8 +210,8 @@ conflict_apply(const char *message, int length, bool final)
 		MemoryContextSwitchTo(old);
 	}
 	PushActiveSnapshot(GetTransactionSnapshot());
-	(void) settings_find_node(conflict_session.version.origin,
-							  &conflict_session.version.node);
+	(void) settings_find_node(remote_transaction.version.origin,
+							  &remote_transaction.version.node);
 
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
 	covered = is_covered(entry, remote.type, &key_index);
@@ -214,6 +221,6 @@ conflict_apply(const char *message, int length, bool final)
 	PopActiveSnapshot();
 	if (covered)
 		CommandCounterIncrement();
-	conflict_session.applying = false;
+	remote_transaction.applying = false;
 	return covered;
 }

@@ -1,6 +1,6 @@
 /*
  * conflict_apply.h
- *	  Applying a row change where conflicts are detected.
+ *	  Applies a row change of a subscription that detects conflicts.
  */
 #ifndef WEFT_CONFLICT_APPLY_H
 #define WEFT_CONFLICT_APPLY_H

@@ -11,20 +11,21 @@
 #include "replication/logicalrelation.h"
 #include "replication/origin.h"
 
-/* When, and where, something was written. */
+/* When and where a row, a tombstone or a claim was written. */
 typedef struct RowVersion
 {
-	bool		known;			/* else it is older than everything */
+	bool		known;			/* otherwise it is older than everything */
 	bool		own;			/* by the transaction that is being applied */
 	TimestampTz time;
-	RepOriginId origin;			/* InvalidRepOriginId: here; or UNKNOWN_ORIGIN */
+	RepOriginId origin;			/* InvalidRepOriginId for this node, or
+								 * UNKNOWN_ORIGIN */
 	int			node;
 } RowVersion;
 
-/* Only the node is known, which may have no subscription any more. */
+/* Only the node is known, whose subscription may have been dropped. */
 #define UNKNOWN_ORIGIN DoNotReplicateId
 
-/* A table that a change is applied to, open. */
+/* The open table that a change is applied to. */
 typedef struct Target
 {
 	LogicalRepRelMapEntry *entry;
@@ -33,10 +34,10 @@ typedef struct Target
 	EState	   *estate;
 	ResultRelInfo *info;
 	EPQState	epq;
-	Bitmapset  *deltas;			/* columns that are counters, from 0 */
+	Bitmapset  *deltas;			/* columns that are counters, numbered from 0 */
 } Target;
 
-/* A change, as it came. */
+/* A change, as the publisher has sent it. */
 typedef struct Remote
 {
 	char		type;
@@ -46,12 +47,15 @@ typedef struct Remote
 	LogicalRepTupleData new;
 } Remote;
 
-/* A local row that is in the way of the remote one, locked. */
+/*
+ * A local row that is in conflict with a remote change.  It is locked; without a slot,
+ * it is a tombstone or claim, of which only the version is known.
+ */
 typedef struct LocalRow
 {
 	TupleTableSlot *slot;
 	RowVersion	version;
-	Oid			index;			/* that is violated */
+	Oid			index;			/* the one that both rows violate, if any */
 } LocalRow;
 
 #endif							/* WEFT_CONFLICT_TYPES_H */

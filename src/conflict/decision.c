@@ -1,13 +1,14 @@
 /*
  * decision.c
- *	  Deciding conflicts, in the transaction's turn.
+ *	  Decides conflicts, once all earlier transactions are committed.
  */
 #include "postgres.h"
 
 #include "compat.h"
 #include "conflict/decision.h"
 #include "conflict/history.h"
-#include "conflict/session.h"
+#include "conflict/log_limit.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/version.h"
 #include "misspeculate.h"
@@ -15,9 +16,8 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
-/* A resolver says "error". */
+/* Raises the error that the resolver "error" asks for. */
 pg_noreturn static void
 report(Target *target, ConflictKind kind, TupleTableSlot *key)
 {
@@ -30,42 +30,43 @@ report(Target *target, ConflictKind kind, TupleTableSlot *key)
 					RelationGetRelationName(target->rel)),
 			 errdetail("Key %s, changed by remote transaction %u, which finished at %X/%X.",
 					   JsonbToCString(NULL, &json->root, VARSIZE(json)),
-					   conflict_session.remote_xid, LSN_FORMAT_ARGS(conflict_session.lsn)),
-			 errhint("Change the local row, or have another resolver with \"weft.alter_node_set_conflict_resolver\", or leave the transaction out with ALTER SUBSCRIPTION ... SKIP.")));
+					   remote_transaction.xid, LSN_FORMAT_ARGS(remote_transaction.lsn)),
+			 errhint("Change the local row, or set another resolver with \"weft.alter_node_set_conflict_resolver\", or skip the transaction with ALTER SUBSCRIPTION ... SKIP.")));
 }
 
 /*
- * There is a conflict: waits until all earlier transactions are committed.  Returns
- * whether that took a while, so that what is not locked must be looked at again.
- * Fails if somebody needs our locks meanwhile.
+ * Called when there is a conflict: waits until all earlier transactions are committed.
+ * Returns false if that was known already; if it returns true, then the caller must
+ * recheck whatever it has not locked.  Misspeculates if another process needs the
+ * writer's locks meanwhile.
  */
 bool
 decision_wait_turn(void)
 {
-	if (conflict_session.final)
+	if (remote_transaction.final)
 		return false;
-	if (!conflict_session.wait_oldest())
+	if (!remote_transaction.wait_oldest())
 		misspeculate("conflict in a speculative transaction");
 	compat_injection_point("weft-conflict-turn");
-	conflict_session.final = true;
+	remote_transaction.final = true;
 	return true;
 }
 
 /*
- * Decides a conflict with something local that has a version: is the remote change
- * to be applied?
+ * Decides a conflict with a local row or tombstone of the given version.  Returns whether
+ * the remote change is to be applied, and in *resolver what has decided that.
  */
 bool
 decision_make(Target *target, ConflictKind kind, TupleTableSlot *key, const RowVersion *local,
 	   ConflictResolver *resolver)
 {
-	Assert(conflict_session.final);
-	conflict_session.met[kind]++;
+	Assert(remote_transaction.final);
+	remote_transaction.met[kind]++;
 	*resolver = settings_resolver(kind);
 	switch (*resolver)
 	{
 		case RESOLVER_LAST_UPDATE_WINS:
-			return version_wins(&conflict_session.version, local);
+			return version_wins(&remote_transaction.version, local);
 		case RESOLVER_APPLY_REMOTE:
 			return true;
 		case RESOLVER_KEEP_LOCAL:
@@ -77,20 +78,18 @@ decision_make(Target *target, ConflictKind kind, TupleTableSlot *key, const RowV
 	return false;				/* keep compiler quiet */
 }
 
-/* Says, once in a while, that replica identity full is missing. */
+/* Warns, at most once a minute, that a table lacks REPLICA IDENTITY FULL. */
 void
 decision_warn_incomplete(Target *target)
 {
 	static TimestampTz reported = 0;
-	TimestampTz now = GetCurrentTimestamp();
 
-	if (!TimestampDifferenceExceeds(reported, now, 60 * 1000))
+	if (!log_limit_passed(&reported))
 		return;
-	reported = now;
 	ereport(WARNING,
 			(errmsg("a conflict on relation \"%s.%s\" was decided without all values of the remote row",
 					get_namespace_name(RelationGetNamespace(target->rel)),
 					RelationGetRelationName(target->rel)),
-			 errdetail("Values stored out of line are not sent if they have not changed. Members may differ in them now."),
+			 errdetail("A publisher does not send a value stored out of line if it has not changed. Members may now hold different values."),
 			 errhint("Set REPLICA IDENTITY FULL for the table on all members.")));
 }

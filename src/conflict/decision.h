@@ -1,6 +1,6 @@
 /*
  * decision.h
- *	  Deciding conflicts, in the transaction's turn.
+ *	  Decides conflicts, once all earlier transactions are committed.
  */
 #ifndef WEFT_DECISION_H
 #define WEFT_DECISION_H

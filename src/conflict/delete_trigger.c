@@ -1,6 +1,9 @@
 /*
  * delete_trigger.c
  *	  The trigger by which a table remembers what sessions delete (weft.track_deletes).
+ *
+ * It does not fire in writers, which are replicas to triggers and leave tombstones and
+ * claims themselves.
  */
 #include "postgres.h"
 
@@ -25,7 +28,7 @@ slot_of(Relation rel, HeapTuple tuple)
 	return ExecStoreHeapTuple(tuple, row, false);
 }
 
-/* A session has deleted a row, or updated it ("new" is not NULL). */
+/* Records that a session has deleted a row, or updated it if "new" is not NULL. */
 static void
 record(Relation rel, Oid index, TupleTableSlot *old, TupleTableSlot *new)
 {
@@ -45,8 +48,9 @@ record(Relation rel, Oid index, TupleTableSlot *old, TupleTableSlot *new)
 /*
  * weft.record_delete()
  *
- * A row trigger: remembers the old row's key and unique values, as far as they are
- * gone.  Fails if it is called otherwise.  A table without a key needs nothing.
+ * A row trigger: remembers the old row's key and unique values, unless the new row has
+ * them.  Fails if it is not called as an AFTER DELETE OR UPDATE row trigger.  Does nothing
+ * for a table without a key.
  */
 Datum
 weft_record_delete(PG_FUNCTION_ARGS)

@@ -2,16 +2,16 @@
  * deleted_counter.c
  *	  Counters of rows that are deleted.
  *
- * An UPDATE that is newer than a DELETE brings the row back, with its counters: where
- * the UPDATE has come first, they have what was added to them on all nodes, so they
- * must have it where the DELETE has come first.  So whoever deletes a row keeps the
- * values of its counters; what is added while it is deleted is added to these; and
- * a row that is brought back takes their sum.
+ * An UPDATE that is newer than a DELETE brings the row back.  On a node that received the
+ * UPDATE first, the row's counters have everything that was added to them on all nodes,
+ * so they must have it, too, where the DELETE came first.  Therefore whoever deletes a
+ * row keeps the values of its counters; whatever is added while the row is deleted is
+ * added to these values; and a row that is brought back takes their sum.
  *
- * Of two writers, one may add to what the other one takes.  So each locks the key
- * first if it finds no row, and looks again (deleted_counter_lock).  A session that
- * deletes a row knows nothing of that lock: the row was there, so what is kept is of
- * no use any more, and is replaced.
+ * Writer W1 might add to values while writer W2 takes them.  Therefore a writer that finds
+ * no row locks the key, and then looks for the row again (deleted_counter_lock).  A session
+ * that deletes a row does not know of that lock.  It need not: the row existed until
+ * then, so the values that are kept are obsolete, and the session replaces them.
  */
 #include "postgres.h"
 
@@ -38,12 +38,12 @@
 
 #define COLUMNS 5
 
-/* Sets our advisory locks apart from those that users take, which have 1 and 2. */
+/* Keeps these advisory locks apart from users', whose classes are 1 and 2. */
 #define LOCK_CLASS 3
 
 typedef void (*VisitFunction) (Relation table, HeapTuple tuple, void *arg);
 
-/* Calls a function with each value that is kept for a key; returns how many there are. */
+/* Calls a function, unless it is NULL, for each value kept for a key; returns their number. */
 static int
 visit(Relation rel, pg_uuid_t *hash, VisitFunction function, void *arg)
 {
@@ -75,7 +75,7 @@ remove_value(Relation table, HeapTuple tuple, void *arg)
 	store_remove(table, tuple, (Snapshot) arg);
 }
 
-/* Removes what is kept for a key. */
+/* Removes the values that are kept for a key. */
 static void
 remove_values(Relation rel, pg_uuid_t *hash)
 {
@@ -99,7 +99,7 @@ store_value(Relation rel, pg_uuid_t *hash, int column, Datum value)
 	store_row(settings_tables()->deleted_counter, values, nulls);
 }
 
-/* Keeps the counters of a row that is deleted, in place of what was kept before. */
+/* Keeps the counters of a row that is deleted, and drops values kept for its key before. */
 void
 deleted_counter_keep(Relation rel, Oid key_index, Bitmapset *counters, TupleTableSlot *row)
 {
@@ -122,7 +122,7 @@ deleted_counter_keep(Relation rel, Oid key_index, Bitmapset *counters, TupleTabl
 	}
 }
 
-/* A row is stored that does not come of one that was deleted. */
+/* A row is stored that does not continue a deleted one: drops the values of its key. */
 void
 deleted_counter_forget(Target *target, TupleTableSlot *row)
 {
@@ -134,7 +134,7 @@ deleted_counter_forget(Target *target, TupleTableSlot *row)
 	remove_values(target->rel, &hash);
 }
 
-/* Waits for other writers that have found no row with this key. */
+/* Waits for other writers that have found no row with this key, and holds up later ones. */
 void
 deleted_counter_lock(Target *target, TupleTableSlot *key)
 {
@@ -147,7 +147,7 @@ deleted_counter_lock(Target *target, TupleTableSlot *key)
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
 }
 
-/* Adds what an UPDATE adds to the counters of a row that stays deleted. */
+/* Adds the differences of an UPDATE to the counters of a row that stays deleted. */
 void
 deleted_counter_add(Target *target, TupleTableSlot *key, const Remote *remote)
 {
@@ -163,7 +163,7 @@ deleted_counter_add(Target *target, TupleTableSlot *key, const Remote *remote)
 			store_value(target->rel, &hash, column, differences[column].value);
 }
 
-/* The sums of what is kept, by column; null where nothing is. */
+/* The sums of the values that are kept, indexed by column; null where there is none. */
 typedef struct Sums
 {
 	Target	   *target;
@@ -197,8 +197,9 @@ add_value(Relation table, HeapTuple tuple, void *arg)
 }
 
 /*
- * An UPDATE brings a row back: puts what is kept of its counters, and what the UPDATE
- * adds, into it, and forgets it.  If nothing is kept, the row has what was sent.
+ * An UPDATE brings a row back: sets its counters to the values that are kept plus the
+ * differences that the UPDATE makes, and drops the values.  If none are kept, the row
+ * keeps the values that were sent.
  */
 void
 deleted_counter_take(Target *target, TupleTableSlot *key, TupleTableSlot *row,

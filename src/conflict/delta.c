@@ -2,13 +2,13 @@
  * delta.c
  *	  Columns that are counters (weft.set_delta_columns).
  *
- * Of an UPDATE, the difference between new and old value is added to the local
- * value, whether there is a conflict or not: so nobody's change is lost, in
- * whatever order changes arrive.  That needs the old row, thus replica identity
- * full on the publisher.
+ * An UPDATE adds the difference between its new and its old value to the local value,
+ * whether there is a conflict or not.  Therefore no node's change is lost, in whatever
+ * order changes arrive.  This needs the old row, and thus REPLICA IDENTITY FULL on the
+ * publisher.
  *
- * NaN and infinity have no differences.  An UPDATE from or to one of them, and one
- * that meets one here, sets the column as it does any other.
+ * NaN and infinity have no differences.  An UPDATE from or to one of them, or one that
+ * finds one of them here, sets the column as it would any other column.
  */
 #include "postgres.h"
 
@@ -21,7 +21,7 @@
 #include "utils/numeric.h"
 #include "utils/rel.h"
 
-/* The value of a counter as a numeric; false if it is not a number. */
+/* Converts a counter's value to numeric.  Returns false if it is not a finite number. */
 bool
 delta_to_numeric(Oid type, Datum value, Datum *result)
 {
@@ -45,7 +45,7 @@ delta_to_numeric(Oid type, Datum value, Datum *result)
 	}
 }
 
-/* The value of a counter's column that is made of a numeric. */
+/* Converts a numeric to the type of a counter's column. */
 static Datum
 from_numeric(Form_pg_attribute attribute, Datum value)
 {
@@ -66,8 +66,8 @@ from_numeric(Form_pg_attribute attribute, Datum value)
 }
 
 /*
- * Returns what an UPDATE adds to the counters, indexed by column; null where there is
- * no difference.  Fails if the old row was not sent.
+ * Returns the differences that an UPDATE makes to the counters, indexed by column; null
+ * where there is none.  Fails if the old row was not sent.
  */
 NullableDatum *
 delta_differences(Target *target, const Remote *remote)
@@ -82,7 +82,7 @@ delta_differences(Target *target, const Remote *remote)
 	if (!remote->old_full)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("delta columns of relation \"%s.%s\" cannot be applied without the old row",
+				 errmsg("cannot apply delta columns of relation \"%s.%s\" without the old row",
 						target->entry->remoterel.nspname, target->entry->remoterel.relname),
 				 errhint("Set REPLICA IDENTITY FULL for the table on the publisher.")));
 
@@ -107,7 +107,7 @@ delta_differences(Target *target, const Remote *remote)
 	return result;
 }
 
-/* Puts the sum of a numeric and a difference into a column of a row. */
+/* Sets a column of a row to a value plus a difference. */
 void
 delta_set(Target *target, TupleTableSlot *row, int column, Datum value, Datum difference)
 {
@@ -121,8 +121,8 @@ delta_set(Target *target, TupleTableSlot *row, int column, Datum value, Datum di
 }
 
 /*
- * Puts the counters' merged values into a row that is to replace the local one.
- * Fails if the old row was not sent.
+ * Sets the counters of "row", which is to replace the local row, to the local values plus
+ * the differences that an UPDATE makes.  Fails if the old row was not sent.
  */
 void
 delta_merge(Target *target, TupleTableSlot *row, TupleTableSlot *local, const Remote *remote)

@@ -1,16 +1,16 @@
 /*
  * foreign_key.c
- *	  Rows that arrive when what they refer to has been deleted.
+ *	  Rows that arrive after the row that they refer to has been deleted.
  *
- * Foreign keys are not enforced on what is applied: the publisher has checked them.
- * But one member may delete a row to which another one has just added a reference;
- * nobody can tell which of the two was meant, and all members end with the reference and
- * without the row.  It is recorded (parent_missing) where the reference arrives after
- * the row was deleted, which is so on the member that has deleted it at least.
+ * Foreign keys are not enforced when changes are applied: the publisher has checked them.
+ * But node N1 may delete a parent row while node N2 adds a reference to it.  Nobody can
+ * tell which of the two was meant.  All members end with the reference and without the
+ * parent.  Each node on which the reference arrives after the parent was deleted records
+ * this (parent_missing); N1, at least, is such a node.
  *
- * The row may also be still to come, from a third member.  So it must have been deleted:
- * there is a tombstone of it, or a claim to its value if another unique index than the
- * key is referred to.
+ * A parent that is missing may also be one that a third node has inserted and that has not
+ * arrived yet.  Therefore it counts as deleted only if there is a tombstone of it, or, if
+ * the reference is to a unique index other than the key, a claim to its value.
  */
 #include "postgres.h"
 
@@ -26,7 +26,7 @@
 #include "conflict/foreign_key.h"
 #include "conflict/history.h"
 #include "conflict/row_key.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/tombstone.h"
 #include "conflict/unique_index.h"
 #include "executor/executor.h"
@@ -42,8 +42,8 @@ typedef struct Reference
 	const ForeignKeyCacheInfo *key;
 	Relation	parent;
 	Relation	index;			/* of the parent, by which it is found */
-	TupleTableSlot *row;		/* a row of the parent that has the values
-								 * alone */
+	TupleTableSlot *row;		/* a row of the parent, in which only the
+								 * values referred to are set */
 } Reference;
 
 static Oid
@@ -66,7 +66,7 @@ is_integer(Oid type)
 	return type == INT2OID || type == INT4OID || type == INT8OID;
 }
 
-/* Can a value of one type be taken for one of another? */
+/* Do two types store equal values in the same form? */
 static bool
 same_form(Oid type, Oid other)
 {
@@ -75,8 +75,9 @@ same_form(Oid type, Oid other)
 }
 
 /*
- * Puts the values that a row refers to into a row of the parent.  Returns false if it
- * refers to nothing, or just as the row that it replaces, which may be NULL.
+ * Sets reference->row to the values that a row refers to.  Returns false if it refers to
+ * nothing, or to the same values as "replaced", the row that it replaces, which may be
+ * NULL.
  */
 static bool
 read_reference(Target *target, Reference *reference, TupleTableSlot *row,
@@ -108,7 +109,7 @@ read_reference(Target *target, Reference *reference, TupleTableSlot *row,
 	return changed;
 }
 
-/* Is the row there? */
+/* Does the parent row exist? */
 static bool
 parent_exists(Reference *reference)
 {
@@ -139,7 +140,7 @@ parent_exists(Reference *reference)
 	return result;
 }
 
-/* Makes the hash of the values that are referred to; returns false if they have none. */
+/* Hashes the values that are referred to; returns false if the index has no such entry. */
 static bool
 value_hash(Reference *reference, pg_uuid_t *hash)
 {
@@ -152,7 +153,7 @@ value_hash(Reference *reference, pg_uuid_t *hash)
 	return result;
 }
 
-/* Is it known when the row that is referred to was deleted? */
+/* Was the parent row deleted, and when? */
 static bool
 parent_deleted(Reference *reference, RowVersion *version)
 {
@@ -180,14 +181,14 @@ check_reference(Target *target, Reference *reference, TupleTableSlot *row,
 			return;
 	} while (decision_wait_turn());
 	deleted.index = RelationGetRelid(reference->index);
-	conflict_session.met[KIND_PARENT_MISSING]++;
+	remote_transaction.met[KIND_PARENT_MISSING]++;
 	history_record(target, KIND_PARENT_MISSING, RESOLVER_APPLY_REMOTE, true, row, &deleted,
 				   row);
 }
 
 /*
- * Records what a row that is to be stored, in place of "replaced" unless that is NULL,
- * refers to and is deleted.
+ * Records a parent_missing conflict for each deleted row that "row" refers to.  "row" is
+ * to be stored, in place of "replaced" unless that is NULL.
  */
 void
 foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced)

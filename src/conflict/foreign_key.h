@@ -1,6 +1,6 @@
 /*
  * foreign_key.h
- *	  Rows that arrive when what they refer to has been deleted.
+ *	  Rows that arrive after the row that they refer to has been deleted.
  */
 #ifndef WEFT_FOREIGN_KEY_H
 #define WEFT_FOREIGN_KEY_H

@@ -2,14 +2,14 @@
  * history.c
  *	  weft.conflict_history: what was decided, and against what.
  *
- * A row is written in the transaction that applies the decision, so there is one
- * if and only if the decision is in force.  It has the whole rows, as jsonb, unless
- * they are very large.
+ * The transaction that applies a decision also writes its row of the history.  Therefore
+ * there is such a row if and only if the decision is in force.  It contains the whole
+ * rows as jsonb, unless they are very large.
  *
- * To convert them may fail, in functions of users, too: json values may have what jsonb
- * must not.  That is no reason not to apply the change.  So rows are converted in a
- * subtransaction; if that fails, each value is taken as text, and if that fails,
- * nothing is.
+ * The conversion to jsonb may fail, for example in a user's function, or because a json
+ * value holds what jsonb does not allow.  That is no reason not to apply the change.
+ * Therefore rows are converted in a subtransaction.  If that fails, each value is taken as
+ * text, and if that fails, too, the row is left out.
  */
 #include "postgres.h"
 #include "postgres.h"
@@ -18,8 +18,9 @@
 #include "catalog/namespace.h"
 #include "commands/sequence.h"
 #include "conflict/history.h"
+#include "conflict/log_limit.h"
 #include "conflict/row_json.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/store.h"
 #include "executor/executor.h"
@@ -36,7 +37,7 @@
 
 #define HISTORY_COLUMNS 19
 
-/* Is a kind of conflict to be recorded? */
+/* Does weft.conflict_history_types ask for this kind of conflict? */
 static bool
 is_recorded(ConflictKind kind)
 {
@@ -53,7 +54,7 @@ is_recorded(ConflictKind kind)
 	return (types & ((uint32) 1 << kind)) != 0;
 }
 
-/* The subscription that an origin stands for, "local", or NULL if it is gone. */
+/* Returns the subscription that a version came by, "local", or NULL if it has been dropped. */
 static const char *
 origin_name(const RowVersion *version)
 {
@@ -85,7 +86,7 @@ qualified_name(Relation rel)
 									  RelationGetRelationName(rel));
 }
 
-/* Returns a row, or its key if "target" is given; false if it is too large. */
+/* Converts a row, or its key if "target" is given.  Returns false if the row is too large. */
 static bool
 convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 {
@@ -98,7 +99,10 @@ convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 	return true;
 }
 
-/* May an error be put aside, rather than what somebody wants of us? */
+/*
+ * May an error in a conversion be ignored?  Not if it is a cancel request, or asks for a
+ * rollback.
+ */
 static bool
 may_ignore(int sqlerrcode)
 {
@@ -108,23 +112,21 @@ may_ignore(int sqlerrcode)
 		category != ERRCODE_TRANSACTION_ROLLBACK && sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 }
 
-/* Says, once in a while, that a row could not be converted. */
+/* Logs, at most once a minute, that a row could not be converted. */
 static void
 report_failure(const ErrorData *error)
 {
 	static TimestampTz reported = 0;
-	TimestampTz now = GetCurrentTimestamp();
 
-	if (!TimestampDifferenceExceeds(reported, now, 60 * 1000))
+	if (!log_limit_passed(&reported))
 		return;
-	reported = now;
 	ereport(LOG,
-			(errmsg("a row of a conflict of subscription \"%s\" could not be converted to jsonb",
+			(errmsg("could not convert a conflicting row of subscription \"%s\" to jsonb",
 					MySubscription->name),
 			 errdetail_internal("%s", error->message)));
 }
 
-/* The same as convert(), but returns false if it fails. */
+/* The same as convert(), but falls back to text, and returns false if that fails, too. */
 static bool
 try_convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 {
@@ -136,7 +138,7 @@ try_convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 
 	slot_getallattrs(row);
 
-	/* To abort it would advance the origin. */
+	/* If an origin were set, then an abort would advance it. */
 	replorigin_session_origin = InvalidRepOriginId;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
@@ -166,7 +168,7 @@ try_convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 	return done;
 }
 
-/* Returns the key of a row as an object, which is empty if it cannot be converted. */
+/* Returns the key of a row as a jsonb object, which is empty if it cannot be converted. */
 Datum
 history_key(Target *target, TupleTableSlot *key)
 {
@@ -180,15 +182,15 @@ history_key(Target *target, TupleTableSlot *key)
 }
 
 /*
- * Records a conflict.  "applied" tells whether the remote change was; "key" has at
- * least the key's columns; "local" is NULL, or without a slot where only a version
- * is known, if there is no row; "remote_row" is NULL for a DELETE.
+ * Records a conflict.  "applied" tells whether the remote change was applied; "key" has at
+ * least the key's columns.  If there is no local row, then "local" is NULL, or has no slot
+ * if only a version is known.  "remote_row" is NULL for a DELETE.
  */
 void
 history_record(Target *target, ConflictKind kind, ConflictResolver resolver, bool applied,
 			   TupleTableSlot *key, const LocalRow *local, TupleTableSlot *remote_row)
 {
-	const RowVersion *remote = &conflict_session.version;
+	const RowVersion *remote = &remote_transaction.version;
 	const RowVersion *version = local ? &local->version : NULL;
 	const ConflictTables *tables = settings_tables();
 	Datum		values[HISTORY_COLUMNS] = {0};
@@ -226,8 +228,8 @@ history_record(Target *target, ConflictKind kind, ConflictResolver resolver, boo
 	values[i] = text_or_null(origin_name(remote), &nulls[i]);
 	i++;
 	values[i++] = Int32GetDatum(remote->node);
-	values[i++] = TransactionIdGetDatum(conflict_session.remote_xid);
-	values[i++] = LSNGetDatum(conflict_session.lsn);
+	values[i++] = TransactionIdGetDatum(remote_transaction.xid);
+	values[i++] = LSNGetDatum(remote_transaction.lsn);
 	Assert(i == HISTORY_COLUMNS);
 	store_row(tables->history, values, nulls);
 }

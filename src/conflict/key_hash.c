@@ -1,18 +1,18 @@
 /*
  * key_hash.c
- *	  Hashes of keys that are the same on all members of a group.
+ *	  Hashes of values that are the same on all members of a group.
  *
- * Equal values must have equal hashes on every member, for a node that joins takes over
- * the tombstones of another one.  The server's hash functions do that for most types.
- * They do not where a value holds an OID, which each member has given out for itself:
- * an enum's value, and what the types regclass and so on hold.  Such a value is hashed
- * by its name; those that have others within them, by these.
+ * Equal values must have equal hashes on every member, because a node that joins takes
+ * over another member's tombstones.  For most types, the server's hash functions see to
+ * that.  They do not if a value holds an OID, which each member has assigned itself: the
+ * value of an enum, or of regclass and the like.  Such a value is hashed by its name.
+ * Arrays, ranges and composite values are hashed by what they contain.
  *
  * A type without a hash function is hashed by its text, which must not depend on the
  * session's settings.
  *
- * What remains is a nondeterministic collation: it is the ICU library that says what
- * is equal, so members should have the same version of it.
+ * Nondeterministic collations remain: the ICU library says what is equal, so members
+ * should have the same version of it.
  */
 #include "postgres.h"
 
@@ -33,7 +33,7 @@
 #include "utils/rangetypes.h"
 #include "utils/typcache.h"
 
-/* Any number will do that is no hash in particular. */
+/* The hash of a null; an arbitrary number. */
 #define NULL_HASH UINT64CONST(0x6e756c6c)
 
 static uint64
@@ -52,7 +52,7 @@ hash_output(Oid type, Datum value, uint64 seed)
 	return hash_string(OidOutputFunctionCall(function, value), seed);
 }
 
-/* The text of the value, whatever this session's settings are. */
+/* Hashes the text of the value under pinned settings, whatever this session's are. */
 static uint64
 hash_text(Oid type, Datum value, uint64 seed)
 {
@@ -146,7 +146,7 @@ hash_multirange_value(Oid type, Datum value, uint64 seed)
 	return result;
 }
 
-/* A value that has no others within it. */
+/* Hashes a value that does not contain other values. */
 static uint64
 hash_base_value(Oid type, Oid collation, Datum value, uint64 seed)
 {
@@ -164,7 +164,7 @@ hash_base_value(Oid type, Oid collation, Datum value, uint64 seed)
 											value, Int64GetDatum(seed)));
 }
 
-/* Hashes a value so that equal ones have the same hash, on all members. */
+/* Hashes a value such that equal values have equal hashes on all members. */
 uint64
 key_hash_value(Oid type, Oid collation, Datum value, uint64 seed)
 {

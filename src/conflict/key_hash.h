@@ -1,6 +1,6 @@
 /*
  * key_hash.h
- *	  Hashes of keys that are the same on all members of a group.
+ *	  Hashes of values that are the same on all members of a group.
  */
 #ifndef WEFT_KEY_HASH_H
 #define WEFT_KEY_HASH_H

@@ -1,6 +1,6 @@
 /*
  * local_row.c
- *	  Finding, storing and deleting local rows.
+ *	  Finds, stores and deletes local rows.
  */
 #include "postgres.h"
 
@@ -18,7 +18,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* Is a row with the key of "search" to be seen, or was it until just now? */
+/* Does a snapshot taken now see a row with the key of "search"? */
 static bool
 is_visible(Target *target, TupleTableSlot *search)
 {
@@ -52,12 +52,13 @@ is_visible(Target *target, TupleTableSlot *search)
 }
 
 /*
- * Finds and locks the local row with the key of "search"; NULL if there is none.
+ * Finds and locks the local row with the key of "search".  Returns NULL if there is none.
  *
- * The server's search sees what is not committed.  If a session updates the row
- * just then, it may see neither the old version, which is dead by the time it gets
- * there, nor the new one, whose entry in the index it has passed already.  A snapshot
- * always sees one of them; so what it sees is looked for again.
+ * The server's search also sees uncommitted rows.  If a session updates the row while
+ * the search is under way, then the search may see neither the old version, which is
+ * dead by the time the search reaches it, nor the new one, whose index entry the search
+ * has passed already.  A snapshot always sees one of the two.  Therefore, if a snapshot
+ * sees a row, the search is repeated.
  */
 TupleTableSlot *
 local_row_find(Target *target, TupleTableSlot *search)
@@ -87,7 +88,10 @@ local_row_update(Target *target, TupleTableSlot *local, TupleTableSlot *row)
 	ExecSimpleRelationUpdate(target->info, target->estate, &target->epq, local, row);
 }
 
-/* Deletes a local row; "version" is that of the tombstone, NULL for our own. */
+/*
+ * Deletes a local row.  "version" is what its tombstone gets; NULL stands for that of the
+ * change that is being applied.
+ */
 void
 local_row_remove(Target *target, TupleTableSlot *local, const RowVersion *version)
 {
@@ -98,27 +102,23 @@ local_row_remove(Target *target, TupleTableSlot *local, const RowVersion *versio
 	ExecSimpleRelationDelete(target->info, target->estate, &target->epq, local);
 }
 
-/* Deletes the rows that are in the way, other than "own". */
+/* Deletes the rows (LocalRow) that are in the way of a change, except "own". */
 void
-local_row_remove_all(Target *target, List *conflicts, TupleTableSlot *own)
+local_row_remove_all(Target *target, List *rows, TupleTableSlot *own)
 {
 	List	   *done = own ? list_make1(own) : NIL;
-	ListCell   *cell;
 
-	foreach(cell, conflicts)
+	foreach_ptr(LocalRow, row, rows)
 	{
-		LocalRow   *conflict = lfirst(cell);
-		TupleTableSlot *slot = conflict->slot;
+		TupleTableSlot *slot = row->slot;
 		bool		again = slot == NULL;
-		ListCell   *other;
 
 		/* One row may violate several indexes. */
-		foreach(other, done)
-			if (slot && ItemPointerEquals(&((TupleTableSlot *) lfirst(other))->tts_tid, &slot->tts_tid))
-			again = true;
+		foreach_ptr(TupleTableSlot, other, done)
+			again = again || ItemPointerEquals(&other->tts_tid, &slot->tts_tid);
 		if (again)
 			continue;
-		local_row_remove(target, slot, &conflict->version);
+		local_row_remove(target, slot, &row->version);
 		done = lappend(done, slot);
 	}
 }

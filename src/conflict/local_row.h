@@ -1,6 +1,6 @@
 /*
  * local_row.h
- *	  Finding, storing and deleting local rows.
+ *	  Finds, stores and deletes local rows.
  */
 #ifndef WEFT_LOCAL_ROW_H
 #define WEFT_LOCAL_ROW_H

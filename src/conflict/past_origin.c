@@ -1,17 +1,18 @@
 /*
  * past_origin.c
- *	  Nodes of which the subscription is dropped.
+ *	  Nodes whose subscription has been dropped.
  *
- * A row's origin tells its node only while there is a subscription with that
- * origin, and the server gives the origin's number to the next one that is made.  But
- * rows of a node that is gone are still newer than some changes of others that are
- * on their way, and must be on all members alike.  So DROP SUBSCRIPTION stores which
- * node the origin has stood for, and the next transaction id: whatever was written
- * under that origin by an earlier transaction is that node's.  The subscription's
- * processes have ended by then.  This is stored in the same transaction, and kept.
+ * The origin of a row tells its node only while a subscription with that origin exists,
+ * and the server may give the origin's number to the next subscription that is created.
+ * But the rows of a node that has left are still newer than some changes of other nodes
+ * that are in flight, and must count as such on all members.  Therefore DROP
+ * SUBSCRIPTION stores the node that the origin stood for, and the next transaction id:
+ * everything that earlier transactions wrote under that origin is that node's.  The
+ * subscription's processes have ended by then.  The entry is stored in the transaction
+ * that drops the subscription, and is never removed.
  *
- * A subscription without a node's id (weft.conflict_node) is not remembered: its rows
- * are then as if they had been copied.
+ * A subscription without a node id (weft.conflict_node) is not remembered.  Its rows
+ * then count as copied.
  */
 #include "postgres.h"
 
@@ -30,8 +31,8 @@
 #include "utils/xid8.h"
 
 /*
- * Returns what a subscription that is about to be dropped leaves; its node is 0 if it
- * leaves nothing.
+ * Returns the origin and node of a subscription that is about to be dropped.  The node is
+ * 0 if nothing is to be remembered.
  */
 ConflictLegacy
 conflict_legacy(const char *subscription)
@@ -51,7 +52,7 @@ conflict_legacy(const char *subscription)
 	return result;
 }
 
-/* The subscription is dropped, in the current transaction. */
+/* Stores the origin of a subscription that the current transaction has dropped. */
 void
 conflict_leave(ConflictLegacy legacy)
 {
@@ -64,5 +65,5 @@ conflict_leave(ConflictLegacy legacy)
 	values[1] = Int32GetDatum(legacy.node);
 	values[2] = FullTransactionIdGetDatum(ReadNextFullTransactionId());
 	store_row(settings_tables()->past_origin, values, nulls);
-	/* Dropping a subscription has everybody read it (settings.c). */
+	/* Dropping a subscription makes all processes read it (settings.c). */
 }

@@ -1,6 +1,6 @@
 /*
  * past_origin.h
- *	  Nodes of which the subscription is dropped.
+ *	  Nodes whose subscription has been dropped.
  */
 #ifndef WEFT_PAST_ORIGIN_H
 #define WEFT_PAST_ORIGIN_H

@@ -1,6 +1,11 @@
 /*
  * put_row.c
- *	  Storing a row that the publisher has, against what is in its way here.
+ *	  Stores a row that the publisher has, against the rows that are in its way.
+ *
+ * In the way of a row R are the local row with R's key, unless R is known to replace
+ * it, the rows with other keys that hold one of R's unique values, and the rows that
+ * have held one of these values and are newer than all of those (claim.c).  All of
+ * them are one conflict with one decision.
  */
 #include "postgres.h"
 
@@ -13,15 +18,31 @@
 #include "conflict/local_row.h"
 #include "conflict/put_row.h"
 #include "conflict/row_version.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/tombstone.h"
 #include "conflict/unique_conflict.h"
 #include "conflict/version.h"
 
+/* What a row that is to be stored has met. */
+typedef struct Obstacles
+{
+	TupleTableSlot *local;		/* the row that it would replace, or NULL */
+	LocalRow	same_key;		/* that row, if it was not expected */
+	LocalRow	claimed;		/* the newest claim to one of its values */
+	List	   *rows;			/* LocalRow: all that is in its way; first
+								 * same_key, last claimed */
+} Obstacles;
+
+static bool
+latest_wins(ConflictKind kind)
+{
+	return settings_resolver(kind) == RESOLVER_LAST_UPDATE_WINS;
+}
+
 /*
- * Is a remote row that is missing here newer than its delete, if there was one?
- * "row" has its key.
+ * The row with the key of "row" is missing here.  Is the remote row newer than the
+ * delete, if there was one?
  */
 static bool
 newer_than_delete(Target *target, TupleTableSlot *row)
@@ -34,7 +55,7 @@ newer_than_delete(Target *target, TupleTableSlot *row)
 	{
 		if (!tombstone_find(target, row, &deleted.version) ||
 			!version_differs(&deleted.version) ||
-			version_wins(&conflict_session.version, &deleted.version))
+			version_wins(&remote_transaction.version, &deleted.version))
 			return true;
 	} while (decision_wait_turn());
 	applied = decision_make(target, KIND_UPDATE_MISSING, row, &deleted.version, &resolver);
@@ -43,8 +64,9 @@ newer_than_delete(Target *target, TupleTableSlot *row)
 }
 
 /*
- * A row has lost against a newer one that has, or had, the same unique value.  So its
- * publisher will lose it, too, and "local", which it was to replace.
+ * A row has lost to a newer one that holds, or has held, the same unique value.  Its
+ * publisher will lose it, too, and so will this node lose "local", the row that it was
+ * to replace.
  */
 static void
 lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local)
@@ -57,27 +79,24 @@ lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 }
 
 /*
- * A row is not stored, because a newer one has its key or one of its unique values:
- * older rows lose the values that it has, as they do where it was stored for a while.
- * "local" is the row with its key, or NULL.
+ * A row is not stored, because a newer one has its key or one of its unique values.
+ * Older rows that hold its other values are removed all the same, as they are on a node
+ * where the row was stored for a while.  "local" is the row with its key, or NULL.
  */
 void
 put_row_lose_values(Target *target, TupleTableSlot *row, TupleTableSlot *local, ConflictKind kind)
 {
 	List	   *losers = NIL;
-	ListCell   *cell;
 
-	if (settings_resolver(kind) != RESOLVER_LAST_UPDATE_WINS)
+	if (!latest_wins(kind))
 		return;
 	claim_write(target, row, local);
-	foreach(cell, unique_conflicts(target, row, local))
+	foreach_ptr(LocalRow, conflict, unique_conflicts(target, row, local))
 	{
-		LocalRow   *conflict = lfirst(cell);
-
-		if (!version_wins(&conflict_session.version, &conflict->version))
+		if (!version_wins(&remote_transaction.version, &conflict->version))
 			continue;
 		(void) decision_wait_turn();
-		conflict_session.met[kind]++;
+		remote_transaction.met[kind]++;
 		history_record(target, kind, RESOLVER_LAST_UPDATE_WINS, true, row, conflict, row);
 		losers = lappend(losers, conflict);
 	}
@@ -86,102 +105,105 @@ put_row_lose_values(Target *target, TupleTableSlot *row, TupleTableSlot *local, 
 }
 
 /*
- * Returns what is in the way of a row, as put_row() does it: rows with one of its
- * unique values, after "same_key", if that has a row, and before "claimed", which is set
- * if a row that has had one of the values is newer than all of these.
+ * Finds what is in the way of a row.  "expected" says that it is known to replace
+ * found->local.
  */
-static List *
-find_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *local,
-			   LocalRow *same_key, LocalRow *claimed, ConflictKind kind)
+static void
+find_obstacles(Target *target, TupleTableSlot *row, bool expected, ConflictKind kind,
+			   Obstacles *found)
 {
-	List	   *result = unique_conflicts(target, row, local);
 	RowVersion	newest;
 
-	if (same_key->slot)
-		result = lcons(same_key, result);
-	if (settings_resolver(kind) != RESOLVER_LAST_UPDATE_WINS)
-		return result;
-	newest = version_newest(result);
-	if (claim_find(target, row, local, false, claimed) &&
-		(!newest.known || newest.own || version_newer(&claimed->version, &newest)))
-		result = lappend(result, claimed);
-	return result;
+	found->rows = unique_conflicts(target, row, found->local);
+	if (found->local && !expected)
+	{
+		found->same_key.slot = found->local;
+		found->same_key.index = target->key_index;
+		found->same_key.version = row_version_in(target, found->local);
+		found->rows = lcons(&found->same_key, found->rows);
+	}
+	if (!latest_wins(kind))
+		return;
+	newest = version_newest(found->rows);
+	if (claim_find(target, row, found->local, false, &found->claimed) &&
+		(!newest.known || newest.own || version_newer(&found->claimed.version, &newest)))
+		found->rows = lappend(found->rows, &found->claimed);
+}
+
+/* Decides whether a row is stored, and records that for each row that is in its way. */
+static bool
+decide(Target *target, TupleTableSlot *row, List *obstacles, ConflictKind kind)
+{
+	RowVersion	newest = version_newest(obstacles);
+	ConflictResolver resolver;
+	bool		applied = decision_make(target, kind, row, &newest, &resolver);
+
+	foreach_ptr(LocalRow, obstacle, obstacles)
+		history_record(target, kind, resolver, applied, row, obstacle, row);
+	return applied;
+}
+
+/* Stores a row, and removes what is in its way. */
+static void
+store(Target *target, TupleTableSlot *row, const Obstacles *found, bool check_claims)
+{
+	compat_injection_point("weft-conflict-store");
+	foreign_key_check(target, row, found->local);
+	local_row_remove_all(target, found->rows, found->local);
+	if (found->local)
+	{
+		claim_release(target, found->local, row);
+		local_row_update(target, found->local, row);
+	}
+	else
+	{
+		deleted_counter_forget(target, row);
+		local_row_insert(target, row);
+	}
+	if (check_claims)
+		claim_check_stored(target, row, found->local);
 }
 
 /*
  * Stores a row that the publisher has.  "own" is the locked row that it replaces, or
- * NULL if none with its key is to be expected; "was_missing" says that it was decided
- * already that it is to be there.  What is in its way is a conflict of the kind that
- * is given.
+ * NULL if no row with its key is expected; "was_missing" says that it was already decided
+ * that a row with this key is to exist.  What is in the row's way is a conflict of the
+ * given kind.
  */
 void
 put_row(Target *target, TupleTableSlot *row, TupleTableSlot *own, bool was_missing,
 		ConflictKind kind)
 {
-	TupleTableSlot *local;
-	LocalRow	same_key = {0};
-	LocalRow	claimed;
-	bool		latest = settings_resolver(kind) == RESOLVER_LAST_UPDATE_WINS;
-	List	   *conflicts;
-	ListCell   *cell;
-	RowVersion	newest;
-	ConflictResolver resolver;
+	Obstacles	found;
 	bool		applied = true;
 
 	do
 	{
-		local = own ? own : local_row_find(target, row);
-		if (local == NULL && !was_missing && !newer_than_delete(target, row))
+		memset(&found, 0, sizeof(found));
+		found.local = own ? own : local_row_find(target, row);
+		if (found.local == NULL && !was_missing && !newer_than_delete(target, row))
 		{
 			put_row_lose_values(target, row, NULL, kind);
 			return;
 		}
-		same_key.slot = own ? NULL : local;
-		if (same_key.slot)
-		{
-			same_key.index = target->key_index;
-			same_key.version = row_version_in(target, local);
-		}
-		conflicts = find_conflicts(target, row, local, &same_key, &claimed, kind);
-	} while (conflicts != NIL && decision_wait_turn());
+		find_obstacles(target, row, own != NULL, kind, &found);
+	} while (found.rows != NIL && decision_wait_turn());
 
-	if (conflicts != NIL)
-	{
-		if (list_length(conflicts) > 1)
-			kind = KIND_MULTIPLE_UNIQUE_CONFLICTS;
-		latest = settings_resolver(kind) == RESOLVER_LAST_UPDATE_WINS;
-		newest = version_newest(conflicts);
-		applied = decision_make(target, kind, row, &newest, &resolver);
-		foreach(cell, conflicts)
-			history_record(target, kind, resolver, applied, row, lfirst(cell), row);
-	}
+	if (list_length(found.rows) > 1)
+		kind = KIND_MULTIPLE_UNIQUE_CONFLICTS;
+	if (found.rows != NIL)
+		applied = decide(target, row, found.rows, kind);
 
 	if (applied)
+		store(target, row, &found, latest_wins(kind));
+	else if (latest_wins(kind))
 	{
-		compat_injection_point("weft-conflict-store");
-		foreign_key_check(target, row, local);
-		local_row_remove_all(target, conflicts, local);
-		if (local)
+		if (found.same_key.slot == NULL ||
+			version_wins(&remote_transaction.version, &found.same_key.version))
 		{
-			claim_release(target, local, row);
-			local_row_update(target, local, row);
+			lose_row(target, row, found.local);
+			found.local = NULL;
 		}
-		else
-		{
-			deleted_counter_forget(target, row);
-			local_row_insert(target, row);
-		}
-		if (latest)
-			claim_check_stored(target, row, local);
-	}
-	else if (latest)
-	{
-		if (same_key.slot == NULL ||
-			version_wins(&conflict_session.version, &same_key.version))
-		{
-			lose_row(target, row, local);
-			local = NULL;
-		}
-		put_row_lose_values(target, row, local, kind);
+		put_row_lose_values(target, row, found.local, kind);
 	}
 }

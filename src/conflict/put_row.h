@@ -1,6 +1,6 @@
 /*
  * put_row.h
- *	  Storing a row that the publisher has, against what is in its way here.
+ *	  Stores a row that the publisher has, against the rows that are in its way.
  */
 #ifndef WEFT_PUT_ROW_H
 #define WEFT_PUT_ROW_H

@@ -1,6 +1,6 @@
 /*
  * remote_row.c
- *	  Making rows of what was sent.
+ *	  Makes rows from what the publisher has sent.
  */
 #include "postgres.h"
 
@@ -13,7 +13,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-/* Makes a column's value of what was sent; false if that is "unchanged". */
+/* Makes a column's value from what was sent.  Returns false if that says "unchanged". */
 static bool
 read_column(Form_pg_attribute attribute, LogicalRepTupleData *data, int number,
 			Datum *value, bool *isnull)
@@ -55,7 +55,7 @@ read_column(Form_pg_attribute attribute, LogicalRepTupleData *data, int number,
 	}
 }
 
-/* Fills a slot with what was sent of a row; all else is null. */
+/* Fills a slot with the columns that were sent; all others are null. */
 void
 remote_row_read(Target *target, TupleTableSlot *slot, LogicalRepTupleData *data)
 {
@@ -80,7 +80,7 @@ remote_row_read(Target *target, TupleTableSlot *slot, LogicalRepTupleData *data)
 	MemoryContextSwitchTo(old);
 }
 
-/* The value of a column that the publisher does not have, in a row that is new. */
+/* Sets a column that the publisher does not have to its default, in a new row. */
 static void
 make_default(Target *target, TupleTableSlot *row, int column)
 {
@@ -99,10 +99,10 @@ make_default(Target *target, TupleTableSlot *row, int column)
 }
 
 /*
- * Makes the row that the publisher has after an INSERT or UPDATE.  A value out of
- * line that has not changed was not sent: it is that of the old row, if all of
- * that was sent, else of "base", the row here, which may be missing (NULL).
- * Returns false if a value is not known then; it is null in the row.
+ * Makes the row that the publisher has after an INSERT or UPDATE.  A value stored out of
+ * line that has not changed was not sent.  It is taken from the old row, if that was sent
+ * in full, and otherwise from "base", the local row, which is NULL if there is none.
+ * Returns false if a value remains unknown; it is null in the row.
  */
 bool
 remote_row_make(Target *target, TupleTableSlot *row, TupleTableSlot *base, const Remote *remote)
@@ -146,7 +146,7 @@ remote_row_make(Target *target, TupleTableSlot *row, TupleTableSlot *base, const
 	return complete;
 }
 
-/* Are there values out of line that were not sent, because they have not changed? */
+/* Are values missing that were not sent because they have not changed? */
 bool
 remote_row_lacks_values(const Remote *remote)
 {

@@ -1,6 +1,6 @@
 /*
  * remote_row.h
- *	  Making rows of what was sent.
+ *	  Makes rows from what the publisher has sent.
  */
 #ifndef WEFT_REMOTE_ROW_H
 #define WEFT_REMOTE_ROW_H

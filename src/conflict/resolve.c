@@ -1,6 +1,6 @@
 /*
  * resolve.c
- *	  Applying one INSERT, UPDATE or DELETE, whatever it finds here.
+ *	  Applies one INSERT, UPDATE or DELETE, whatever it finds here.
  */
 #include "postgres.h"
 
@@ -27,14 +27,17 @@ new_slot(Target *target)
 								  &TTSOpsVirtual);
 }
 
-/* Makes the row that the publisher has; see remote_row_make(). */
+/*
+ * Makes the row that the publisher has, generated columns included.  Returns false if
+ * remote_row_make() does not know all of its values.
+ */
 static bool
 make_row(Target *target, TupleTableSlot *row, TupleTableSlot *base, const Remote *remote)
 {
 	bool		complete = remote_row_make(target, row, base, remote);
 	TupleConstr *constraints = RelationGetDescr(target->rel)->constr;
 
-	/* They may be in unique indexes. */
+	/* They may be part of unique indexes. */
 	if (constraints && constraints->has_generated_stored)
 		ExecComputeStoredGenerated(target->info, target->estate, row, CMD_INSERT);
 	return complete;
@@ -49,7 +52,7 @@ resolve_insert(Target *target, const Remote *remote)
 	put_row(target, row, NULL, false, KIND_INSERT_EXISTS);
 }
 
-/* An UPDATE has lost: only counters take something over from it. */
+/* An UPDATE has lost.  Only the difference that it makes to counters is applied. */
 static void
 keep_row(Target *target, TupleTableSlot *local, const RowVersion *version,
 		 const Remote *remote)
@@ -65,7 +68,7 @@ keep_row(Target *target, TupleTableSlot *local, const RowVersion *version,
 	local_row_update(target, local, row);
 }
 
-/* An UPDATE of a row that is not there. */
+/* An UPDATE whose row is missing here. */
 static void
 update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 {
@@ -96,7 +99,7 @@ update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 		put_row_lose_values(target, row, NULL, KIND_UPDATE_EXISTS);
 }
 
-/* An UPDATE of a row that is there. */
+/* An UPDATE whose row is here; "local" is locked. */
 static void
 update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 {

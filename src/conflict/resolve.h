@@ -1,6 +1,6 @@
 /*
  * resolve.h
- *	  Applying one INSERT, UPDATE or DELETE, whatever it finds here.
+ *	  Applies one INSERT, UPDATE or DELETE, whatever it finds here.
  */
 #ifndef WEFT_RESOLVE_H
 #define WEFT_RESOLVE_H

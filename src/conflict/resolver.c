@@ -1,6 +1,6 @@
 /*
  * resolver.c
- *	  What decides a conflict, and the names of it.
+ *	  Conflict resolvers and their names.
  */
 #include "postgres.h"
 

@@ -1,6 +1,6 @@
 /*
  * resolver.h
- *	  What decides a conflict, and the names of it.
+ *	  Conflict resolvers and their names.
  */
 #ifndef WEFT_RESOLVER_H
 #define WEFT_RESOLVER_H

@@ -1,6 +1,6 @@
 /*
  * row_json.c
- *	  Rows and their keys as jsonb, for weft.conflict_history.
+ *	  Converts rows and their keys to jsonb, for weft.conflict_history.
  */
 #include "postgres.h"
 
@@ -14,7 +14,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-/* A row of so many bytes is too large for the history. */
+/* A row with more bytes than this is too large for the history. */
 #define MAX_HISTORY_ROW (1024 * 1024)
 
 static Datum
@@ -27,7 +27,7 @@ value_jsonb(Oid type, Datum value)
 	return datum_to_jsonb(value, category, function);
 }
 
-/* Returns the key of a row as an object. */
+/* Returns the key of a row as a jsonb object. */
 Datum
 row_json_key(Target *target, TupleTableSlot *slot)
 {
@@ -79,8 +79,8 @@ push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
 }
 
 /*
- * Returns a row, or the columns of it that are in an index unless that is invalid, as an
- * object with the values' text.
+ * Returns a row as a jsonb object with each value's text.  If key_index is valid, then the
+ * object contains only the columns of that index.
  */
 Datum
 row_json_text(TupleTableSlot *slot, Oid key_index)
@@ -119,7 +119,7 @@ row_json_text(TupleTableSlot *slot, Oid key_index)
 	return JsonbPGetDatum(JsonbValueToJsonb(result));
 }
 
-/* Returns a row as an object; false if it is too large. */
+/* Converts a row to a jsonb object.  Returns false if it is too large. */
 bool
 row_json(TupleTableSlot *slot, Datum *result)
 {

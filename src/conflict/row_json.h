@@ -1,6 +1,6 @@
 /*
  * row_json.h
- *	  Rows and their keys as jsonb, for weft.conflict_history.
+ *	  Converts rows and their keys to jsonb, for weft.conflict_history.
  */
 #ifndef WEFT_ROW_JSON_H
 #define WEFT_ROW_JSON_H

@@ -1,6 +1,6 @@
 /*
  * row_key.c
- *	  The keys of rows, as hashes.
+ *	  Hashes of the keys of rows.
  */
 #include "postgres.h"
 
@@ -10,7 +10,7 @@
 #include "conflict/row_key.h"
 #include "utils/rel.h"
 
-/* Adds a value to a hash of 128 bits. */
+/* Adds a value to a 128-bit hash. */
 void
 row_key_add(uint64 *hash, Oid type, Oid collation, Datum value, bool isnull)
 {
@@ -19,7 +19,7 @@ row_key_add(uint64 *hash, Oid type, Oid collation, Datum value, bool isnull)
 								 isnull ? 0 : key_hash_value(type, collation, value, i + 1));
 }
 
-/* Returns a hash of the columns of a row that are in an index of its table. */
+/* Returns a hash of the columns of a row that an index of its table contains. */
 pg_uuid_t
 row_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
 {
@@ -42,7 +42,7 @@ row_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
 	return result;
 }
 
-/* Have two rows the same key? */
+/* Do two rows have the same key? */
 bool
 row_key_same(Target *target, TupleTableSlot *a, TupleTableSlot *b)
 {

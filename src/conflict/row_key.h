@@ -1,6 +1,6 @@
 /*
  * row_key.h
- *	  The keys of rows, as hashes.
+ *	  Hashes of the keys of rows.
  */
 #ifndef WEFT_ROW_KEY_H
 #define WEFT_ROW_KEY_H

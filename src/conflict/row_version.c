@@ -1,11 +1,12 @@
 /*
  * row_version.c
- *	  Versions of rows in tables.
+ *	  The versions of rows that are stored here.
  *
- * merged_row is the other case in which the transaction that has written
- * something is not what its version is: the row has lost against the local one,
- * except for its counters, which were added.  That writes the local row again,
- * by a transaction that is older than what it has in its other columns.
+ * A row has the version of the transaction that wrote it, with one exception.  If an
+ * UPDATE loses to the local row, the differences that it makes to counters are added all
+ * the same (delta.c).  That writes the local row again, in a transaction that is older
+ * than what the row holds in its other columns.  weft.merged_row then tells the version
+ * that the row had before.
  */
 #include "postgres.h"
 
@@ -22,8 +23,8 @@
 #include "utils/snapmgr.h"
 
 /*
- * Finds the version that a row had before a counter was merged into it by
- * transaction xid.  Returns false if xid is what has written all of it.
+ * Finds the version that a row had before transaction xid merged a counter into it.
+ * Returns false if xid wrote the whole row.
  */
 static bool
 find_merged(Relation target, Oid key_index, TupleTableSlot *row, TransactionId xid,
@@ -47,7 +48,7 @@ find_merged(Relation target, Oid key_index, TupleTableSlot *row, TransactionId x
 	return found;
 }
 
-/* Remembers the version of a row into which the current transaction merges. */
+/* Remembers the version of a row into which the current transaction merges a counter. */
 void
 row_version_keep(Target *target, TupleTableSlot *row, const RowVersion *version)
 {
@@ -56,14 +57,14 @@ row_version_keep(Target *target, TupleTableSlot *row, const RowVersion *version)
 			  GetCurrentTransactionId());
 }
 
-/* Returns the version of a row of a table. */
+/* Returns the version of a row. */
 RowVersion
 row_version_of(Relation rel, Oid key_index, TupleTableSlot *row)
 {
 	TransactionId xmin = version_xmin(row);
 	RowVersion	result = version_of_xid(xmin);
 
-	/* A counter was merged into it, which does not make it newer. */
+	/* Merging a counter into a row does not make it newer. */
 	if (conflict_has_delta_columns(RelationGetRelid(rel)))
 		(void) find_merged(rel, key_index, row, xmin, &result);
 	return result;

@@ -1,6 +1,6 @@
 /*
  * row_version.h
- *	  Versions of rows in tables.
+ *	  The versions of rows that are stored here.
  */
 #ifndef WEFT_ROW_VERSION_H
 #define WEFT_ROW_VERSION_H

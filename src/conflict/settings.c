@@ -1,14 +1,14 @@
 /*
  * settings.c
- *	  What tables of schema weft say about conflicts, as a writer knows it.
+ *	  What the tables of schema weft say about conflicts, as this process knows it.
  *
- * Resolvers, node ids and delta columns are read when they are needed first, and
- * again after one of their tables, or a subscription, has changed: a trigger on each
- * of them invalidates its relation cache entry (api/table_changed.c), which every process
- * hears of at its next change.
+ * A process reads the resolvers, node ids and delta columns when it first needs them, and
+ * again after one of their tables, or a subscription, has changed: a trigger on each of
+ * the tables invalidates its relation cache entry (api/table_changed.c), of which every
+ * process learns before its next change.
  *
- * A resolver of the subscription goes before that of the node, which has the
- * empty name.
+ * A resolver of the subscription takes precedence over one of the node, which is stored
+ * under the empty name.
  */
 #include "postgres.h"
 
@@ -42,7 +42,7 @@ typedef struct Source
 	int			node;
 } Source;
 
-/* A subscription that was dropped: its origin stands for a node up to a transaction. */
+/* A dropped subscription: before transaction "until", its origin stood for the node. */
 typedef struct PastOrigin
 {
 	RepOriginId origin;
@@ -56,44 +56,53 @@ typedef struct DeltaColumn
 	NameData	name;
 } DeltaColumn;
 
-static bool valid = false;
-static MemoryContext context;	/* of all that follows */
-static ConflictTables tables;
-static Oid	resolver_table;
-static Oid	node_table;
-static Oid	delta_table;
-static ConflictResolver resolvers[NUM_CONFLICT_KINDS];
-static int	own_node;
-static List *sources;			/* of Source */
-static List *past_origins;		/* of PastOrigin */
-static List *deltas;			/* of DeltaColumn */
+/*
+ * What this process has read.  A global, because the callbacks for invalidations cannot
+ * be given anything else.
+ */
+static struct
+{
+	bool		valid;
+	MemoryContext context;		/* of the lists */
+	ConflictTables tables;
+	Oid			resolver_table;
+	Oid			node_table;
+	Oid			delta_table;
+	ConflictResolver resolvers[NUM_CONFLICT_KINDS];
+	bool		of_subscription[NUM_CONFLICT_KINDS]; /* the resolver is this
+											 * subscription's */
+	int			own_node;
+	List	   *sources;		/* of Source */
+	List	   *past_origins;	/* of PastOrigin */
+	List	   *deltas;			/* of DeltaColumn */
+}			known;
 
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == resolver_table || relid == node_table ||
-		relid == delta_table || relid == tables.past_origin)
-		valid = false;
+	if (relid == InvalidOid || relid == known.resolver_table || relid == known.node_table ||
+		relid == known.delta_table || relid == known.tables.past_origin)
+		known.valid = false;
 }
 
 static void
 subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
-	valid = false;
+	known.valid = false;
 }
 
 static void
 init(void)
 {
-	context = AllocSetContextCreate(TopMemoryContext, "weft conflict settings",
+	known.context = AllocSetContextCreate(TopMemoryContext, "weft conflict settings",
 									ALLOCSET_SMALL_SIZES);
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
 }
 
 /*
- * Finds a relation of the extension.  One with its name that is somebody else's
- * could have any columns.
+ * Finds a relation of the extension.  A table of the same name that does not belong to
+ * the extension could have any columns.
  */
 static Oid
 find_relation(const char *name, bool is_table)
@@ -113,27 +122,27 @@ find_relation(const char *name, bool is_table)
 static void
 find_relations(void)
 {
-	tables.history = find_relation("conflict_history", true);
-	tables.history_key = find_relation("conflict_history_pkey", false);
-	tables.history_time_index = find_relation("conflict_history_time_index", false);
-	tables.history_sequence = find_relation("conflict_history_id_seq", true);
-	tables.tombstone = find_relation("tombstone", true);
-	tables.tombstone_key = find_relation("tombstone_key_index", false);
-	tables.tombstone_time_index = find_relation("tombstone_time_index", false);
-	tables.merged_row = find_relation("merged_row", true);
-	tables.merged_row_key = find_relation("merged_row_key_index", false);
-	tables.merged_row_time_index = find_relation("merged_row_time_index", false);
-	resolver_table = find_relation("conflict_resolver", true);
-	node_table = find_relation("conflict_node", true);
-	tables.deleted_counter = find_relation("deleted_counter", true);
-	tables.deleted_counter_key = find_relation("deleted_counter_key_index", false);
-	tables.deleted_counter_time_index = find_relation("deleted_counter_time_index", false);
-	tables.tombstone_open_index = find_relation("tombstone_open_index", false);
-	tables.past_origin = find_relation("past_origin", true);
-	delta_table = find_relation("delta_column", true);
+	known.tables.history = find_relation("conflict_history", true);
+	known.tables.history_key = find_relation("conflict_history_pkey", false);
+	known.tables.history_time_index = find_relation("conflict_history_time_index", false);
+	known.tables.history_sequence = find_relation("conflict_history_id_seq", true);
+	known.tables.tombstone = find_relation("tombstone", true);
+	known.tables.tombstone_key = find_relation("tombstone_key_index", false);
+	known.tables.tombstone_time_index = find_relation("tombstone_time_index", false);
+	known.tables.merged_row = find_relation("merged_row", true);
+	known.tables.merged_row_key = find_relation("merged_row_key_index", false);
+	known.tables.merged_row_time_index = find_relation("merged_row_time_index", false);
+	known.resolver_table = find_relation("conflict_resolver", true);
+	known.node_table = find_relation("conflict_node", true);
+	known.tables.deleted_counter = find_relation("deleted_counter", true);
+	known.tables.deleted_counter_key = find_relation("deleted_counter_key_index", false);
+	known.tables.deleted_counter_time_index = find_relation("deleted_counter_time_index", false);
+	known.tables.tombstone_open_index = find_relation("tombstone_open_index", false);
+	known.tables.past_origin = find_relation("past_origin", true);
+	known.delta_table = find_relation("delta_column", true);
 }
 
-/* Calls "read" with the values of each row of a table; none of them is null. */
+/* Calls "read" with the values of each row of a table, none of which is null. */
 static void
 scan(Oid relid, void (*read) (Datum *values))
 {
@@ -153,25 +162,22 @@ scan(Oid relid, void (*read) (Datum *values))
 	table_close(rel, AccessShareLock);
 }
 
-/* Which kinds have a resolver of this subscription. */
-static bool resolver_is_ours[NUM_CONFLICT_KINDS];
-
 static void
 read_resolver(Datum *values)
 {
 	const char *subname = NameStr(*DatumGetName(values[0]));
-	bool		ours = subname[0] != '\0';
+	bool		of_subscription = subname[0] != '\0';
 	ConflictKind kind;
 	ConflictResolver resolver;
 
-	if (ours && (MySubscription == NULL || strcmp(subname, MySubscription->name) != 0))
+	if (of_subscription && (MySubscription == NULL || strcmp(subname, MySubscription->name) != 0))
 		return;
 	if (!conflict_kind_parse(TextDatumGetCString(values[1]), &kind) ||
 		!conflict_resolver_parse(TextDatumGetCString(values[2]), &resolver) ||
-		(resolver_is_ours[kind] && !ours))
+		(known.of_subscription[kind] && !of_subscription))
 		return;
-	resolvers[kind] = resolver;
-	resolver_is_ours[kind] = ours;
+	known.resolvers[kind] = resolver;
+	known.of_subscription[kind] = of_subscription;
 }
 
 static void
@@ -182,8 +188,8 @@ read_node(Datum *values)
 	ListCell   *cell;
 
 	if (subname[0] == '\0')
-		own_node = id;
-	foreach(cell, sources)
+		known.own_node = id;
+	foreach(cell, known.sources)
 	{
 		Source	   *source = lfirst(cell);
 
@@ -213,7 +219,7 @@ find_sources(void)
 		source = palloc0(sizeof(Source));
 		source->subname = form->subname;
 		source->origin = replorigin_by_name(origin_name, true);
-		sources = lappend(sources, source);
+		known.sources = lappend(known.sources, source);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -227,7 +233,7 @@ read_past_origin(Datum *values)
 	past->origin = DatumGetObjectId(values[0]);
 	past->node = DatumGetInt32(values[1]);
 	past->until = DatumGetFullTransactionId(values[2]);
-	past_origins = lappend(past_origins, past);
+	known.past_origins = lappend(known.past_origins, past);
 }
 
 static void
@@ -237,35 +243,35 @@ read_delta(Datum *values)
 
 	delta->relid = DatumGetObjectId(values[0]);
 	delta->name = *DatumGetName(values[1]);
-	deltas = lappend(deltas, delta);
+	known.deltas = lappend(known.deltas, delta);
 }
 
-/* Reads all of it, if that has changed.  Needs a transaction. */
+/* Reads all tables again if one of them has changed.  Needs a transaction. */
 static void
 read_settings(void)
 {
 	MemoryContext old;
 
-	if (valid)
+	if (known.valid)
 		return;
-	if (context == NULL)
+	if (known.context == NULL)
 		init();
-	MemoryContextReset(context);
-	old = MemoryContextSwitchTo(context);
-	sources = deltas = past_origins = NIL;
-	own_node = 0;
+	MemoryContextReset(known.context);
+	old = MemoryContextSwitchTo(known.context);
+	known.sources = known.deltas = known.past_origins = NIL;
+	known.own_node = 0;
 	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
-		resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
-	memset(resolver_is_ours, false, sizeof(resolver_is_ours));
+		known.resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
+	memset(known.of_subscription, false, sizeof(known.of_subscription));
 
-	/* An invalidation that arrives meanwhile takes this back. */
-	valid = true;
+	/* An invalidation that arrives while the tables are read clears this. */
+	known.valid = true;
 	find_relations();
-	scan(resolver_table, read_resolver);
+	scan(known.resolver_table, read_resolver);
 	find_sources();
-	scan(node_table, read_node);
-	scan(tables.past_origin, read_past_origin);
-	scan(delta_table, read_delta);
+	scan(known.node_table, read_node);
+	scan(known.tables.past_origin, read_past_origin);
+	scan(known.delta_table, read_delta);
 	MemoryContextSwitchTo(old);
 }
 
@@ -273,7 +279,7 @@ ConflictResolver
 settings_resolver(ConflictKind kind)
 {
 	read_settings();
-	return resolvers[kind];
+	return known.resolvers[kind];
 }
 
 /* Returns the id of this node. */
@@ -281,12 +287,12 @@ int
 settings_own_node(void)
 {
 	read_settings();
-	return own_node;
+	return known.own_node;
 }
 
 /*
- * Finds the id of the node that a replication origin stands for, 0 if it has none.
- * Returns false if it stands for no node at all.
+ * Finds the id of the node that a replication origin stands for, which is 0 if the node
+ * has none.  Returns false if the origin stands for no node at all.
  */
 bool
 settings_find_node(RepOriginId origin, int *node)
@@ -296,10 +302,10 @@ settings_find_node(RepOriginId origin, int *node)
 	read_settings();
 	if (origin == InvalidRepOriginId)
 	{
-		*node = own_node;
+		*node = known.own_node;
 		return true;
 	}
-	foreach(cell, sources)
+	foreach(cell, known.sources)
 	{
 		Source	   *source = lfirst(cell);
 
@@ -322,8 +328,8 @@ settings_subscription_node(RepOriginId origin)
 }
 
 /*
- * Finds the node that a replication origin stood for when a transaction was applied,
- * if its subscription is dropped.
+ * Finds the node that a replication origin stood for when a transaction was applied.
+ * Returns false if the origin's subscription has not been dropped since.
  */
 bool
 settings_find_past_node(RepOriginId origin, TransactionId xid, int *node)
@@ -333,7 +339,7 @@ settings_find_past_node(RepOriginId origin, TransactionId xid, int *node)
 	ListCell   *cell;
 
 	read_settings();
-	foreach(cell, past_origins)
+	foreach(cell, known.past_origins)
 	{
 		const PastOrigin *past = lfirst(cell);
 
@@ -348,7 +354,7 @@ settings_find_past_node(RepOriginId origin, TransactionId xid, int *node)
 				epoch--;
 			full = FullTransactionIdFromEpochAndXid(epoch, xid);
 		}
-		/* It may have been another one's before. */
+		/* Several subscriptions may have had this origin, one after another. */
 		if (FullTransactionIdPrecedes(full, past->until) &&
 			(found == NULL || FullTransactionIdPrecedes(past->until, found->until)))
 			found = past;
@@ -365,7 +371,7 @@ settings_subscription_of(int node)
 	ListCell   *cell;
 
 	read_settings();
-	foreach(cell, sources)
+	foreach(cell, known.sources)
 	{
 		Source	   *source = lfirst(cell);
 
@@ -379,23 +385,23 @@ const ConflictTables *
 settings_tables(void)
 {
 	read_settings();
-	return &tables;
+	return &known.tables;
 }
 
-/* Are some columns of the local table counters?  Needs a transaction. */
+/* Does a local table have columns that are counters?  Needs a transaction. */
 bool
 conflict_has_delta_columns(Oid relid)
 {
 	ListCell   *cell;
 
 	read_settings();
-	foreach(cell, deltas)
+	foreach(cell, known.deltas)
 		if (((DeltaColumn *) lfirst(cell))->relid == relid)
 		return true;
 	return false;
 }
 
-/* Returns the columns of a table that are counters, from 0. */
+/* Returns the columns of a table that are counters, numbered from 0. */
 Bitmapset *
 settings_delta_columns(Relation rel)
 {
@@ -403,7 +409,7 @@ settings_delta_columns(Relation rel)
 	ListCell   *cell;
 
 	read_settings();
-	foreach(cell, deltas)
+	foreach(cell, known.deltas)
 	{
 		DeltaColumn *delta = lfirst(cell);
 		AttrNumber	number;

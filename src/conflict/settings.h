@@ -1,6 +1,6 @@
 /*
  * settings.h
- *	  What tables of schema weft say about conflicts, as a writer knows it.
+ *	  What the tables of schema weft say about conflicts, as this process knows it.
  */
 #ifndef WEFT_SETTINGS_H
 #define WEFT_SETTINGS_H

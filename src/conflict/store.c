@@ -1,11 +1,11 @@
 /*
  * store.c
- *	  Rows of our own tables, below the level of SQL.
+ *	  Stores and removes rows of Weft's own tables, below the level of SQL.
  *
- * Whoever applies or deletes something has no right to these tables, and needs
- * none.  Nothing of them is ever published, not even by FOR ALL TABLES: what is
- * inserted is marked as nothing for logical decoding, and what is deleted leaves
- * no old row, for want of a replica identity.
+ * The user who applies or deletes something has no rights on these tables, and needs
+ * none.  Their rows are never published, not even by FOR ALL TABLES: logical decoding
+ * ignores the inserts, which are marked accordingly, and the deletes, which leave no old
+ * row because the tables have no replica identity.
  */
 #include "postgres.h"
 
@@ -46,7 +46,7 @@ store_row(Oid relid, const Datum *values, const bool *nulls)
 	table_close(rel, NoLock);
 }
 
-/* Deletes a row that was found by a snapshot, unless somebody else does so. */
+/* Deletes a row that was found by a snapshot, unless another transaction deletes it. */
 void
 store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
 {
@@ -56,7 +56,7 @@ store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
 							  snapshot, InvalidSnapshot, false, &failure, false);
 }
 
-/* Deletes the rows of a scan, up to a limit; returns how many they were. */
+/* Deletes up to "limit" rows that a scan finds.  Returns their number. */
 static int
 remove_rows(Relation rel, Oid index, ScanKey key, int limit)
 {
@@ -76,8 +76,9 @@ remove_rows(Relation rel, Oid index, ScanKey key, int limit)
 }
 
 /*
- * Removes up to "limit" rows that are older than a time, which is the first
- * column of an index, unless somebody else does so.  Returns how many they were.
+ * Removes up to "limit" rows that are older than a time; the first column of the index
+ * has the rows' times.  Returns the number of rows removed, which is 0 if another process
+ * is removing rows from the table.
  */
 int
 store_remove_old(Oid relid, Oid index, TimestampTz before, int limit)
@@ -99,7 +100,7 @@ store_remove_old(Oid relid, Oid index, TimestampTz before, int limit)
 	return result;
 }
 
-/* Returns the highest number in the first column, of type bigint, of an index. */
+/* Returns the highest number in an index whose first column is of type bigint. */
 static int64
 highest(Relation rel, Oid index)
 {
@@ -118,8 +119,8 @@ highest(Relation rel, Oid index)
 }
 
 /*
- * Removes up to "limit" rows so that at most "keep" are left.  They are counted by
- * the first column of an index, a number that ascends.
+ * Removes up to "limit" of the oldest rows, until about "keep" are left.  They are counted
+ * by the first column of the index, an ascending number.
  */
 int
 store_remove_low(Oid relid, Oid index, int64 keep, int limit)

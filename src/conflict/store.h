@@ -1,6 +1,6 @@
 /*
  * store.h
- *	  Rows of Weft's own tables, below the level of SQL.
+ *	  Stores and removes rows of Weft's own tables, below the level of SQL.
  */
 #ifndef WEFT_STORE_H
 #define WEFT_STORE_H

@@ -1,26 +1,28 @@
 /*
  * tombstone.c
- *	  Remembering what was deleted.
+ *	  Remembers which rows were deleted, and when.
  *
- * A change may come for a row that is not there: because it is still to come, or
- * because it was deleted.  The difference, and whether the change is older than
- * the delete, decide whether the row comes (back).  So every delete leaves a
- * tombstone with its version: time and node.  Writers leave them when they delete; a
- * trigger does so for sessions (weft.track_deletes), which does not fire in writers.
- * A session's commit time is not known before it commits.  Its tombstones are stored
- * without one, and have that of the transaction that wrote them; the next writer that
- * removes old rows (session.c) stores it, since the server forgets commit times.
+ * A change may find its row missing for two reasons: the row has not arrived yet, or it
+ * was deleted.  Which of the two it is, and whether the change is older than the delete,
+ * decides whether the row is stored.  Therefore every delete leaves a tombstone with its
+ * version: time and node.
  *
- * Nobody waits for anybody here, and the newest tombstone counts.  One that is older
- * than the row that is there again does no harm.  They are found by a hash of the
- * key, of 128 bits, so they hold nothing of the row.  After weft.tombstone_retention
- * they go; a change that is older than that and arrives so late finds nothing, and
- * brings its row back.
+ * A writer W leaves a tombstone when it deletes a row.  For a session S, a trigger does
+ * so (delete_trigger.c), which does not fire in writers.  S does not know its commit time
+ * before it commits.  Therefore S's tombstones are stored without a time, and have that
+ * of the transaction that wrote them.  The next writer that removes old rows (cleanup.c)
+ * adds the time, because the server forgets commit times.
  *
- * A row that has lost to another one with the same value in a unique index leaves a
- * tombstone with its own version: it is not there, but any newer change of it is
- * decided anew.  The table also has values of unique indexes that rows have had, see
- * claim.c.
+ * Neither W nor S waits for the other here; the newest tombstone of a key counts.  A
+ * tombstone that is older than a row that exists again does no harm.
+ *
+ * Tombstones are found by a 128-bit hash of the key, so they contain nothing of the row.
+ * They are removed after weft.tombstone_retention.  A change that is older than that
+ * when it arrives finds no tombstone, and brings its row back.
+ *
+ * A row that has lost to another row with the same unique value leaves a tombstone with
+ * its own version: the row is missing, but any newer change of it is decided again.  The
+ * table also holds the values that rows have had in unique indexes (claim.c).
  */
 #include "postgres.h"
 
@@ -28,7 +30,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "conflict/row_key.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/store.h"
 #include "conflict/tombstone.h"
@@ -40,8 +42,8 @@
 #include "utils/snapmgr.h"
 
 /*
- * Waits for transactions that are writing a tombstone that is newer than what is being
- * applied.
+ * Waits for uncommitted transactions that have written a tombstone which may be newer
+ * than the change that is being applied.
  */
 static void
 wait_uncommitted(Relation rel, Oid index, Oid relid, pg_uuid_t *hash)
@@ -65,7 +67,7 @@ wait_uncommitted(Relation rel, Oid index, Oid relid, pg_uuid_t *hash)
 			if (!TransactionIdIsValid(dirty.xmin))
 				continue;
 			version = version_record_read(rel, tuple);
-			if (!version.known || !version_wins(&conflict_session.version, &version))
+			if (!version.known || !version_wins(&remote_transaction.version, &version))
 				xid = dirty.xmin;
 		}
 		systable_endscan(scan);
@@ -75,11 +77,12 @@ wait_uncommitted(Relation rel, Oid index, Oid relid, pg_uuid_t *hash)
 }
 
 /*
- * Finds the newest tombstone with a hash; with "uncommitted", waits for those that are
- * not committed.  Returns false if there is none.
+ * Finds the newest tombstone with a hash.  With "uncommitted", first waits for
+ * transactions that are writing one.  Returns false if there is none.
  *
- * Whoever has taken a row away is committed, and so is its tombstone.  The snapshot
- * sees one that is replaced by one with a time (tombstone_add_times) exactly once.
+ * If a caller has found a row missing, then the transaction that deleted it is
+ * committed, and so is its tombstone.  If tombstone_add_times() replaces a tombstone by
+ * one with a time, a snapshot sees exactly one of the two.
  */
 bool
 tombstone_find_hash(Relation target, pg_uuid_t *hash, bool uncommitted, RowVersion *version)
@@ -112,10 +115,7 @@ tombstone_find_hash(Relation target, pg_uuid_t *hash, bool uncommitted, RowVersi
 	return found;
 }
 
-/*
- * Finds out when the row with a key was deleted last.  Returns false if nothing is
- * known of that.
- */
+/* Finds out when the row with a key was last deleted.  Returns false if that is unknown. */
 bool
 tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 {
@@ -125,34 +125,35 @@ tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 }
 
 /*
- * Stores a tombstone with a hash.  A session, which does not know its version, leaves
- * its own out.
+ * Stores a tombstone with a hash.  A session does not know its own version; it stores
+ * the tombstone without one.
  */
 void
 tombstone_write_hash(Relation rel, pg_uuid_t hash, const RowVersion *version)
 {
-	if (version != NULL && version->own && !conflict_session.applying)
+	if (version != NULL && version->own && !remote_transaction.applying)
 		version = NULL;
 	version_record_write(settings_tables()->tombstone, rel, hash, version, InvalidTransactionId);
 }
 
 /*
- * Remembers that the row with a key is deleted: NULL stands for the version of what is
- * being applied.  One that is older than everything needs nothing.
+ * Remembers that the row with a key was deleted.  A NULL version stands for that of the
+ * change that is being applied.  A version that is older than everything needs no
+ * tombstone.
  */
 void
 tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version)
 {
 	if (version == NULL)
-		version = &conflict_session.version;
+		version = &remote_transaction.version;
 	if (version->known)
 		tombstone_write_hash(target->rel,
 							 row_key_hash(target->rel, target->key_index, key), version);
 }
 
 /*
- * Stores the times of up to "limit" tombstones that sessions have left.  Returns
- * whether there may be more.
+ * Adds the time to up to "limit" tombstones that sessions have left.  Returns whether
+ * there may be more of them.
  */
 bool
 tombstone_add_times(int limit)
@@ -174,7 +175,7 @@ tombstone_add_times(int limit)
 		RowVersion	version = version_record_read(rel, tuple);
 
 		/*
-		 * The server has forgotten the time of one that is not known: it is
+		 * If the server has forgotten the commit time, then the tombstone is
 		 * of no use.
 		 */
 		if (version.known)

@@ -1,6 +1,6 @@
 /*
  * tombstone.h
- *	  Remembering what was deleted.
+ *	  Remembers which rows were deleted, and when.
  */
 #ifndef WEFT_TOMBSTONE_H
 #define WEFT_TOMBSTONE_H

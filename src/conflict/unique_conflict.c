@@ -1,13 +1,15 @@
 /*
  * unique_conflict.c
- *	  Local rows with which a row to be stored would share a value that is
- *	  unique.
+ *	  Finds the local rows that share a unique value with a row to be stored.
  *
- * A row that somebody has in hands is waited for, and looked at again; what is
- * returned is locked.  Between that and the store somebody may add another one: the
- * violation that this gives is no error of the change, which is applied again
- * (conflict_may_retry).  Constraints that are checked at the end of a transaction,
- * and exclusion constraints, are not looked at: to violate one is an error.
+ * If an open transaction holds such a row, then the writer waits for that transaction to
+ * end, and rechecks the row.  All rows that are returned are locked.  Before the writer
+ * stores its row, a session may add another one with the same value.  The unique violation
+ * that follows is no error of the change: the writer applies its transaction again
+ * (conflict_may_retry).
+ *
+ * Deferrable constraints and exclusion constraints are not looked at.  To violate one of
+ * them is an error.
  */
 #include "postgres.h"
 #include "postgres.h"
@@ -24,8 +26,8 @@
 #include "utils/snapmgr.h"
 
 /*
- * Locks the row at a place.  Returns NULL if it has changed meanwhile, so that the
- * index must be asked again.
+ * Locks the row at a place in the table.  Returns NULL if the row has changed meanwhile,
+ * so that the index must be searched again.
  */
 static TupleTableSlot *
 lock_row(Target *target, ItemPointer tid)
@@ -51,7 +53,7 @@ lock_row(Target *target, ItemPointer tid)
 	}
 }
 
-/* Returns the locked row that has a value of an index, other than "own"; or NULL. */
+/* Locks and returns the row, other than "own", that has row's value in an index, or NULL. */
 static TupleTableSlot *
 find_row(Target *target, Oid index, TupleTableSlot *row, TupleTableSlot *own)
 {
@@ -72,9 +74,9 @@ find_row(Target *target, Oid index, TupleTableSlot *row, TupleTableSlot *own)
 }
 
 /*
- * Returns the rows (LocalRow) that are in the way of a row, one for each index that
- * would be violated; "own" is the row that it would replace, or NULL.  The key's
- * is not looked at.
+ * Returns the local rows (LocalRow) that share a unique value with "row", one for each
+ * index that would be violated, except the key's.  "own" is the row that "row" would
+ * replace, or NULL.
  */
 List *
 unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own)

@@ -1,6 +1,6 @@
 /*
  * unique_conflict.h
- *	  Local rows with which a row to be stored would share a value that is unique.
+ *	  Finds the local rows that share a unique value with a row to be stored.
  */
 #ifndef WEFT_UNIQUE_CONFLICT_H
 #define WEFT_UNIQUE_CONFLICT_H

@@ -1,6 +1,6 @@
 /*
  * unique_index.c
- *	  Unique indexes of a table other than its key's, and the values that rows have in them.
+ *	  Unique indexes of a table, except its key's, and the values that rows have in them.
  */
 #include "postgres.h"
 
@@ -17,7 +17,7 @@
 #include "utils/rel.h"
 #include "utils/ruleutils.h"
 
-/* Is it one of the unique indexes that are looked at, the key's aside? */
+/* Is the index one of those in which unique values are compared?  The key's is not. */
 bool
 unique_index_counts(Relation index, Oid key_index)
 {
@@ -46,8 +46,8 @@ add_name(uint64 *hash, const char *name)
 }
 
 /*
- * Hashes what identifies an index on all members: its columns' names, and its own name
- * if it does not have all rows.
+ * Adds what identifies an index on all members to a hash: the names of its columns, its
+ * expressions, and its own name if it is partial.
  */
 static void
 add_index(uint64 *hash, Relation rel, Relation index)
@@ -70,8 +70,8 @@ add_index(uint64 *hash, Relation rel, Relation index)
 }
 
 /*
- * Makes the hash of the value that a row has in a unique index.  Returns false if it
- * has none that could be another row's.
+ * Computes the hash of the value that a row has in a unique index.  Returns false if it
+ * has no value there that another row could share.
  */
 bool
 unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
@@ -115,7 +115,7 @@ unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
 	return true;
 }
 
-/* Returns the columns of a table, from 0, by which values of unique indexes change. */
+/* Returns the columns of a table, numbered from 0, on which values in unique indexes depend. */
 Bitmapset *
 conflict_unique_columns(Relation rel)
 {

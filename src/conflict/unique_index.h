@@ -1,6 +1,6 @@
 /*
  * unique_index.h
- *	  Unique indexes of a table other than its key's, and the values that rows have in them.
+ *	  Unique indexes of a table, except its key's, and the values that rows have in them.
  */
 #ifndef WEFT_UNIQUE_INDEX_H
 #define WEFT_UNIQUE_INDEX_H

@@ -1,28 +1,33 @@
 /*
  * version.c
- *	  When and where something was written, and which of two is the newer.
+ *	  When and where something was written, and which of two versions is newer.
  *
- * Every row has a version: commit time and node of the transaction that wrote it.
- * Of a row that a writer has applied it is the publisher's, since its commit
- * carries the time and the origin of the transaction that was applied.  So all
- * members of a group see the same version of the same change, and if each keeps
- * the newest of all it has met, they end with the same row, in whatever order they
- * have met them.  The time decides, then the node's id; of one node, what comes
- * later.
+ * Every row has a version: the commit time and the node of the transaction that wrote
+ * it.  If a writer has applied the row, then its version is the publisher's, since the
+ * writer's commit carries the time and the origin of the transaction that it applied.
+ * Therefore all members of a group see the same version of the same change, and if each
+ * keeps the newest one, they end with the same row, in whatever order the versions have
+ * arrived.  The commit time decides first, then the node's id; of two changes by the
+ * same node, the later one is the newer.
  *
- * For that, what a session does here must be newer than what it has found here,
- * though other nodes' clocks may be ahead of ours.  So a transaction is applied only
- * once our clock has passed its commit time (version_wait_clock); all local ones
- * that can see it commit later than that.  It waits before it has a lock.  What
- * remains is that a node's own clock must not be set back.
+ * For this to hold, what a session on node N1 writes must be newer than what the session
+ * has found on N1, although the clock of another node N2 may be ahead of N1's.
+ * Therefore a writer on N1 applies N2's transaction T only once N1's clock has passed
+ * T's commit time (clock.c); every local transaction that can see T then commits at a
+ * later time than T.  The writer waits before it takes any lock.  One requirement
+ * remains: a node's own clock must not be set back.
  *
- * A row whose commit time is not known any more, because the server has forgotten
- * it or does not track it, is older than everything.  Sessions come here, too, if a
- * table remembers what they delete; to look for a commit time that is not tracked would
- * be an error.  So is a row that was written
- * under an origin that is, and was, no subscription's of a node: it was copied, at a
- * time that has nothing to do with when it was made.  Of a subscription that is dropped
- * weft.past_origin keeps the node (past_origin.c), since its rows outlive it.
+ * A row counts as older than everything if
+ *
+ *	 - its commit time is unknown, because the server does not track commit times or has
+ *	   forgotten this one.  Sessions come here, too, if a table remembers what they
+ *	   delete, and to ask the server for a commit time that it does not track is an
+ *	   error.
+ *	 - it was written under an origin that neither is nor was that of a node's
+ *	   subscription.  Such a row was copied, and the time of the copy says nothing about
+ *	   when the row was written.  If the subscription has been dropped,
+ *	   weft.past_origin tells the node (past_origin.c), since the rows outlive the
+ *	   subscription.
  */
 #include "postgres.h"
 
@@ -30,13 +35,13 @@
 #include "access/sysattr.h"
 #include "access/transam.h"
 #include "access/xact.h"
-#include "conflict/session.h"
+#include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/version.h"
 
 /*
- * Returns the version that a transaction's changes have.  A node that is gone has no
- * subscription any more, and its origin may be another one's by now.
+ * Returns the version of the changes of a transaction.  Past origins come first: a
+ * dropped subscription's origin may belong to another subscription by now.
  */
 RowVersion
 version_of_xid(TransactionId xid)
@@ -45,7 +50,7 @@ version_of_xid(TransactionId xid)
 
 	if (TransactionIdIsCurrentTransactionId(xid))
 	{
-		result = conflict_session.version;
+		result = remote_transaction.version;
 		result.known = result.own = true;
 	}
 	else if (TransactionIdIsNormal(xid) && track_commit_timestamp &&
@@ -63,8 +68,9 @@ version_of_xid(TransactionId xid)
 }
 
 /*
- * Have two changes come from the same node?  If one's origin is not known, the ids of
- * the nodes tell, unless they have none: then of one time, they are of one transaction.
+ * Do two changes come from the same node?  If the local one's origin is unknown, then
+ * the nodes' ids tell.  Without ids, two changes of the same time are taken to be of the
+ * same transaction.
  */
 static bool
 same_source(const RowVersion *remote, const RowVersion *local)
@@ -74,14 +80,14 @@ same_source(const RowVersion *remote, const RowVersion *local)
 	return local->node == remote->node && (local->node != 0 || local->time == remote->time);
 }
 
-/* Was it written by somebody else than the publisher of what is being applied? */
+/* Was it written by another node than the one whose transaction is being applied? */
 bool
 version_differs(const RowVersion *local)
 {
-	return local->known && !local->own && !same_source(&conflict_session.version, local);
+	return local->known && !local->own && !same_source(&remote_transaction.version, local);
 }
 
-/* Is the first of two known versions the newer one?  Of one time, the node decides. */
+/* Is the first of two known versions the newer one?  If the times are equal, the node decides. */
 bool
 version_newer(const RowVersion *version, const RowVersion *than)
 {
@@ -90,7 +96,7 @@ version_newer(const RowVersion *version, const RowVersion *than)
 	return version->node > than->node;
 }
 
-/* Is the remote version to be kept, rather than the local one? */
+/* Does the remote version replace the local one? */
 bool
 version_wins(const RowVersion *remote, const RowVersion *local)
 {
@@ -99,7 +105,7 @@ version_wins(const RowVersion *remote, const RowVersion *local)
 	return version_newer(remote, local);
 }
 
-/* Returns the newest version of some rows (LocalRow). */
+/* Returns the newest known version among rows (LocalRow). */
 RowVersion
 version_newest(List *rows)
 {
@@ -118,7 +124,7 @@ version_newest(List *rows)
 	return result;
 }
 
-/* Returns the transaction that has written a row. */
+/* Returns the transaction that wrote a row. */
 TransactionId
 version_xmin(TupleTableSlot *row)
 {
@@ -128,7 +134,10 @@ version_xmin(TupleTableSlot *row)
 												 &isnull));
 }
 
-/* Was a row last written by another origin than ours, so that it must be looked at? */
+/*
+ * Was a row last written by another node than the one whose transaction is being applied,
+ * so that a change of it is a conflict?
+ */
 bool
 conflict_origin_differs(TupleTableSlot *row)
 {

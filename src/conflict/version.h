@@ -1,6 +1,6 @@
 /*
  * version.h
- *	  When and where something was written, and which of two is the newer.
+ *	  When and where something was written, and which of two versions is newer.
  */
 #ifndef WEFT_VERSION_H
 #define WEFT_VERSION_H

@@ -1,6 +1,6 @@
 /*
  * version_record.c
- *	  Versions stored for a key: the form of weft.tombstone and weft.merged_row.
+ *	  Versions that are stored by key: the rows of weft.tombstone and weft.merged_row.
  */
 #include "postgres.h"
 
@@ -12,7 +12,7 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-/* Columns of weft.tombstone; those of weft.merged_row begin in the same way. */
+/* Columns of weft.tombstone and weft.merged_row. */
 #define RELATION_COLUMN 1
 #define KEY_COLUMN 2
 #define TIME_COLUMN 3
@@ -20,7 +20,10 @@
 #define RECORDED_COLUMN 5
 #define XID_COLUMN 6
 
-/* Opens a scan of one of the tables for a key, and for who has written it, unless zero. */
+/*
+ * Begins a scan of one of the tables for the hash of a key, and for the transaction that
+ * wrote the row unless that is invalid.
+ */
 SysScanDesc
 version_record_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xid,
 		   Snapshot snapshot)
@@ -73,7 +76,7 @@ version_record_write(Oid table, Relation rel, pg_uuid_t hash, const RowVersion *
 	store_row(table, values, nulls);
 }
 
-/* Stores the row again, with the version that it lacks. */
+/* Stores a copy of a row, with the version that it lacks. */
 void
 version_record_complete(Relation rel, HeapTuple tuple, const RowVersion *version)
 {

@@ -1,6 +1,6 @@
 /*
  * version_record.h
- *	  Versions stored for a key: the form of weft.tombstone and weft.merged_row.
+ *	  Versions that are stored by key: the rows of weft.tombstone and weft.merged_row.
  */
 #ifndef WEFT_VERSION_RECORD_H
 #define WEFT_VERSION_RECORD_H

@@ -1,6 +1,6 @@
 /*
  * watched_columns.c
- *	  Columns of which a change may be a conflict.
+ *	  Columns that can bring a row into conflict with other rows.
  */
 #include "postgres.h"
 
@@ -9,8 +9,9 @@
 #include "utils/rel.h"
 
 /*
- * Returns the columns of a table, from 0, of which a change may be a conflict, though
- * the row was last written by the publisher; the key's aside.
+ * Returns the columns of a table, numbered from 0, a change of which may be a conflict
+ * even if the publisher was the last to write the row: those that unique values and
+ * foreign keys depend on.  The key's columns are not among them.
  */
 Bitmapset *
 conflict_watched_columns(Relation rel)

@@ -1,6 +1,6 @@
 /*
  * watched_columns.h
- *	  Columns of which a change may be a conflict.
+ *	  Columns that can bring a row into conflict with other rows.
  */
 #ifndef WEFT_WATCHED_COLUMNS_H
 #define WEFT_WATCHED_COLUMNS_H

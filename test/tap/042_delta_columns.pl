@@ -118,7 +118,7 @@ query($n1, "ALTER TABLE acc REPLICA IDENTITY DEFAULT");
 my $offset = -s $n2->logfile;
 query($n1, "UPDATE acc SET hits = hits + 1 WHERE id = 1");
 $n2->wait_for_log(
-	qr/ERROR:  delta columns of relation "public.acc" cannot be applied without the old row/,
+	qr/ERROR:  cannot apply delta columns of relation "public.acc" without the old row/,
 	$offset);
 pass('without replica identity full the subscription stops');
 query($_, "SELECT weft.set_delta_columns('acc', '{}')") foreach @nodes;

@@ -215,7 +215,7 @@ is( history($n1, q(key, local_row, remote_row), "relation = 'public.odd'"),
 	'is text in the history');
 like(
 	slurp_file($n1->logfile),
-	qr/LOG:  a row of a conflict of subscription "from_n2" could not be converted to jsonb/,
+	qr/LOG:  could not convert a conflicting row of subscription "from_n2" to jsonb/,
 	'and the log says so');
 
 ####
