@@ -58,7 +58,7 @@ decision_wait_turn(void)
  */
 bool
 decision_make(Target *target, ConflictKind kind, TupleTableSlot *key, const RowVersion *local,
-	   ConflictResolver *resolver)
+			  ConflictResolver *resolver)
 {
 	Assert(remote_transaction.final);
 	remote_transaction.met[kind]++;

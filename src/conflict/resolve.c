@@ -144,7 +144,7 @@ resolve_update(Target *target, const Remote *remote)
 	TupleTableSlot *local;
 
 	remote_row_read(target, search,
-			   unconstify(LogicalRepTupleData *, remote->has_old ? &remote->old : &remote->new));
+					unconstify(LogicalRepTupleData *, remote->has_old ? &remote->old : &remote->new));
 	do
 	{
 		local = local_row_find(target, search);

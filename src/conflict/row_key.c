@@ -34,7 +34,7 @@ row_key_hash(Relation rel, Oid key_index, TupleTableSlot *slot)
 		Datum		value = slot_getattr(slot, column, &isnull);
 
 		row_key_add(hash, TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid,
-					   index->rd_indcollation[i], value, isnull);
+					index->rd_indcollation[i], value, isnull);
 	}
 	index_close(index, AccessShareLock);
 	StaticAssertStmt(sizeof(hash) == sizeof(result), "a hash fills a UUID");

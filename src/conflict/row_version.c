@@ -28,13 +28,13 @@
  */
 static bool
 find_merged(Relation target, Oid key_index, TupleTableSlot *row, TransactionId xid,
-				RowVersion *version)
+			RowVersion *version)
 {
 	const ConflictTables *tables = settings_tables();
 	Relation	rel = table_open(tables->merged_row, AccessShareLock);
 	pg_uuid_t	hash = row_key_hash(target, key_index, row);
 	SysScanDesc scan = version_record_scan(rel, tables->merged_row_key, RelationGetRelid(target),
-								  &hash, xid, SnapshotSelf);
+										   &hash, xid, SnapshotSelf);
 	HeapTuple	tuple;
 	bool		found = false;
 
@@ -53,8 +53,8 @@ void
 row_version_keep(Target *target, TupleTableSlot *row, const RowVersion *version)
 {
 	version_record_write(settings_tables()->merged_row, target->rel,
-			  row_key_hash(target->rel, target->key_index, row), version,
-			  GetCurrentTransactionId());
+						 row_key_hash(target->rel, target->key_index, row), version,
+						 GetCurrentTransactionId());
 }
 
 /* Returns the version of a row. */

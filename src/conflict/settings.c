@@ -69,8 +69,8 @@ static struct
 	Oid			node_table;
 	Oid			delta_table;
 	ConflictResolver resolvers[NUM_CONFLICT_KINDS];
-	bool		of_subscription[NUM_CONFLICT_KINDS]; /* the resolver is this
-											 * subscription's */
+	bool		of_subscription[NUM_CONFLICT_KINDS];	/* the resolver is this
+														 * subscription's */
 	int			own_node;
 	List	   *sources;		/* of Source */
 	List	   *past_origins;	/* of PastOrigin */
@@ -95,7 +95,7 @@ static void
 init(void)
 {
 	known.context = AllocSetContextCreate(TopMemoryContext, "weft conflict settings",
-									ALLOCSET_SMALL_SIZES);
+										  ALLOCSET_SMALL_SIZES);
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
 }

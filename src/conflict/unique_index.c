@@ -75,7 +75,7 @@ add_index(uint64 *hash, Relation rel, Relation index)
  */
 bool
 unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
-			  TupleTableSlot *row, pg_uuid_t *result)
+				  TupleTableSlot *row, pg_uuid_t *result)
 {
 	ExprContext *context = GetPerTupleExprContext(estate);
 	TupleTableSlot *before = context->ecxt_scantuple;

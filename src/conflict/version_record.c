@@ -26,7 +26,7 @@
  */
 SysScanDesc
 version_record_scan(Relation rel, Oid index, Oid relid, pg_uuid_t *hash, TransactionId xid,
-		   Snapshot snapshot)
+					Snapshot snapshot)
 {
 	ScanKeyData keys[3];
 
