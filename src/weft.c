@@ -6,6 +6,7 @@
 
 #include "api/subscription_options.h"
 #include "copy/copy.h"
+#include "copy/progress.h"
 #include "fmgr.h"
 #include "group/snowflake.h"
 #include "guc.h"
@@ -33,7 +34,7 @@ request_shared_memory(void)
 	shmem_request();
 	relation_stats_request();
 	broadcast_request();
-	copy_shmem_request();
+	copy_progress_request();
 	snowflake_request();
 	last_error_request();
 }
@@ -46,7 +47,7 @@ start_shared_memory(void)
 	shmem_startup();
 	relation_stats_startup();
 	broadcast_startup();
-	copy_shmem_startup();
+	copy_progress_startup();
 	snowflake_startup();
 	last_error_startup();
 }

@@ -17,6 +17,8 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "copy/copy.h"
+#include "copy/slots.h"
+#include "copy/table.h"
 #include "guc.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"

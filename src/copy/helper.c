@@ -16,7 +16,7 @@
  *	 - GetCurrentCommandId(): the leader would not learn that the current command ID
  *	   is used.  Ours has used it before the helpers start.
  *	 - heap_insert(): foreign keys need new command IDs.  Triggers do not fire here;
- *	   tables with triggers that would are not copied so (local.c).
+ *	   tables with triggers that would are not copied so (target_table.c).
  *	 - Assigning a transaction ID: ours has one before the helpers start.
  *	 - Everything else - updates, deletes, sequences, new files, temporary tables,
  *	   settings, unsafe functions - stays forbidden, for the transaction stays in
@@ -41,7 +41,11 @@
 #include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "copy/copy.h"
+#include "copy/command.h"
+#include "copy/helper.h"
+#include "copy/progress.h"
+#include "copy/ranges.h"
+#include "copy/source.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -93,7 +97,7 @@ insert_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 	PG_TRY();
 	{
 		ParallelWorkerNumber = -1;
-		copy_rows(task, command, conn, true);
+		copy_ranges(task, command, conn, true);
 	}
 	PG_FINALLY();
 	{

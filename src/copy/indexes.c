@@ -37,7 +37,7 @@
 #include "catalog/indexing.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
-#include "copy/copy.h"
+#include "copy/indexes.h"
 #include "executor/executor.h"
 #include "local_table.h"
 #include "miscadmin.h"

@@ -45,7 +45,7 @@ shmem_size(void)
 
 /* Asks for our share of the main shared memory. */
 void
-copy_shmem_request(void)
+copy_progress_request(void)
 {
 	RequestAddinShmemSpace(shmem_size());
 	RequestNamedLWLockTranche("weft copy", 1);
@@ -73,7 +73,7 @@ reset(CopyProgress *entry)
 
 /* Creates the entries, or finds them. */
 void
-copy_shmem_startup(void)
+copy_progress_startup(void)
 {
 	bool		found;
 

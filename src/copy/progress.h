@@ -61,8 +61,8 @@ typedef struct CopyProgress
 	pg_atomic_uint64 copied_at; /* TimestampTz; zero while rows are copied */
 } CopyProgress;
 
-extern void copy_shmem_request(void);
-extern void copy_shmem_startup(void);
+extern void copy_progress_request(void);
+extern void copy_progress_startup(void);
 
 extern CopyProgress *copy_progress_claim(Oid subid, Oid relid);
 extern int	copy_progress_reserve(CopyProgress *entry, int helpers);

@@ -35,7 +35,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "copy/copy.h"
+#include "copy/source.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"

@@ -25,7 +25,15 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "compat.h"
-#include "copy/copy.h"
+#include "copy/command.h"
+#include "copy/copy_task.h"
+#include "copy/helper.h"
+#include "copy/indexes.h"
+#include "copy/progress.h"
+#include "copy/ranges.h"
+#include "copy/source.h"
+#include "copy/table.h"
+#include "copy/target_table.h"
 #include "guc.h"
 #include "replication/origin.h"
 #include "utils/lsyscache.h"
@@ -74,10 +82,10 @@ suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
 		reason = "functions that it uses are not safe in parallel workers";
 	else if (verdict == COPY_UNINDEXED)
 		reason = "its indexes could not be built before";
-	else if (!copy_local_empty(rel))
+	else if (!target_table_empty(rel))
 		reason = "it is not empty";
 	else
-		reason = copy_local_obstacle(rel, command);
+		reason = target_table_obstacle(rel, command);
 	if (reason != NULL)
 		leave_to_server(LOG, publisher, rel, reason);
 	return reason == NULL;
@@ -97,7 +105,7 @@ make_task(const CopyPublisher *publisher, const char *text, Relation rel,
 	task = palloc0(*size);
 	task->relid = RelationGetRelid(rel);
 	task->origin = replorigin_session_origin;
-	task->binary = command->binary || copy_local_binary(rel, command, source->types);
+	task->binary = command->binary || target_table_binary(rel, command, source->types);
 	task->num_blocks = source->ranges ? source->num_blocks : 0;
 	task->min_range = Max(MIN_RANGE_BYTES / block_bytes, 1);
 	task->max_range = Max(MAX_RANGE_BYTES / block_bytes, 1);
@@ -127,8 +135,8 @@ helpers_wanted(Relation rel, const CopySource *source, const CopyProgress *progr
 {
 	if (!source->ranges || source->num_blocks == 0)
 		return 0;
-	if (copy_local_decoded(rel) &&
-		(progress->alone || source->toast_bytes > 0 || copy_local_out_of_line(rel)))
+	if (target_table_decoded(rel) &&
+		(progress->alone || source->toast_bytes > 0 || target_table_out_of_line(rel)))
 		return 0;
 	return weft_copy_workers_per_table;
 }
@@ -138,7 +146,7 @@ static void
 check_decoding(Relation rel, CopyProgress *progress)
 {
 	if (pg_atomic_read_u32(&progress->helpers_used) < 2 ||
-		!copy_local_decoded(rel) || !copy_local_out_of_line(rel))
+		!target_table_decoded(rel) || !target_table_out_of_line(rel))
 		return;
 	copy_progress_set_alone(progress);
 	ereport(ERROR,
@@ -199,7 +207,7 @@ copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *co
 		task = copy_helpers_run(task, size, conn);
 	copy_progress_release_helpers(progress);
 	if (!task->all_taken)
-		copy_rows(task, command, conn, false);
+		copy_ranges(task, command, conn, false);
 	CommandCounterIncrement();
 	check_decoding(rel, progress);
 

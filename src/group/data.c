@@ -16,9 +16,12 @@
 #include "commands/copy.h"
 #include "commands/defrem.h"
 #include "commands/tablecmds.h"
-#include "copy/copy.h"
+#include "copy/table.h"
+#include "copy/target_table.h"
 #include "fmgr.h"
-#include "group/join.h"
+#include "group/data.h"
+#include "group/local_query.h"
+#include "group/remote.h"
 #include "guc.h"
 #include "local_table.h"
 #include "miscadmin.h"
@@ -319,7 +322,7 @@ weft_is_empty(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	Relation	rel = local_table_open(relid, ACL_SELECT, AccessShareLock);
-	bool		empty = copy_local_empty(rel);
+	bool		empty = target_table_empty(rel);
 
 	table_close(rel, AccessShareLock);
 	PG_RETURN_BOOL(empty);
@@ -345,7 +348,7 @@ weft_join_truncate(PG_FUNCTION_ARGS)
 
 		/* What was committed before we had the lock. */
 		PushActiveSnapshot(GetLatestSnapshot());
-		if (!copy_local_empty(rel))
+		if (!target_table_empty(rel))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("table %s on node \"%s\" is not empty",

@@ -21,7 +21,8 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
-#include "group/join.h"
+#include "group/foreign_keys.h"
+#include "group/local_query.h"
 #include "nodes/parsenodes.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -69,7 +70,7 @@ mark_valid(Oid relid, const char *name)
 
 /* Runs a statement if it adds a foreign key; else returns false. */
 bool
-foreign_key_run(Node *statement, const char *text)
+foreign_keys_run(Node *statement, const char *text)
 {
 	Constraint *constraint = added_foreign_key(statement);
 	Oid			relid;

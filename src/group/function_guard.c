@@ -19,7 +19,7 @@
 #include "access/htup_details.h"
 #include "catalog/pg_proc.h"
 #include "fmgr.h"
-#include "group/join.h"
+#include "group/function_guard.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
@@ -87,7 +87,7 @@ guard_call(FmgrHookEventType event, FmgrInfo *flinfo, Datum *state)
 
 /* Called once, in the worker that joins a node. */
 void
-guard_functions(void)
+function_guard_install(void)
 {
 	own_role = GetUserId();
 

@@ -42,10 +42,16 @@
 
 #include "access/xact.h"
 #include "fmgr.h"
-#include "group/join.h"
+#include "group/data.h"
+#include "group/function_guard.h"
+#include "group/local_query.h"
+#include "group/recent.h"
+#include "group/remote.h"
+#include "group/schema.h"
+#include "group/snapshot.h"
 #include "miscadmin.h"
-#include "pinned_settings.h"
 #include "pgstat.h"
+#include "pinned_settings.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "replication/origin.h"
@@ -235,7 +241,7 @@ connect_database(void)
 	if (TransactionIdIsValid(arguments.xid))
 		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
 	CommitTransactionCommand();
-	guard_functions();
+	function_guard_install();
 }
 
 /* Entry point of the background worker. */

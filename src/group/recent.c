@@ -27,7 +27,9 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "group/join.h"
+#include "group/local_query.h"
+#include "group/recent.h"
+#include "group/recent_rows.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "utils/builtins.h"

@@ -23,7 +23,7 @@
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "funcapi.h"
-#include "group/join.h"
+#include "group/recent_rows.h"
 #include "local_table.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"

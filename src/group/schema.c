@@ -4,7 +4,9 @@
  */
 #include "postgres.h"
 
-#include "group/join.h"
+#include "group/foreign_keys.h"
+#include "group/local_query.h"
+#include "group/schema.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pg_dump.h"
@@ -64,7 +66,7 @@ schema_run(const char *script)
 		if (IsA(statement->tree, VariableSetStmt) || IsA(statement->tree, SelectStmt))
 			local_run(statement->text);
 		else if (!is_comment_on_public(statement->tree) &&
-				 !foreign_key_run(statement->tree, statement->text))
+				 !foreign_keys_run(statement->tree, statement->text))
 			run_alone(statement->text);
 	}
 }

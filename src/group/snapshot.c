@@ -28,7 +28,8 @@
  */
 #include "postgres.h"
 
-#include "group/join.h"
+#include "group/local_query.h"
+#include "group/snapshot.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"

@@ -1,5 +1,5 @@
 /*
- * local.c
+ * target_table.c
  *	  What the subscriber has: may helpers fill this table?
  *
  * They are the server's parallel workers (helper.c says why they may write), in
@@ -18,7 +18,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "copy/copy.h"
+#include "copy/target_table.h"
 #include "executor/tuptable.h"
 #include "local_table.h"
 #include "miscadmin.h"
@@ -188,7 +188,7 @@ lock_table(Oid relid)
  * want to build indexes, too.
  */
 const char *
-copy_local_obstacle(Relation rel, const CopyCommand *command)
+target_table_obstacle(Relation rel, const CopyCommand *command)
 {
 	List	   *relids = list_make1_oid(RelationGetRelid(rel));
 	const char *result = NULL;
@@ -247,7 +247,7 @@ heap_has_rows(Relation rel)
 
 /* Is there no row in the table, nor in a partition of it? */
 bool
-copy_local_empty(Relation rel)
+target_table_empty(Relation rel)
 {
 	return !any_heap(rel, heap_has_rows);
 }
@@ -260,7 +260,7 @@ heap_decoded(Relation rel)
 
 /* May somebody decode what is written into the table from the WAL? */
 bool
-copy_local_decoded(Relation rel)
+target_table_decoded(Relation rel)
 {
 	return any_heap(rel, heap_decoded);
 }
@@ -281,7 +281,7 @@ heap_out_of_line(Relation rel)
 
 /* Have values of the table, be it of dead rows, been stored out of line? */
 bool
-copy_local_out_of_line(Relation rel)
+target_table_out_of_line(Relation rel)
 {
 	return any_heap(rel, heap_out_of_line);
 }
@@ -332,7 +332,7 @@ same_in_binary(Oid type)
  * are those on the publisher.
  */
 bool
-copy_local_binary(Relation rel, const CopyCommand *command, List *types)
+target_table_binary(Relation rel, const CopyCommand *command, List *types)
 {
 	ListCell   *name;
 	ListCell   *type;

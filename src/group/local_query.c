@@ -1,11 +1,11 @@
 /*
- * local.c
+ * local_query.c
  *	  SQL in this database, for the joining of a node.
  */
 #include "postgres.h"
 
 #include "executor/spi.h"
-#include "group/join.h"
+#include "group/local_query.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 

@@ -1,5 +1,5 @@
 /*
- * rows.c
+ * ranges.c
  *	  Ranges of rows from the publisher into the table.
  *
  * The server's COPY FROM puts the rows into the table, one COPY FROM for all
@@ -13,7 +13,9 @@
 #include "access/table.h"
 #include "commands/copy.h"
 #include "compat.h"
-#include "copy/copy.h"
+#include "copy/progress.h"
+#include "copy/ranges.h"
+#include "copy/source.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/value.h"
@@ -274,7 +276,7 @@ read_data(void *outbuf, int minread, int maxread)
  * transaction may write.
  */
 void
-copy_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, bool helper)
+copy_ranges(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, bool helper)
 {
 	CopyProgress *progress = copy_progress_get(task->progress);
 	Relation	rel = table_open(task->relid, RowExclusiveLock);

@@ -1,0 +1,13 @@
+/*
+ * data.h
+ *	  The rows and sequences of the member that is copied.
+ */
+#ifndef WEFT_GROUP_DATA_H
+#define WEFT_GROUP_DATA_H
+
+extern void data_open(const char *dsn, const char *node, const char *snapshot);
+extern void data_copy(void);
+extern void data_copy_recent(void);
+extern void data_close(void);
+
+#endif							/* WEFT_GROUP_DATA_H */

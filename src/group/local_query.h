@@ -1,0 +1,17 @@
+/*
+ * local_query.h
+ *	  SQL in this database, for a join.
+ */
+#ifndef WEFT_GROUP_LOCAL_QUERY_H
+#define WEFT_GROUP_LOCAL_QUERY_H
+
+#include "nodes/pg_list.h"
+
+/* A value of a row, as text; NULL if it is null. */
+typedef char *LocalValue;
+
+extern void local_run(const char *command);
+extern char *local_value(const char *query);
+extern List *local_rows(const char *query, int columns);
+
+#endif							/* WEFT_GROUP_LOCAL_QUERY_H */

@@ -1,0 +1,20 @@
+/*
+ * snapshot.h
+ *	  A snapshot of the member that is copied.
+ */
+#ifndef WEFT_GROUP_SNAPSHOT_H
+#define WEFT_GROUP_SNAPSHOT_H
+
+#include "group/remote.h"
+
+/* Where M, the member that is copied, stood when it was. */
+typedef struct JoinSnapshot
+{
+	Remote	   *slot;			/* keeps the snapshot valid while it is open */
+	char	   *name;			/* for SET TRANSACTION SNAPSHOT */
+} JoinSnapshot;
+
+extern void snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
+						  const char *slot);
+
+#endif							/* WEFT_GROUP_SNAPSHOT_H */
