@@ -7,7 +7,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "access/xlogdefs.h"
-#include "api/copy_progress.h"
+#include "api/copy_report.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "catalog/pg_type.h"
@@ -177,7 +177,7 @@ report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogR
 							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.%s%s",
 							  tables, tables,
 							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target),
-							  copy_progress_describe(subscription->oid), error) :
+							  copy_report_describe(subscription->oid), error) :
 			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.%s",
 					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target), error),
 			 errhint("See the server log and \"weft.stat_subscription\" for what holds it up.")));

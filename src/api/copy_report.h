@@ -5,6 +5,6 @@
 #ifndef WEFT_API_COPY_PROGRESS_H
 #define WEFT_API_COPY_PROGRESS_H
 
-extern char *copy_progress_describe(Oid subid);
+extern char *copy_report_describe(Oid subid);
 
 #endif							/* WEFT_API_COPY_PROGRESS_H */

@@ -4,7 +4,7 @@
  */
 #include "postgres.h"
 
-#include "api/copy_progress.h"
+#include "api/copy_report.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_subscription.h"
 #include "copy/progress.h"
@@ -148,7 +148,7 @@ describe(StringInfo text, CopyProgress *entry)
 
 /* Returns a line for each table of the subscription that is being copied. */
 char *
-copy_progress_describe(Oid subid)
+copy_report_describe(Oid subid)
 {
 	StringInfoData text;
 	CopyProgress *entries;
