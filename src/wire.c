@@ -279,27 +279,24 @@ wire_check_other(const char *data, int length)
 }
 
 /*
- * Looks for a value in an INSERT, UPDATE or DELETE, whose form has been
- * checked, that is not valid text in the encoding of the database.  Returns
- * the number of its column, from 1, or 0 if there is none.
+ * Looks for a value in an INSERT, UPDATE or DELETE, whose form has been checked, that is
+ * not valid text in the encoding of the database.  "tuples" stands on the first tuple's
+ * column count.  Returns the number of the value's column, from 1, or 0 if there is none.
  */
 int
-wire_invalid_text(const char *data, int length, bool streamed)
+wire_invalid_text(WireCursor tuples)
 {
-	WireChange	change;
 	int			encoding = GetDatabaseEncoding();
 
-	if (wire_read_change(data, length, streamed, &change) != NULL)
-		return 0;
 	for (;;)
 	{
-		int			natts = wire_uint16(&change.tuples);
+		int			natts = wire_uint16(&tuples);
 
 		for (int i = 0; i < natts; i++)
 		{
 			WireColumn	value;
 
-			if (!wire_column(&change.tuples, &value))
+			if (!wire_column(&tuples, &value))
 				return 0;
 			if (value.status == LOGICALREP_COLUMN_TEXT &&
 				!pg_verify_mbstr(encoding, value.data, value.length, true))
@@ -307,8 +304,7 @@ wire_invalid_text(const char *data, int length, bool streamed)
 		}
 
 		/* An UPDATE with an old tuple has a new one behind it. */
-		if (change.tuples.next == change.tuples.end ||
-			wire_uint8(&change.tuples) != 'N')
+		if (tuples.next == tuples.end || wire_uint8(&tuples) != 'N')
 			return 0;
 	}
 }

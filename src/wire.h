@@ -181,6 +181,6 @@ extern const char *wire_check_tuple(WireCursor *cursor, int natts);
 extern const char *wire_check_tuples(WireChange *change, int natts);
 extern const char *wire_check_other(const char *data, int length);
 
-extern int	wire_invalid_text(const char *data, int length, bool streamed);
+extern int	wire_invalid_text(WireCursor tuples);
 
 #endif							/* WEFT_WIRE_H */

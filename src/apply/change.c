@@ -13,10 +13,15 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "apply/order.h"
 #include "apply/writer.h"
+#include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/settings.h"
+#include "conflict/version.h"
+#include "conflict/watched_columns.h"
 #include "fast/fast.h"
 #include "mb/pg_wchar.h"
 #include "message_builder.h"
@@ -27,6 +32,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "row_change.h"
 #include "wire.h"
 
 #if HAVE_APPLY_CONFLICTS
@@ -47,9 +53,8 @@ static HTAB *relation_messages;
 /* The relations of which a streamed transaction has brought its own message. */
 static List *own_relations = NIL;
 
-/* The message that the server's code is working on, or failed at. */
-static const char *current_message;
-static int	current_length;
+/* The change that the server's code is working on, or failed at; no message: none. */
+static RowChange current;
 
 /* It is ours that is working on the message. */
 static bool detecting = false;
@@ -57,7 +62,7 @@ static bool detecting = false;
 bool
 change_in_progress(void)
 {
-	return current_message != NULL && !detecting;
+	return current.message != NULL && !detecting;
 }
 
 /*
@@ -68,25 +73,33 @@ change_in_progress(void)
 void
 change_rest(void)
 {
-	if (current_message != NULL || !IsTransactionState())
+	if (current.message != NULL || !IsTransactionState())
 		return;
-	fast_before_commit();
+	fast_close();
 	InvalidateCatalogSnapshotConditionally();
 }
 
 static void
-dispatch(char *message, int length)
+dispatch(const RowChange *change)
 {
 	StringInfoData buffer;
 	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
 
-	current_message = message;
-	current_length = length;
-	initReadOnlyStringInfo(&buffer, message, length);
+	current = *change;
+	initReadOnlyStringInfo(&buffer, change->message, change->length);
 	apply_dispatch(&buffer);
-	current_message = NULL;
+	current.message = NULL;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ApplyMessageContext);
+}
+
+/* Passes a message that is no row's change. */
+static void
+dispatch_message(const char *message, int length)
+{
+	RowChange	change = row_change_read(message, length);
+
+	dispatch(&change);
 }
 
 /*
@@ -94,17 +107,16 @@ dispatch(char *message, int length)
  * possible.
  */
 static bool
-detect(char *message, int length)
+detect(const RowChange *change)
 {
 	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
 	bool		result;
 
-	current_message = message;
-	current_length = length;
+	current = *change;
 	detecting = true;
-	result = conflict_apply(message, length, writer.final);
+	result = conflict_apply(change, writer.final);
 	detecting = false;
-	current_message = NULL;
+	current.message = NULL;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ApplyMessageContext);
 	return result;
@@ -142,7 +154,7 @@ is_logged(int level)
 static void
 emit_log(ErrorData *error)
 {
-	if (!writer.final && current_message != NULL && error->message_id != NULL &&
+	if (!writer.final && current.message != NULL && error->message_id != NULL &&
 		strncmp(error->message_id, CONFLICT_MESSAGE, strlen(CONFLICT_MESSAGE)) == 0)
 	{
 		conflict_met = true;
@@ -250,10 +262,26 @@ check_conflict(void)
 		misspeculate("conflict in a speculative transaction");
 }
 
+/* For the fast path: may a trigger fire now? */
+static bool
+everything_before_is_there(void)
+{
+	return transaction_is_oldest() && !order_pending();
+}
+
 /* Called once in a writer. */
 void
 change_init(void)
 {
+	FastContext context = {
+		.subscription = writer.subscription,
+		.detect_conflicts = writer.detect_conflicts,
+		.find_remote = change_find_relation,
+		.everything_before_is_there = everything_before_is_there,
+		.has_delta_columns = conflict_has_delta_columns,
+		.watched_columns = conflict_watched_columns,
+		.origin_differs = conflict_origin_differs,
+	};
 	HASHCTL		info;
 
 	info.keysize = sizeof(LogicalRepRelId);
@@ -261,7 +289,7 @@ change_init(void)
 	info.hcxt = ApplyContext;
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	fast_init();
+	fast_init(&context);
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;
 }
@@ -273,7 +301,7 @@ renew_relation(LogicalRepRelId relid)
 	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
 
 	if (entry)
-		dispatch(unconstify(char *, entry->message), entry->length);
+		dispatch_message(entry->message, entry->length);
 }
 
 /* Takes in a RELATION message from the broadcast log. */
@@ -290,7 +318,7 @@ change_relation(const char *message, int length)
 	entry->message = message;
 	entry->length = length;
 	fast_relation_changed(relation.relid);
-	dispatch(unconstify(char *, message), length);
+	dispatch_message(message, length);
 }
 
 /* Reads the newest RELATION message of a relation that is not a streamed transaction's. */
@@ -318,7 +346,7 @@ change_own_relation(const char *message, int length)
 	own_relations = list_append_unique_oid(own_relations, relation.relid);
 	MemoryContextSwitchTo(old);
 	fast_relation_changed(relation.relid);
-	dispatch(unconstify(char *, message), length);
+	dispatch_message(message, length);
 }
 
 /*
@@ -341,9 +369,9 @@ change_forget_own_relations(void)
 
 /* The server takes text as it comes; what is not valid would be stored. */
 static void
-check_text(const char *message, int length)
+check_text(const RowChange *change)
 {
-	int			column = wire_invalid_text(message, length, false);
+	int			column = wire_invalid_text(row_change_tuples(change));
 
 	if (column != 0)
 		ereport(ERROR,
@@ -351,10 +379,25 @@ check_text(const char *message, int length)
 				 errmsg("invalid logical replication message for subscription \"%s\"",
 						MySubscription->name),
 				 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
-						   logicalrep_message_type((LogicalRepMsgType) (uint8) message[0]),
+						   logicalrep_message_type((LogicalRepMsgType) (uint8) change->type),
 						   LSN_FORMAT_ARGS(writer.final_lsn), column,
 						   GetDatabaseEncodingName()),
 				 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));
+}
+
+/* Is the local table of a relation READY?  Locks it for a change. */
+static bool
+lock_ready(LogicalRepRelId relid)
+{
+	LogicalRepRelMapEntry *entry;
+	bool		result;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	result = entry->state == SUBREL_STATE_READY;
+	logicalrep_rel_close(entry, NoLock);
+	PopActiveSnapshot();
+	return result;
 }
 
 /*
@@ -362,46 +405,39 @@ check_text(const char *message, int length)
  * where the transaction ends, which a stream writer does not know.
  */
 static void
-check_ready(const char *message, int length)
+check_ready(const RowChange *change)
 {
-	WireChange	change;
-
-	if (writer.stream != NULL && wire_read_change(message, length, false, &change) == NULL &&
-		!fast_ready(change.relid))
+	if (writer.stream != NULL && !lock_ready(change->relid))
 		misspeculate("a table is being synchronized");
 }
 
 /* The server's code has applied an INSERT, UPDATE or DELETE message. */
 static void
-count_row(const char *message, int length)
+count_row(const RowChange *change)
 {
 	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
-	WireChange	change;
 
 	/*
 	 * The relation is looked up, so after an error there is as much to
 	 * repair.
 	 */
-	current_message = message;
-	current_length = length;
-	if (wire_read_change(message, length, false, &change) == NULL)
-		fast_count_general(change.relid, change.type);
-	current_message = NULL;
+	current = *change;
+	fast_count_general(change, writer.final_lsn);
+	current.message = NULL;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ApplyMessageContext);
 }
 
 /* Applies a message of a transaction. */
 void
-change_apply(char *message, int length)
+change_apply(const RowChange *change)
 {
 	WireBegin	begin;
-	bool		is_row = false;
 
-	switch (message[0])
+	switch (change->type)
 	{
 		case LOGICAL_REP_MSG_BEGIN:
-			wire_read_begin(message, length, &begin);
+			wire_read_begin(change->message, change->length, &begin);
 			writer.remote_xid = begin.xid;
 			writer.final_lsn = begin.final_lsn;
 			if (writer.detect_conflicts)
@@ -411,29 +447,29 @@ change_apply(char *message, int length)
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
-			if (!writer.careful && !writer.committed_to && fast_apply(message, length))
+			if (!writer.careful && !writer.committed_to && 
+				fast_apply(change, writer.final))
 				return;
 			fast_store_all();
-			check_text(message, length);
-			if (writer.detect_conflicts && detect(message, length))
+			check_text(change);
+			if (writer.detect_conflicts && detect(change))
 			{
-				count_row(message, length);
+				count_row(change);
 				return;
 			}
-			check_ready(message, length);
-			is_row = true;
+			check_ready(change);
 			break;
 		case LOGICAL_REP_MSG_TRUNCATE:
 			/* No table may be open then. */
-			fast_close_all();
+			fast_close();
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 			break;
 	}
 	listen_to_server();
-	dispatch(message, length);
+	dispatch(change);
 	check_conflict();
-	if (is_row)
-		count_row(message, length);
+	if (change->is_row)
+		count_row(change);
 }
 
 /* Clears the server's error context. */
@@ -451,7 +487,7 @@ clear_error_context(void)
 
 	/* The apply worker would look after tables to synchronise; we must not. */
 	MyLogicalRepWorker->type = WORKERTYPE_PARALLEL_APPLY;
-	dispatch(commit.data, commit.length);
+	dispatch_message(commit.data, commit.length);
 	MyLogicalRepWorker->type = WORKERTYPE_APPLY;
 }
 
@@ -459,36 +495,26 @@ clear_error_context(void)
 void
 change_repair(void)
 {
-	const char *message = current_message;
-	int			length = current_length;
+	RowChange	failed = current;
 	LogicalRepRelId fast_relid = fast_after_abort();
-	WireChange	change;
 	WireCursor	relids;
 	int			count;
 
-	current_message = NULL;
+	current.message = NULL;
 	detecting = false;
 	stop_listening();
 	MemoryContextReset(ApplyMessageContext);
 	change_forget_own_relations();
 	if (OidIsValid(fast_relid))
 		renew_relation(fast_relid);
-	if (message == NULL)
+	if (failed.message == NULL)
 		return;
 
-	switch (message[0])
-	{
-		case LOGICAL_REP_MSG_INSERT:
-		case LOGICAL_REP_MSG_UPDATE:
-		case LOGICAL_REP_MSG_DELETE:
-			if (wire_read_change(message, length, false, &change) == NULL)
-				renew_relation(change.relid);
-			break;
-		case LOGICAL_REP_MSG_TRUNCATE:
-			if (wire_read_truncate(message, length, false, &count, &relids) == NULL)
-				for (int i = 0; i < count; i++)
-					renew_relation(wire_uint32(&relids));
-			break;
-	}
+	if (failed.is_row)
+		renew_relation(failed.relid);
+	else if (failed.type == LOGICAL_REP_MSG_TRUNCATE &&
+			 wire_read_truncate(failed.message, failed.length, false, &count, &relids) == NULL)
+		for (int i = 0; i < count; i++)
+			renew_relation(wire_uint32(&relids));
 	clear_error_context();
 }

@@ -6,18 +6,19 @@
 #define WEFT_ORDER_H
 
 #include "ring/ring.h"
+#include "row_change.h"
 
 typedef enum OrderResult
 {
 	ORDER_APPLY,				/* apply the change now */
-	ORDER_DEFERRED,				/* it is kept, and applied later on */
-	ORDER_TOO_EARLY,			/* somebody needs our locks: roll back */
+	ORDER_DEFERRED,				/* it is kept, and applied later */
+	ORDER_TOO_EARLY,			/* an earlier transaction needs this writer's
+								 * locks: roll back */
 } OrderResult;
 
 extern void order_begin(void);
 extern bool order_pending(void);
 extern bool order_settle(void);
-extern OrderResult order_change(const RingRecordHeader *header, const char *payload,
-								bool whole);
+extern OrderResult order_change(const RingRecordHeader *header, const RowChange *change);
 
 #endif							/* WEFT_ORDER_H */

@@ -101,13 +101,15 @@ begin(StreamShared *stream)
 	XLogRecPtr	final_lsn = writer.final ? stream->final_lsn : 1;
 	char		memory[1 + 8 + 8 + 4];
 	MessageBuilder message;
+	RowChange	change;
 
 	message_start(&message, memory, sizeof(memory), LOGICAL_REP_MSG_BEGIN);
 	message_uint64(&message, final_lsn);
 	message_uint64(&message, 0);	/* commit time */
 	message_uint32(&message, pg_atomic_read_u32(&stream->xid));
 	in_remote_transaction = false;
-	change_apply(message.data, message.length);
+	change = row_change_read(message.data, message.length);
+	change_apply(&change);
 
 	StartTransactionCommand();
 	maybe_reread_subscription();
@@ -138,7 +140,7 @@ enter_subtransaction(StreamShared *stream, TransactionId xid)
 		return false;
 
 	/* What is open belongs to the level that it was opened in. */
-	fast_before_commit();
+	fast_close();
 	if (!IsTransactionBlock())
 	{
 		BeginTransactionBlock();
@@ -177,9 +179,11 @@ abort_subtransaction(TransactionId xid)
 }
 
 static void
-apply_change(StreamShared *stream, char *message, int length)
+apply_change(StreamShared *stream, const char *message, int length)
 {
-	change_apply(message, length);
+	RowChange	change = row_change_read(message, length);
+
+	change_apply(&change);
 	pg_atomic_write_u64(&stream->applied_changes,
 						pg_atomic_read_u64(&stream->applied_changes) + 1);
 }

@@ -49,6 +49,7 @@
 #include "access/xlog.h"
 #include "compat.h"
 #include "fast/fast.h"
+#include "apply/look_ahead.h"
 #include "apply/order.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
@@ -315,6 +316,7 @@ static bool
 apply_record(const RingRecordHeader *header, const char *payload)
 {
 	bool		whole = writer.message.len == 0 && !(header->flags & RING_MORE);
+	RowChange	change;
 
 	if (header->flags & RING_EXCLUSIVE)
 	{
@@ -326,7 +328,9 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	if (header->kind == RING_BROADCAST)
 		return catch_up(header->number);
 
-	switch (order_change(header, payload, whole))
+	if (whole)
+		change = row_change_read(payload, header->length);
+	switch (order_change(header, whole ? &change : NULL))
 	{
 		case ORDER_TOO_EARLY:
 			return false;
@@ -340,11 +344,12 @@ apply_record(const RingRecordHeader *header, const char *payload)
 		appendBinaryStringInfo(&writer.message, payload, header->length);
 		if (header->flags & RING_MORE)
 			return true;
-		change_apply(writer.message.data, writer.message.len);
+		change = row_change_read(writer.message.data, writer.message.len);
+		change_apply(&change);
 		reset_message();
 	}
 	else
-		change_apply(unconstify(char *, payload), header->length);
+		change_apply(&change);
 
 	return true;
 }
@@ -377,7 +382,7 @@ transaction_commit_local(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz c
 	replorigin_session_origin_lsn = end_lsn;
 	replorigin_session_origin_timestamp = commit_time;
 	compat_injection_point("weft-writer-commits");
-	fast_before_commit();
+	fast_close();
 	if (stream != NULL && stream->prepare)
 		prepare_local(stream);
 	else
@@ -435,7 +440,7 @@ apply_changes(void)
 	{
 		RingReadResult result;
 
-		fast_look_ahead();
+		look_ahead();
 		result = ring_read(&writer.cursor, &header, &payload);
 		if (result == RING_READ_END)
 			return true;
@@ -552,7 +557,7 @@ guarded(AttemptResult (*attempt) (void))
 	replorigin_session_origin = writer.subscription->origin;
 	change_keep_conflicts();
 	conflict_attempt();
-	fast_count_begin();
+	fast_begin();
 
 	PG_TRY();
 	{

@@ -176,7 +176,7 @@ work_for_streams(void)
 	while (stream_work())
 	{
 		pgstat_report_stat(true);
-		fast_count_report(true);
+		fast_report(true);
 	}
 	writer.ring->writer_procno[writer.number] = INVALID_PROC_NUMBER;
 }
@@ -188,7 +188,7 @@ work(void)
 	for (;;)
 	{
 		bool		stats_pending = pgstat_report_stat(false) > 0;
-		bool		rows_pending = fast_count_report(false);
+		bool		rows_pending = fast_report(false);
 		long		timeout = stats_pending || rows_pending ? STATS_INTERVAL : -1;
 		int			count;
 		uint64		first;
@@ -207,7 +207,7 @@ work(void)
 			transaction_apply(first, count);
 			continue;
 		}
-		fast_count_report(true);
+		fast_report(true);
 		if (ring_stopping(writer.ring))
 			break;
 		pgstat_report_stat(true);

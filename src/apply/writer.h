@@ -13,6 +13,7 @@
 #include "ring/broadcast.h"
 #include "ring/ring.h"
 #include "ring/wait.h"
+#include "row_change.h"
 #include "shmem.h"
 #include "wire.h"
 
@@ -77,7 +78,7 @@ extern bool transaction_wait_dependency(uint64 seq);
 
 /* change.c */
 extern void change_init(void);
-extern void change_apply(char *message, int length);
+extern void change_apply(const RowChange *change);
 extern void change_relation(const char *message, int length);
 extern bool change_find_relation(LogicalRepRelId relid, WireRelation *relation);
 extern void change_own_relation(const char *message, int length);

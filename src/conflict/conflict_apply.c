@@ -137,18 +137,15 @@ apply_to_table(LogicalRepRelMapEntry *entry, Oid key_index, const Remote *remote
 }
 
 /* Reads a message that was checked when it arrived. */
-static LogicalRepRelId
-read_message(const char *message, int length, Remote *remote)
+static void
+read_message(const RowChange *change, Remote *remote)
 {
-	WireChange	change;
 	StringInfoData buffer;
 	bool		has_old = false;
 
 	memset(remote, 0, sizeof(Remote));
-	if (wire_read_change(message, length, false, &change) != NULL)
-		elog(ERROR, "broken message in the ring");
-	remote->type = message[0];
-	initReadOnlyStringInfo(&buffer, unconstify(char *, message), length);
+	remote->type = change->type;
+	initReadOnlyStringInfo(&buffer, change->message, change->length);
 	buffer.cursor = 1;
 	switch (remote->type)
 	{
@@ -164,8 +161,7 @@ read_message(const char *message, int length, Remote *remote)
 			break;
 	}
 	remote->has_old = has_old;
-	remote->old_full = has_old && change.old_kind == 'O';
-	return change.relid;
+	remote->old_full = has_old && change->old_kind == 'O';
 }
 
 /*
@@ -190,14 +186,14 @@ is_covered(LogicalRepRelMapEntry *entry, char type, Oid *key_index)
  * the change is left to the server's own code.  Allocates in the current memory context.
  */
 bool
-conflict_apply(const char *message, int length, bool final)
+conflict_apply(const RowChange *change, bool final)
 {
 	Remote		remote;
-	LogicalRepRelId relid = read_message(message, length, &remote);
 	LogicalRepRelMapEntry *entry;
 	Oid			key_index = InvalidOid;
 	bool		covered;
 
+	read_message(change, &remote);
 	remote_transaction.applying = true;
 	remote_transaction.final = final;
 	SetCurrentStatementStartTimestamp();
@@ -213,7 +209,7 @@ conflict_apply(const char *message, int length, bool final)
 	(void) settings_find_node(remote_transaction.version.origin,
 							  &remote_transaction.version.node);
 
-	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	entry = logicalrep_rel_open(change->relid, RowExclusiveLock);
 	covered = is_covered(entry, remote.type, &key_index);
 	if (covered)
 		apply_to_table(entry, key_index, &remote);

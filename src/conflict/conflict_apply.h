@@ -5,6 +5,8 @@
 #ifndef WEFT_CONFLICT_APPLY_H
 #define WEFT_CONFLICT_APPLY_H
 
-extern bool conflict_apply(const char *message, int length, bool final);
+#include "row_change.h"
+
+extern bool conflict_apply(const RowChange *change, bool final);
 
 #endif							/* WEFT_CONFLICT_APPLY_H */

@@ -1,24 +1,26 @@
 /*
  * coalesce.c
- *	  The fast path: an update that a later one of the same row makes needless.
+ *	  The fast path: updates that a later one of the same row supersedes.
  *
- * An UPDATE brings all columns of its row.  Of two that share a commit, and with
- * nothing in between that touches the row, the earlier one changes nothing that
- * anybody could see, except
- *	 - where the later one leaves a value out because it has not changed (TOAST):
- *	   then the earlier one must leave it out, too;
- *	 - if it is refused: natively, replication would stop there.
- * Whether transactions share a commit is chance, so it must not decide about errors.
- * An update is left out only if it would have been accepted:
- *	 - It brings a NULL only if the later one does, too.
- *	 - Each other value that the later one does not bring as well is read, with the
- *	   length and range that its column allows.  An error there ends the attempt, as
- *	   one of the fast path; what cannot be read here makes the update needed.
- *	 - Tables are left alone where more can go wrong: with constraints, with domains
- *	   that have any, partitions, rows that exclude each other (key_order.c), indexes
- *	   with expressions or of other kinds than btree and hash, rows that might not
- *	   fit into a page.  A long value of an indexed column makes its update needed.
- * Both keep the row's key: what changes it comes with the old one.
+ * An UPDATE brings all columns of its row.  If two UPDATEs of a row share a commit, and
+ * nothing in between touches the row, then nobody can see what the earlier one changes,
+ * and it is coalesced with the later one.  There are two exceptions:
+ *	 - The later one does not bring a value, because it has not changed (TOAST).
+ *	   Then the earlier one must not bring it, either.
+ *	 - The earlier one is refused.  Natively, replication would stop there.
+ * Chance decides whether transactions share a commit, so that must not decide whether there
+ * is an error.  Therefore an update is coalesced only if it would have been accepted:
+ *	 - It brings a NULL only if the later one brings a NULL, too.
+ *	 - Every other value that differs from the later one's is read, with the
+ *	   length and range that its column allows.  An error while reading is one of the
+ *	   fast path, and ends the attempt.  If a value cannot be read here, then the update
+ *	   is not coalesced.
+ *	 - Tables where more can go wrong are excluded: those with check constraints or
+ *	   domains with constraints, partitions, tables with rows that exclude each other
+ *	   (key_order.c), with indexes that have expressions or are neither btree nor hash, and
+ *	   with rows that might not fit into a page.  An update with a long value of an
+ *	   indexed column is not coalesced.
+ * Both updates keep the row's key: one that changes it comes with the old key.
  */
 #include "postgres.h"
 
@@ -27,9 +29,11 @@
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "access/tupmacs.h"
-#include "fast/fast.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
+#include "fast/coalesce.h"
+#include "fast/fast_session.h"
+#include "fast/row_count.h"
 #include "mb/pg_wchar.h"
 #include "replication/logicalproto.h"
 #include "replication/worker_internal.h"
@@ -37,16 +41,15 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/typcache.h"
-#include "wire.h"
 
 /*
- * With no more columns in an index, none of a greater length, an entry always fits into
- * a page of a btree, which takes a third of one.
+ * Limits for the columns of an index, and for the length of each, within which an entry
+ * always fits into a btree, which allows a third of a page.
  */
 #define MAX_INDEX_COLUMNS 8
 #define MAX_INDEXED_LENGTH 256
 
-/* Is an indexed value of the column never much longer than what was sent? */
+/* Is an indexed value of the column never much longer than it was when it was sent? */
 static bool
 may_be_indexed(Form_pg_attribute attribute)
 {
@@ -66,7 +69,7 @@ may_be_indexed(Form_pg_attribute attribute)
 	}
 }
 
-/* Does an index take all values that are not long?  Notes which columns it has. */
+/* Does an index accept all values that are not long?  Marks the columns that it has. */
 static bool
 takes_all(FastRelation *relation, Relation rel, Relation index)
 {
@@ -109,7 +112,7 @@ indexes_take_all(FastRelation *relation, Relation rel)
 	return result;
 }
 
-/* Does a row always fit into a page, with its values out of line if need be? */
+/* Does a row always fit into a page, with its values out of line if necessary? */
 static bool
 always_fits(TupleDesc desc)
 {
@@ -131,7 +134,7 @@ always_fits(TupleDesc desc)
 	return MAXALIGN(size) <= MaxHeapTupleSize;
 }
 
-/* Is a type's input function the server's own, the same for all users? */
+/* Is a type's input function one of the server's, and the same for all users? */
 static bool
 can_be_read(Oid type)
 {
@@ -162,9 +165,9 @@ can_be_read(Oid type)
 	}
 }
 
-/* Can an update of the table be needless?  Its columns, key and order are described. */
+/* Can updates of the table be coalesced?  Columns, key and order have been described. */
 bool
-fast_describe_coalescing(FastRelation *relation, Relation rel)
+coalesce_describe(FastRelation *relation, Relation rel)
 {
 	TupleConstr *constraints = RelationGetDescr(rel)->constr;
 
@@ -186,46 +189,45 @@ fast_describe_coalescing(FastRelation *relation, Relation rel)
 	return true;
 }
 
-/* Is the message an UPDATE that could be needless, or make one so? */
+/* Returns the relation of an UPDATE that could be coalesced with another one, or NULL. */
 static FastRelation *
-coalescing_relation(const char *message, int length, WireChange *change)
+coalescing_relation(const RowChange *change)
 {
 	FastRelation *relation;
 
-	if (message[0] != LOGICAL_REP_MSG_UPDATE ||
-		wire_read_change(message, length, false, change) != NULL ||
-		change->old_kind != 0 || !fast_known(change->relid, false))
+	if (change->type != LOGICAL_REP_MSG_UPDATE || change->old_kind != 0)
 		return NULL;
-	relation = fast_find_relation(change->relid);
-	if (!relation->coalesces || wire_uint16(&change->tuples) != relation->num_columns)
-		return NULL;
-	return relation;
+	relation = fast_relation_find(change->relid);
+	return fast_relation_known(relation, false) && relation->coalesces ? relation : NULL;
 }
 
 /*
- * Is the message an UPDATE that could be needless, or make one so?  Sets *row then, to
- * the same for each change of the same row.
+ * Is the change an UPDATE that could be coalesced with another one of its row?  If so, sets
+ * *row, to the same for each change of that row.
  */
 bool
-fast_may_coalesce(const char *message, int length, uint32 *row)
+coalesce_is_possible(const RowChange *change, uint32 *row)
 {
-	WireChange	change;
-	FastRelation *relation = coalescing_relation(message, length, &change);
+	FastRelation *relation = coalescing_relation(change);
+	WireCursor	cursor;
 
 	if (relation == NULL)
+		return false;
+	cursor = row_change_tuples(change);
+	if (wire_uint16(&cursor) != relation->num_columns)
 		return false;
 	*row = relation->remote_relid;
 	for (int i = 0; i < relation->num_columns; i++)
 	{
 		WireColumn	column;
 
-		if (!wire_column(&change.tuples, &column))
+		if (!wire_column(&cursor, &column))
 			return false;
 		if (!relation->columns[i].is_key)
 			continue;
 		if (column.data == NULL)
 			return false;
-		*row = fast_hash_key(*row, &column);
+		*row = fast_column_hash(*row, &column);
 	}
 	return true;
 }
@@ -237,7 +239,7 @@ same_value(const WireColumn *a, const WireColumn *b)
 		(a->data == NULL || memcmp(a->data, b->data, a->length) == 0);
 }
 
-/* Is a value a number with so few digits that its column takes it for certain? */
+/* Is a value a number with so few digits that its column certainly accepts it? */
 static bool
 is_small_number(const FastColumn *column, const WireColumn *sent)
 {
@@ -256,10 +258,7 @@ is_small_number(const FastColumn *column, const WireColumn *sent)
 	return true;
 }
 
-/*
- * Would the table take a value of an update that is to be left out?  Fails if it is
- * refused.
- */
+/* Would the table accept a value of an update to coalesce?  Throws an error if not. */
 static bool
 is_accepted(FastRelation *relation, FastColumn *column, const WireColumn *sent)
 {
@@ -272,34 +271,30 @@ is_accepted(FastRelation *relation, FastColumn *column, const WireColumn *sent)
 		return true;
 	if (!column->can_be_read || (column->is_indexed && sent->length > MAX_INDEXED_LENGTH))
 		return false;
-	fast_prepare();
+	fast_session_prepare();
 	old = MemoryContextSwitchTo(ApplyMessageContext);
-	result = fast_make_value(relation, column, sent, &value, &isnull);
+	result = fast_column_value(column, relation->context, sent, &value, &isnull);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(ApplyMessageContext);
 	return result;
 }
 
-/*
- * Does the later of two messages that may coalesce make the earlier one needless?
- * Whatever touched the row between them, the caller knows of.
- */
-bool
-fast_makes_needless(const char *later, int later_length,
-					const char *earlier, int earlier_length)
+/* Does the later of two UPDATEs of a relation supersede the earlier one? */
+static bool
+supersedes(FastRelation *relation, const RowChange *later, const RowChange *earlier)
 {
-	WireChange	after;
-	WireChange	before;
-	FastRelation *relation = coalescing_relation(later, later_length, &after);
+	WireCursor	after = row_change_tuples(later);
+	WireCursor	before = row_change_tuples(earlier);
 
-	if (relation == NULL || coalescing_relation(earlier, earlier_length, &before) != relation)
+	if (wire_uint16(&after) != relation->num_columns ||
+		wire_uint16(&before) != relation->num_columns)
 		return false;
 	for (int i = 0; i < relation->num_columns; i++)
 	{
 		WireColumn	old;
 		WireColumn	new;
 
-		if (!wire_column(&before.tuples, &old) || !wire_column(&after.tuples, &new))
+		if (!wire_column(&before, &old) || !wire_column(&after, &new))
 			return false;
 		if (same_value(&old, &new))
 			continue;
@@ -309,5 +304,25 @@ fast_makes_needless(const char *later, int later_length,
 			!is_accepted(relation, &relation->columns[i], &old))
 			return false;
 	}
+	return true;
+}
+
+/*
+ * Coalesces two UPDATEs for which coalesce_is_possible() has returned true and the same
+ * row, if the later one supersedes the earlier one: then the earlier one is counted as
+ * applied, and the caller drops it.  The caller ensures that nothing in between touches
+ * the row.
+ */
+bool
+coalesce_updates(const RowChange *later, const RowChange *earlier)
+{
+	FastRelation *relation = coalescing_relation(later);
+
+	if (relation == NULL || coalescing_relation(earlier) != relation ||
+		!supersedes(relation, later, earlier))
+		return false;
+	row_count_touch(relation);
+	relation->counts.updates++;
+	relation->counts.coalesced_rows++;
 	return true;
 }

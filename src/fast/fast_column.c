@@ -1,14 +1,14 @@
 /*
  * fast_column.c
- *	  The fast path: values of what is sent.
+ *	  The fast path: columns, and values of them as they are sent.
  *
- * In binary as in text, the type's own function reads them, but for numbers of a fixed
- * length of which every bit pattern is a value: there is nothing that the function
- * would check, or refuse, but the length.
+ * The type's own function reads values, in binary as in text.  The exception is binary
+ * numbers of a fixed length of which every bit pattern is a value: for them, the function
+ * would check nothing but the length.
  */
 #include "postgres.h"
 
-#include "fast/fast.h"
+#include "fast/fast_column.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "nodes/miscnodes.h"
@@ -16,9 +16,9 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
-/* Takes down how values of a column's type are made. */
+/* Records how values of a column's type are made. */
 void
-fast_describe_values(FastColumn *column, Oid type, int32 typmod)
+fast_column_describe(FastColumn *column, Oid type, int32 typmod)
 {
 	column->type = type;
 	column->typmod = typmod;
@@ -40,9 +40,9 @@ fast_describe_values(FastColumn *column, Oid type, int32 typmod)
 	}
 }
 
-/* Returns the type's function, looked up when it is needed first. */
+/* Returns the type's function, looking it up when it is needed first. */
 static FastInput *
-input_of(FastRelation *relation, FastColumn *column, bool binary)
+input_of(FastColumn *column, MemoryContext context, bool binary)
 {
 	FastInput  *input = binary ? &column->binary_input : &column->text_input;
 
@@ -54,12 +54,12 @@ input_of(FastRelation *relation, FastColumn *column, bool binary)
 			getTypeBinaryInputInfo(column->type, &function, &input->param);
 		else
 			getTypeInputInfo(column->type, &function, &input->param);
-		fmgr_info_cxt(function, &input->function, relation->context);
+		fmgr_info_cxt(function, &input->function, context);
 	}
 	return input;
 }
 
-/* A number that is sent in binary; a floating-point number is stored as one, too. */
+/* Reads a number that is sent in binary; floating point has the form of an integer. */
 static Datum
 fixed_value(const WireColumn *sent)
 {
@@ -77,16 +77,16 @@ fixed_value(const WireColumn *sent)
 	}
 }
 
-/* Reads an integer in whatever form it is sent; false if it is none. */
+/* Reads an integer in whatever form it is sent; returns false if it is none. */
 bool
-fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value)
+fast_column_integer(const FastColumn *column, const WireColumn *sent, int64 *value)
 {
 	ErrorSaveContext refused = {T_ErrorSaveContext};
 	char		digits[32];
 
 	if (sent->status == LOGICALREP_COLUMN_BINARY && sent->length == column->fixed_length)
 	{
-		*value = fast_integer(fixed_value(sent), sent->length);
+		*value = fast_column_number(fixed_value(sent), sent->length);
 		return true;
 	}
 	if (sent->status != LOGICALREP_COLUMN_TEXT || sent->length >= sizeof(digits))
@@ -98,12 +98,12 @@ fast_read_integer(const FastColumn *column, const WireColumn *sent, int64 *value
 }
 
 /*
- * Makes a column's value of what was sent, in the current memory context.  Returns
- * false if that is nothing for the fast path.
+ * Makes a column's value of what was sent, in the current memory context; what is kept
+ * for the column goes into "context".  Returns false if the fast path cannot make it.
  */
 bool
-fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *sent,
-				Datum *value, bool *isnull)
+fast_column_value(FastColumn *column, MemoryContext context, const WireColumn *sent,
+				  Datum *value, bool *isnull)
 {
 	char	   *copy;
 
@@ -126,7 +126,7 @@ fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *se
 
 	if (sent->status == LOGICALREP_COLUMN_BINARY)
 	{
-		FastInput  *input = input_of(relation, column, true);
+		FastInput  *input = input_of(column, context, true);
 		StringInfoData buffer;
 
 		initStringInfoFromString(&buffer, copy, sent->length);
@@ -135,7 +135,7 @@ fast_make_value(FastRelation *relation, FastColumn *column, const WireColumn *se
 	}
 	if (sent->status == LOGICALREP_COLUMN_TEXT)
 	{
-		FastInput  *input = input_of(relation, column, false);
+		FastInput  *input = input_of(column, context, false);
 
 		if (!pg_verify_mbstr(GetDatabaseEncoding(), copy, sent->length, true))
 			return false;

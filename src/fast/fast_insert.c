@@ -1,31 +1,31 @@
 /*
  * fast_insert.c
- *	  The fast path: rows that are inserted are gathered, and stored together.
+ *	  The fast path: inserted rows are gathered, and stored together.
  *
- * To store several rows at once takes one lock and one WAL record for each page
- * that they go to.  Until they are stored, nothing of them is there: they are in
- * nobody's way, and nobody sees them.  So they are stored
- *	 - before a change of the same table that is no INSERT;
- *	 - before any change that takes the general path: nobody knows what its
- *	   triggers, or default values, look at;
- *	 - when there are many, or large ones;
+ * Storing several rows at once takes one lock and one WAL record for each page that they
+ * go to.  A gathered row does not exist yet: it blocks nobody, and nobody sees it.
+ * Therefore the writer stores gathered rows
+ *	 - before a change of the same table that is not an INSERT;
+ *	 - before any change that takes the general path, since its triggers and default
+ *	   values may look at any table;
+ *	 - when they are many, or large;
  *	 - before the transaction waits for its turn, commits, or can no longer be
  *	   applied from its beginning.
- * What goes wrong then is handled as for any change of the fast path: all of it is
- * rolled back, and applied again on the general one.
+ * An error while storing is one of the fast path: the attempt is rolled back, and its
+ * changes are applied again on the general path.
  */
 #include "postgres.h"
 
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "fast/fast.h"
 #include "executor/executor.h"
+#include "fast/fast_insert.h"
 #include "utils/memutils.h"
 
-/* With values of so many bytes, rows are not kept for longer. */
+/* Gathered rows are stored when their values take more memory than this. */
 #define MAX_GATHERED_BYTES (256 * 1024)
 
-/* Makes the next slot, in memory that lives as long as the table is open. */
+/* Makes one more slot, in memory that lives as long as the table is open. */
 static void
 add_slot(FastRelation *relation)
 {
@@ -42,24 +42,24 @@ add_slot(FastRelation *relation)
 }
 
 /*
- * Returns the slot for a row that is to be inserted.  The caller fills it in, with
- * values in gathered_context, and counts it in num_gathered.
+ * Returns the slot for a row to insert.  The caller fills it in, with values in
+ * gathered_context, and counts it in num_gathered.
  */
 TupleTableSlot *
-fast_gather(FastRelation *relation)
+fast_insert_slot(FastRelation *relation)
 {
 	if (relation->num_gathered == FAST_MAX_GATHERED ||
 		(relation->num_gathered > 0 &&
 		 MemoryContextMemAllocated(relation->gathered_context, false) > MAX_GATHERED_BYTES))
-		fast_store(relation);
+		fast_insert_store(relation);
 	if (relation->num_gathered == relation->num_slots)
 		add_slot(relation);
 	return ExecClearTuple(relation->gathered[relation->num_gathered]);
 }
 
-/* Stores what was gathered for a table, as the current user; it can be seen then. */
+/* Stores the rows gathered for a table, as the current user, and makes them visible. */
 void
-fast_store(FastRelation *relation)
+fast_insert_store(FastRelation *relation)
 {
 	EState	   *estate = relation->estate;
 	CommandId	cid = GetCurrentCommandId(true);

@@ -1,87 +1,45 @@
 /*
  * fast_table.c
- *	  Which tables take the fast path, and what is kept open of them.
+ *	  Which tables take the fast path, and opening and closing them.
  *
- * A table takes the fast path if nothing about it needs more than to find,
- * store and index a row: no trigger that fires on a replica, no generated
- * column, no row security, no routing to partitions.  Whatever is not sure
- * takes the general path, which is the server's own code.
+ * A table takes the fast path if finding, storing and indexing a row is all that its
+ * changes need: it has no trigger that fires on a replica, no generated column, no row
+ * security, no routing to partitions.  All other tables, and all doubtful ones, take the
+ * general path, which is the server's own code.
  *
- * What was found out, with input functions and scan keys looked up, is kept
- * for as long as the table does not change.  Relation, indexes, index scan,
- * executor state and slots are open within one local transaction, that is for
- * a group of remote ones: our lock on the table keeps what they rest on as it
- * is, just as it does for the plan of a statement.  Privileges are checked each
- * time the table is opened.
+ * The description of a table, including input functions and scan keys, is kept until the
+ * table changes.  Relation, indexes, index scan, executor state and slots are open within
+ * one local transaction, that is for a group of remote ones.  The writer's lock on the
+ * table keeps everything that they depend on unchanged, as it does for the plan of a
+ * statement.  Privileges are checked each time the table is opened.
  *
- * All of it is given back before the commit; after an error the server has
- * released it, and it only has to be forgotten.
+ * The writer closes everything before the commit.  After an error the server has released
+ * it, and the writer only forgets it.
  */
 #include "postgres.h"
 
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "fast/fast.h"
-#include "apply/order.h"
-#include "apply/writer.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_subscription_rel.h"
-#include "conflict/settings.h"
-#include "conflict/watched_columns.h"
+#include "executor/executor.h"
+#include "fast/coalesce.h"
+#include "fast/fast_insert.h"
+#include "fast/fast_session.h"
+#include "fast/fast_table.h"
+#include "fast/key_order.h"
+#include "fast/lookup.h"
+#include "fast/row_count.h"
 #include "local_table.h"
 #include "misspeculate.h"
 #include "replication/logicalrelation.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
-#include "utils/hsearch.h"
-#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-
-static HTAB *relations;
-dlist_head	fast_open_relations = DLIST_STATIC_INIT(fast_open_relations);
-
-/* A local table, or every one, has changed. */
-static void
-table_changed(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS scan;
-	FastRelation *relation;
-
-	hash_seq_init(&scan, relations);
-	while ((relation = hash_seq_search(&scan)) != NULL)
-		if (relid == InvalidOid || relation->local_relid == relid)
-			relation->valid = false;
-}
-
-/* Called once in a writer. */
-void
-fast_init(void)
-{
-	HASHCTL		info;
-
-	info.keysize = sizeof(LogicalRepRelId);
-	info.entrysize = sizeof(FastRelation);
-	info.hcxt = ApplyContext;
-	relations = hash_create("weft fast relations", 64, &info,
-							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	CacheRegisterRelcacheCallback(table_changed, (Datum) 0);
-}
-
-/* A RELATION message has come. */
-void
-fast_relation_changed(LogicalRepRelId relid)
-{
-	FastRelation *relation = hash_search(relations, &relid, HASH_FIND, NULL);
-
-	if (relation)
-		relation->valid = false;
-	if (relation && relation->rel)
-		fast_close_all();
-}
 
 static bool
 has_generated_column(Relation rel)
@@ -138,14 +96,14 @@ describe_columns(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation 
 		}
 		column = &relation->columns[remote];
 		column->local = i;
-		fast_describe_values(column, attribute->atttypid, attribute->atttypmod);
+		fast_column_describe(column, attribute->atttypid, attribute->atttypmod);
 	}
 	for (int i = 0; i < relation->num_columns; i++)
 		if (relation->columns[i].local < 0)
 			relation->reason = "a column that is sent is not there";
 }
 
-/* Prepares to find rows by the primary key or replica identity. */
+/* Describes how to find rows by the primary key or replica identity. */
 static void
 describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 {
@@ -158,14 +116,14 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		return;
 	}
 
-	if (writer.detect_conflicts && conflict_has_delta_columns(RelationGetRelid(rel)))
+	if (fast_context.detect_conflicts && fast_context.has_delta_columns(RelationGetRelid(rel)))
 	{
 		relation->key_reason = "there are delta columns";
 		return;
 	}
 
-	if (writer.detect_conflicts)
-		relation->watched = conflict_watched_columns(rel);
+	if (fast_context.detect_conflicts)
+		relation->watched = fast_context.watched_columns(rel);
 
 	index = index_open(relation->index, AccessShareLock);
 	relation->num_keys = IndexRelationGetNumberOfKeyAttributes(index);
@@ -190,11 +148,11 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 							   get_opcode(operator), (Datum) 0);
 	}
 	if (relation->key_reason == NULL)
-		relation->leaves = fast_describe_leaves(index);
+		relation->leaf_map = leaf_map_describe(index);
 	index_close(index, AccessShareLock);
 }
 
-/* Finds out all that is kept about a relation; its table is open. */
+/* Finds out everything that is kept about a relation, whose table is open. */
 static void
 describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 {
@@ -203,18 +161,18 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	if (relation->context == NULL)
 		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
 												  ALLOCSET_SMALL_SIZES);
-	if (relation->leaves)
-		fast_forget_leaves(relation->leaves);
-	relation->leaves = NULL;
+	if (relation->leaf_map)
+		leaf_map_forget(relation->leaf_map);
+	relation->leaf_map = NULL;
 	MemoryContextReset(relation->context);
-	fast_forget_places(relation);
+	lookup_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
 	relation->watched = NULL;
-	if (writer.detect_conflicts)
+	if (fast_context.detect_conflicts)
 		relation->insert_reason = "conflicts are detected";
 
-	/* An invalidation that arrives meanwhile takes this back. */
+	/* An invalidation that arrives meanwhile resets this. */
 	relation->valid = true;
 	relation->fires_triggers = local_table_fires_triggers(rel);
 	relation->reason = classify(entry, rel, relation->fires_triggers);
@@ -223,8 +181,8 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		old = MemoryContextSwitchTo(relation->context);
 		describe_columns(relation, entry, rel);
 		describe_key(relation, entry, rel);
-		relation->own_order = fast_describe_order(relation, rel);
-		relation->coalesces = fast_describe_coalescing(relation, rel);
+		relation->own_order = key_order_describe(relation, rel);
+		relation->coalesces = coalesce_describe(relation, rel);
 		MemoryContextSwitchTo(old);
 	}
 	else if (entry->state != SUBREL_STATE_READY)
@@ -232,8 +190,8 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 }
 
 /*
- * Opens what a change needs, in memory of the local transaction; "columns" has the
- * columns that are sent.
+ * Opens everything that a change needs, in memory of the local transaction; "columns" are
+ * those that are sent.
  */
 static void
 open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
@@ -251,52 +209,21 @@ open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
 	relation->in_a_row = 0;
 	relation->num_gathered = relation->num_slots = 0;
 	relation->allowed = ACL_NO_RIGHTS;
-	dlist_push_tail(&fast_open_relations, &relation->open_node);
-	fast_count_touch(relation);
+	dlist_push_tail(&fast_relations_open, &relation->open_node);
+	row_count_touch(relation);
 	MemoryContextSwitchTo(old);
 }
 
 /*
- * Triggers see what is committed, and what the transaction has done before.  The
- * leader makes such changes run alone, but it may not have known of the trigger
- * yet.
+ * A trigger sees what is committed, and what its transaction has done before.  The leader
+ * makes changes of tables with triggers run alone, but it may not have known of the
+ * trigger yet.
  */
 static void
 check_turn(FastRelation *relation)
 {
-	if (relation->fires_triggers && (!transaction_is_oldest() || order_pending()))
+	if (relation->fires_triggers && !fast_context.everything_before_is_there())
 		misspeculate("a trigger would fire in a speculative transaction");
-}
-
-/* Returns what is known of a relation, which may be nothing. */
-FastRelation *
-fast_find_relation(LogicalRepRelId relid)
-{
-	static FastRelation *latest = NULL;
-	bool		known;
-
-	/* Entries are never removed, so the pointer stays good. */
-	if (latest == NULL || latest->remote_relid != relid)
-	{
-		latest = hash_search(relations, &relid, HASH_ENTER, &known);
-		if (!known)
-			memset((char *) latest + sizeof(relid), 0, sizeof(FastRelation) - sizeof(relid));
-	}
-	return latest;
-}
-
-/*
- * Is it known that the relation's changes, either its INSERTs or the others, take
- * the fast path?
- */
-bool
-fast_known(LogicalRepRelId relid, bool insert)
-{
-	FastRelation *relation = fast_find_relation(relid);
-
-	/* A conflict is decided in its turn. */
-	return !writer.detect_conflicts && relation->valid && relation->reason == NULL &&
-		(insert ? relation->insert_reason : relation->key_reason) == NULL;
 }
 
 /*
@@ -304,9 +231,9 @@ fast_known(LogicalRepRelId relid, bool insert)
  * take the general path.
  */
 FastRelation *
-fast_open(LogicalRepRelId relid)
+fast_table_open(LogicalRepRelId relid)
 {
-	FastRelation *relation = fast_find_relation(relid);
+	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
 
 	if (relation->rel != NULL)
@@ -317,7 +244,7 @@ fast_open(LogicalRepRelId relid)
 		return NULL;
 	}
 
-	/* Locks the table, and takes notice of changes to it. */
+	/* This locks the table, and processes invalidations. */
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
 	if (!relation->valid)
 		describe(relation, entry, entry->localrel);
@@ -328,56 +255,79 @@ fast_open(LogicalRepRelId relid)
 	return relation->reason == NULL ? relation : NULL;
 }
 
-/* Is the local table of a relation READY?  Locks it for a change. */
-bool
-fast_ready(LogicalRepRelId relid)
-{
-	LogicalRepRelMapEntry *entry;
-	bool		result;
-
-	PushActiveSnapshot(GetTransactionSnapshot());
-	entry = logicalrep_rel_open(relid, RowExclusiveLock);
-	result = entry->state == SUBREL_STATE_READY;
-	logicalrep_rel_close(entry, NoLock);
-	PopActiveSnapshot();
-	return result;
-}
-
 /*
- * Returns the relation of a change that the server's own code has just applied,
- * for what is known of its table; NULL if the change was left out because the
- * table is being synchronized.
+ * Returns the relation, with its table described, of a change that the server's own
+ * code has just applied; NULL if the server has skipped the change because the
+ * table is being synchronized.  "final_lsn" is that of the change's transaction.
  */
 FastRelation *
-fast_look_up(LogicalRepRelId relid)
+fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 {
-	FastRelation *relation = fast_find_relation(relid);
+	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
 	bool		applied;
 
-	/* What is open must stay as it is. */
+	/* An open table must keep its description. */
 	if (relation->valid || relation->rel != NULL)
 		return relation;
 
-	/* If the change was applied, we have the lock already. */
+	/* If the change was applied, this transaction has the lock already. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	entry = logicalrep_rel_open(relid, RowExclusiveLock);
 	describe(relation, entry, entry->localrel);
 	applied = entry->state == SUBREL_STATE_READY ||
-		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= writer.final_lsn);
+		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= final_lsn);
 	logicalrep_rel_close(entry, applied ? NoLock : RowExclusiveLock);
 	PopActiveSnapshot();
 	return applied ? relation : NULL;
 }
 
-/* Closes all tables, with the transaction going on; locks are kept. */
+/*
+ * Switches to the user as whom an open table is changed.  Returns true if the caller
+ * has to call RestoreUserContext.
+ */
+bool
+fast_table_become_owner(FastRelation *relation, UserContext *context)
+{
+	Oid			owner = relation->rel->rd_rel->relowner;
+
+	if (MySubscription->runasowner || owner == GetUserId())
+		return false;
+	SwitchToUntrustedUser(owner, context);
+	return true;
+}
+
+/* Stores the gathered rows of all tables. */
 void
-fast_close_all(void)
+fast_table_store_all(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &fast_relations_open)
+	{
+		FastRelation *relation = dlist_container(FastRelation, open_node, iter.cur);
+		UserContext context;
+		bool		switched;
+
+		if (relation->num_gathered == 0)
+			continue;
+		fast_session_enter(relation->remote_relid);
+		switched = fast_table_become_owner(relation, &context);
+		fast_insert_store(relation);
+		if (switched)
+			RestoreUserContext(&context);
+		fast_session_leave();
+	}
+}
+
+/* Closes all tables, within a transaction; locks are kept. */
+void
+fast_table_close_all(void)
 {
 	dlist_mutable_iter iter;
 
-	fast_store_all();
-	dlist_foreach_modify(iter, &fast_open_relations)
+	fast_table_store_all();
+	dlist_foreach_modify(iter, &fast_relations_open)
 	{
 		FastRelation *relation = dlist_container(FastRelation, open_node, iter.cur);
 
@@ -389,16 +339,16 @@ fast_close_all(void)
 		table_close(relation->rel, NoLock);
 		relation->rel = NULL;
 	}
-	dlist_init(&fast_open_relations);
+	dlist_init(&fast_relations_open);
 }
 
-/* The transaction was rolled back, and everything closed with it. */
+/* Forgets the open tables after a rollback, which has closed them. */
 void
-fast_forget_open(void)
+fast_table_forget_open(void)
 {
 	dlist_iter	iter;
 
-	dlist_foreach(iter, &fast_open_relations)
+	dlist_foreach(iter, &fast_relations_open)
 		dlist_container(FastRelation, open_node, iter.cur)->rel = NULL;
-	dlist_init(&fast_open_relations);
+	dlist_init(&fast_relations_open);
 }

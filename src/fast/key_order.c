@@ -1,45 +1,45 @@
 /*
  * key_order.c
- *	  The fast path: which changes may be applied in another order than they came in.
+ *	  The fast path: whose changes may be applied in another order than they came in.
  *
- * order.c puts changes aside, and applies others before them.  Nobody must notice:
- * neither in the rows that come of it, nor in an error.
+ * A writer defers changes, and applies later ones before them (apply/order.c).  Nobody
+ * may notice that, neither by the resulting rows, nor by an error.
  *
- * Two changes of one row keep their order because they have the same key.  The leader,
- * and order.c, compare keys as the publisher sends them, byte by byte
- * (receive/dependency.c).  So a table's changes may be put aside only if rows here that
- * are the same have come with the same bytes: where each value of each key column has
- * just one form, whatever the publisher's settings are now, or become.  That is not so
- *	 - where values are equal without being the same: numeric with any scale, floating
+ * Two changes of one row keep their order because they have the same key.  The leader
+ * and the writer compare keys as the publisher sends them, byte by byte
+ * (receive/dependency.c).  Therefore changes of a table may be deferred only if changes of
+ * one row always come with the same bytes: each value of each key column must have
+ * exactly one form, whatever the publisher's settings are or become.  That does not hold
+ *	 - if values are equal without being identical: numeric with any scale, floating
  *	   point (zero), interval, jsonb, citext, text and names in a nondeterministic
  *	   collation;
- *	 - where a setting, or the name of something, decides how a value looks:
- *	   timestamp with time zone, bytea, money, enums, regclass and its like (DateStyle,
- *	   IntervalStyle and extra_float_digits are set by the connection);
- *	 - where the column here is of another type, and takes several texts for the same;
- *	 - where the publisher tells rows apart by more columns than are in the key here.
- * The list below is of what is known to have one form; types of extensions are not.
+ *	 - if a setting, or the name of an object, decides how a value looks:
+ *	   timestamp with time zone, bytea, money, enums, regclass and the like (the connection
+ *	   sets DateStyle, IntervalStyle and extra_float_digits);
+ *	 - if the local column has another type, and takes several texts for one value;
+ *	 - if the publisher distinguishes rows by more columns than the local key has.
+ * has_one_form() lists the types that are known to have one form.  No type of an extension
+ * is among them.
  *
- * Whether a row may have a value can depend on another row: if there is a unique index
- * besides the key, or an exclusion constraint, an error may be one in one order only.
+ * Whether a row may have a value can depend on another row.  If there is a unique index
+ * besides the key, or an exclusion constraint, then an error may occur in one order only.
  *
- * The changes of all other tables are applied in the order in which they came, but
- * among those of different tables.  What that order does not show - that a transaction of
- * another writer has touched the same row - is found out where the row is: it is
- * locked, or missing, or there already, and who is too early begins again.
+ * The changes of one such table keep the order in which they came, but those of different
+ * tables need not.  That order does not show that a transaction of another writer
+ * has touched the same row.  The row itself shows it: it is locked, or missing, or
+ * already there; then the writer whose transaction is too early applies it again.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/transam.h"
-#include "fast/fast.h"
-#include "apply/writer.h"
 #include "catalog/pg_type.h"
+#include "fast/fast_context.h"
+#include "fast/key_order.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "wire.h"
 
-/* The same type, and modifier unless values are taken here as they come. */
+/* Is the local type the same?  So must the modifier be, if there is a local one. */
 static bool
 same_type(const WireAttribute *sent, const FastColumn *column)
 {
@@ -47,7 +47,7 @@ same_type(const WireAttribute *sent, const FastColumn *column)
 		(column->typmod < 0 || sent->typmod == column->typmod);
 }
 
-/* Has each value of a key column just one form in which it is sent? */
+/* Does each value of a key column have exactly one form in which it is sent? */
 static bool
 has_one_form(const WireAttribute *sent, const FastColumn *column, Oid collation)
 {
@@ -70,19 +70,19 @@ has_one_form(const WireAttribute *sent, const FastColumn *column, Oid collation)
 			return same_type(sent, column) && get_collation_isdeterministic(collation);
 
 		case NUMERICOID:
-			/* With a scale, all have as many digits. */
+			/* With a scale, all values have the same number of decimal digits. */
 			return sent->typmod >= 0 && same_type(sent, column);
 
 		case TEXTOID:
 			return get_collation_isdeterministic(collation);
 
 		case VARCHAROID:
-			/* What is too long may lose spaces. */
+			/* A value that is too long may lose spaces. */
 			return (column->typmod < 0 || same_type(sent, column)) &&
 				get_collation_isdeterministic(collation);
 
 		case BPCHAROID:
-			/* With a length, all are filled up with spaces. */
+			/* With a length, all values are padded with spaces. */
 			return sent->type == BPCHAROID && sent->typmod >= 0 &&
 				get_collation_isdeterministic(collation);
 
@@ -91,7 +91,7 @@ has_one_form(const WireAttribute *sent, const FastColumn *column, Oid collation)
 	}
 }
 
-/* Is a column that is sent one of the key here, with one form for each value? */
+/* Is a column that is sent part of the local key, with one form for each value? */
 static bool
 is_plain_key(FastRelation *relation, const WireAttribute *sent, const FastColumn *column,
 			 Relation index)
@@ -103,7 +103,7 @@ is_plain_key(FastRelation *relation, const WireAttribute *sent, const FastColumn
 	return false;
 }
 
-/* Is a row here that which the publisher means, byte by byte? */
+/* Does the publisher name each local row by one sequence of bytes only? */
 static bool
 has_plain_key(FastRelation *relation)
 {
@@ -112,7 +112,7 @@ has_plain_key(FastRelation *relation)
 	int			found = 0;
 	bool		result = true;
 
-	if (!change_find_relation(relation->remote_relid, &remote) ||
+	if (!fast_context.find_remote(relation->remote_relid, &remote) ||
 		remote.natts != relation->num_columns)
 		return false;
 	index = index_open(relation->index, AccessShareLock);
@@ -130,7 +130,7 @@ has_plain_key(FastRelation *relation)
 	return result && found == relation->num_keys;
 }
 
-/* Can a row be refused because of another one, apart from their keys? */
+/* Can a row be refused because of another one, even if their keys differ? */
 static bool
 rows_exclude_each_other(FastRelation *relation, Relation rel)
 {
@@ -152,33 +152,12 @@ rows_exclude_each_other(FastRelation *relation, Relation rel)
 }
 
 /*
- * Do only changes of one row have to keep their order?  The columns and the key are
+ * Do only changes of one row have to keep their order?  Columns and key have been
  * described.
  */
 bool
-fast_describe_order(FastRelation *relation, Relation rel)
+key_order_describe(FastRelation *relation, Relation rel)
 {
 	return relation->reason == NULL && relation->key_reason == NULL &&
 		has_plain_key(relation) && !rows_exclude_each_other(relation, rel);
-}
-
-/* Says what may be done with a message while others are put aside, as far as is known. */
-FastOrder
-fast_order(const char *message, int length)
-{
-	WireChange	change;
-
-	switch (message[0])
-	{
-		case LOGICAL_REP_MSG_INSERT:
-		case LOGICAL_REP_MSG_UPDATE:
-		case LOGICAL_REP_MSG_DELETE:
-			if (wire_read_change(message, length, false, &change) != NULL ||
-				!fast_known(change.relid, change.type == LOGICAL_REP_MSG_INSERT))
-				return FAST_ORDER_STRICT;
-			return fast_find_relation(change.relid)->own_order ?
-				FAST_ORDER_OF_ROW : FAST_ORDER_OF_TABLE;
-		default:
-			return FAST_ORDER_STRICT;
-	}
 }

@@ -2,31 +2,33 @@
  * lookup.c
  *	  The fast path: finds rows by the index of the replica identity.
  *
- * To go down an index costs more than to look at a row.  Rows that are changed
- * again and again are found faster by their place: what the index said the last
- * time.  For other rows, prefetch.c has often taken down what a leaf page of the
- * index says, and if not, that is looked at first (leaf_map.c).  The chain of a row's versions that begins there may have ended, or the
- * place may be another row's by now; so the key is compared, and what is not
- * found there is looked for by the index.  With the dirty snapshot, no older
- * version of a row can be taken for it.
+ * Descending an index costs more than looking at a row.  A row that is changed
+ * often is found faster by its place: where the index said it was the last time.  For
+ * other rows, prefetch.c has often recorded what a leaf page of the index says; if not,
+ * the leaf page is asked first (leaf_map.c).  The chain of row versions that
+ * begins at a remembered place may have ended, or the place may belong to another row by
+ * now.  Therefore the key is compared, and a row that is not found there is looked for
+ * by the index.  With the dirty snapshot, no older version of a row can be taken for it.
  *
- * Places belong to the table's storage.  If that is made new or cut off, our
- * session hears of it before, or just after, it opens the table, and forgets
- * them; in the moment between, the place may be behind the end of the file, and
- * the error that this gives is one of the fast path: the transaction is applied
- * again without it.
+ * Places belong to the table's storage.  If the storage is replaced or truncated, then the
+ * writer learns of it before, or just after, it opens the table, and forgets the
+ * places.  In the moment between, a place may be behind the end of the file; the error
+ * that follows is one of the fast path, and the transaction is applied again
+ * without it.
  *
- * A statement that changes many rows does so, as a rule, in the order in which they
- * are stored, here as on the publisher.  So if some rows have been found behind each
- * other, the next one is looked for behind the last one first, with the same care.
+ * A statement that changes many rows usually does so in the order in which they
+ * are stored, here as on the publisher.  Therefore, if several rows have been found one
+ * behind the other, the next row is first looked for behind the last one, with the same
+ * check of its key.
  */
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "fast/fast.h"
 #include "compat.h"
+#include "fast/lookup.h"
+#include "fast/recent_buffer.h"
 
-/* Places that are remembered; a power of two. */
+/* How many places are remembered, those of all tables together; a power of two. */
 #define NUM_PLACES 4096
 
 typedef struct Place
@@ -34,17 +36,18 @@ typedef struct Place
 	LogicalRepRelId relid;
 	uint32		key_hash;
 	ItemPointerData tid;		/* invalid: nothing is known */
-	Buffer		buffer;			/* that its page was in, or InvalidBuffer */
+	Buffer		buffer;			/* that its page was last in, or InvalidBuffer */
 } Place;
 
-/* After so many rows behind each other, the next one is looked for there. */
+/* After this many rows one behind the other, the next one is looked for there. */
 #define SOME_IN_A_ROW 3
 
+/* A global since tables share it: it fits into the processor's caches only once. */
 static Place places[NUM_PLACES];
 
-/* Forgets where rows of a relation are. */
+/* Forgets where the rows of a relation are. */
 void
-fast_forget_places(FastRelation *relation)
+lookup_forget_places(FastRelation *relation)
 {
 	for (int i = 0; i < NUM_PLACES; i++)
 		if (places[i].relid == relation->remote_relid)
@@ -57,9 +60,9 @@ place_of(uint32 key_hash)
 	return &places[key_hash & (NUM_PLACES - 1)];
 }
 
-/* Is it known where a row is, or was? */
+/* Is a place known where the row is, or was? */
 bool
-fast_place_known(FastRelation *relation, uint32 key_hash)
+lookup_place_known(FastRelation *relation, uint32 key_hash)
 {
 	const Place *place = place_of(key_hash);
 
@@ -67,9 +70,9 @@ fast_place_known(FastRelation *relation, uint32 key_hash)
 		place->key_hash == key_hash;
 }
 
-/* Takes down where a row is likely to be. */
+/* Records where a row is likely to be. */
 void
-fast_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid, Buffer buffer)
+lookup_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid, Buffer buffer)
 {
 	*place_of(key_hash) = (Place)
 	{
@@ -77,7 +80,7 @@ fast_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData tid
 	};
 }
 
-/* Gets ready to look for rows of an open table; there may be no index for it. */
+/* Gets ready to look for rows of an open table.  Its index may have disappeared. */
 static void
 begin_search(FastRelation *relation)
 {
@@ -91,9 +94,9 @@ begin_search(FastRelation *relation)
 	}
 }
 
-/* Has a row the key that is looked for? */
+/* Does a row have the key that is looked for? */
 bool
-fast_has_key(FastRelation *relation, TupleTableSlot *row)
+lookup_has_key(FastRelation *relation, TupleTableSlot *row)
 {
 	for (int i = 0; i < relation->num_keys; i++)
 	{
@@ -109,12 +112,12 @@ fast_has_key(FastRelation *relation, TupleTableSlot *row)
 }
 
 /*
- * Looks at the versions of a row, whose first one is at a place that the index has
- * told.  Returns false if there is none to be seen; *all_dead then tells whether
- * nobody can see any.
+ * Looks for the visible version of a row whose chain of versions begins at a place.
+ * Returns false if none is visible; *all_dead then tells whether none is visible to
+ * anybody.
  *
- * The page is pruned only if the row's next version would not fit into it: that
- * costs more than all the rest.
+ * The page is pruned only if the row's next version would not fit into it, since pruning
+ * costs more than everything else here.
  */
 static bool
 find_version(FastRelation *relation, ItemPointerData first, Buffer *recent, bool *all_dead)
@@ -122,7 +125,7 @@ find_version(FastRelation *relation, ItemPointerData first, Buffer *recent, bool
 	Relation	rel = relation->rel;
 	BufferHeapTupleTableSlot *slot = (BufferHeapTupleTableSlot *) relation->found;
 	HeapTuple	tuple = &slot->base.tupdata;
-	Buffer		buffer = fast_read_buffer(rel, ItemPointerGetBlockNumber(&first), recent);
+	Buffer		buffer = recent_buffer_read(rel, ItemPointerGetBlockNumber(&first), recent);
 	bool		pruned = false;
 
 	for (;;)
@@ -154,21 +157,21 @@ find_version(FastRelation *relation, ItemPointerData first, Buffer *recent, bool
 
 /*
  * Looks for the row at a place where it may be.  If it is not there, *all_dead tells
- * whether nobody can see any version of what is.
+ * whether no version of the row at that place is visible to anybody.
  */
 static bool
 find_at_place(FastRelation *relation, ItemPointerData tid, Buffer *recent, bool *all_dead)
 {
 	if (!find_version(relation, tid, recent, all_dead))
 		return false;
-	if (fast_has_key(relation, relation->found))
+	if (lookup_has_key(relation, relation->found))
 		return true;
 	ExecClearTuple(relation->found);
 	*all_dead = false;
 	return false;
 }
 
-/* Looks behind the last row that was found: next to it, or on the next block. */
+/* Looks for the row behind the last one: next to it, or first on the next block. */
 static bool
 find_behind_last(FastRelation *relation)
 {
@@ -195,7 +198,7 @@ find_behind_last(FastRelation *relation)
 	return found;
 }
 
-/* Takes down where the index has found a row. */
+/* Records where the index has found a row. */
 static void
 remember_last(FastRelation *relation, ItemPointerData tid)
 {
@@ -213,27 +216,27 @@ remember_last(FastRelation *relation, ItemPointerData tid)
 }
 
 /*
- * Looks where the leaf page that is to have the key says that the row is.  An entry
- * of a dead row is left to the index's own code, which marks it as such.
+ * Looks for the row where its leaf page, by the map, says that it is.  An entry of a dead
+ * row is left to the index's own code, which marks it as dead.
  */
 static bool
 find_by_leaf(FastRelation *relation)
 {
-	ItemPointerData tids[FAST_MAX_PLACES];
+	ItemPointerData tids[LEAF_MAP_MAX_PLACES];
 	int			num = 0;
 	Buffer		buffer = InvalidBuffer;
 	bool		all_dead = false;
 
-	if (relation->leaves)
-		num = fast_places_by_leaf(relation->leaves, relation->key_index,
-								  fast_leaf_key(relation->leaves,
+	if (relation->leaf_map)
+		num = leaf_map_places(relation->leaf_map, relation->key_index,
+								  leaf_map_key(relation->leaf_map,
 												relation->keys[0].sk_argument),
 								  tids);
 	for (int i = 0; i < num && !all_dead; i++)
 	{
 		if (find_at_place(relation, tids[i], &buffer, &all_dead))
 		{
-			fast_remember_place(relation, relation->key_hash, tids[i], buffer);
+			lookup_remember_place(relation, relation->key_hash, tids[i], buffer);
 			return true;
 		}
 	}
@@ -258,7 +261,7 @@ find_by_index(FastRelation *relation)
 
 		if (find_version(relation, place, &buffer, &scan->kill_prior_tuple))
 		{
-			fast_remember_place(relation, relation->key_hash, place, buffer);
+			lookup_remember_place(relation, relation->key_hash, place, buffer);
 			return true;
 		}
 	}
@@ -267,11 +270,11 @@ find_by_index(FastRelation *relation)
 
 /*
  * Looks for the row with the key in the relation's scan keys, whose hash is
- * key_hash.  Returns false if there is none, else it is in the slot "found", and
- * the dirty snapshot tells who has it in hands.
+ * key_hash.  Returns false if there is none.  Otherwise it is in the slot "found", and
+ * the dirty snapshot tells which open transactions are modifying it.
  */
 bool
-fast_find(FastRelation *relation)
+lookup_row(FastRelation *relation)
 {
 	Place	   *place = place_of(relation->key_hash);
 	MemoryContext old;
@@ -283,13 +286,13 @@ fast_find(FastRelation *relation)
 	if (relation->key_index == NULL)
 		return false;
 
-	if (fast_place_known(relation, relation->key_hash) &&
+	if (lookup_place_known(relation, relation->key_hash) &&
 		find_at_place(relation, place->tid, &place->buffer, &all_dead))
 		return true;
 	if (find_behind_last(relation))
 		return true;
 
-	/* What the index's code allocates on its way, it keeps. */
+	/* The index's code keeps what it allocates here. */
 	old = MemoryContextSwitchTo(relation->estate->es_query_cxt);
 	result = find_by_leaf(relation) || find_by_index(relation);
 	MemoryContextSwitchTo(old);

@@ -1,40 +1,39 @@
 /*
  * prefetch.c
- *	  The fast path: has ready in the processor's caches what the next changes need.
+ *	  The fast path: fetches into the processor's caches what the next changes need.
  *
- * Rows are changed here and there, so to find one is, above all, to wait for memory:
- * for the index's page, for the row's, each with the descriptor of its buffer.
- * What comes next is in the ring already.  So while a change is applied, its
- * writer looks a few ahead, and asks for one thing of each that it has not asked
- * for before, in the order in which they become known:
- *	 1. the leaf page that has the key by the list in leaf_map.c;
+ * Changed rows are scattered, so finding one mostly means waiting for memory: for the
+ * index's page, for the row's page, and for the descriptor of each one's buffer.  The next
+ * changes are in the ring already.  Therefore the writer shows a few of them to this
+ * module before it applies a change (apply/look_ahead.c), and for each of them the
+ * module prefetches one thing at a time, in the order in which they become known:
+ *	 1. the leaf page that has the key, by leaf_map.c;
  *	 2. the row's page, whose place the leaf page tells, and its line pointer;
- *	 3. the row that this points to, or all of the page if it is going to be pruned.
- * When its turn comes, its place is known (lookup.c), and what it needs is near.
- * A page that is not in shared memory is read ahead by the operating system.
+ *	 3. the row that this points to, or the whole page if it is going to be pruned.
+ * When the change's turn comes, the row's place is known (lookup.c), and what it needs is
+ * in the caches.  If a page is not in shared buffers, the operating system reads it ahead.
  *
- * Only changes that their writer has taken are looked at, so they stay in the ring,
- * and only those of tables that are large enough.  What is found out is a guess, as
- * all places are, and no longer true if a row moves meanwhile.  Pages are looked
- * into without pin or lock where it is only to guess what to ask for: what comes of a
- * wrong guess is a wrong line of memory in the cache.
+ * Only changes of large tables are of interest.  The result is a guess, as all
+ * places are, and becomes wrong if a row moves meanwhile.  Pages are read without a pin or
+ * lock where that only serves to guess what to prefetch: a wrong guess brings a wrong line
+ * of memory into the cache, and nothing else.
  *
  * An error here is one of the fast path (fast_row.c).
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "fast/fast.h"
-#include "apply/writer.h"
-#include "replication/logicalproto.h"
+#include "fast/cache_line.h"
+#include "fast/fast_relation.h"
+#include "fast/fast_session.h"
+#include "fast/lookup.h"
+#include "fast/prefetch.h"
+#include "fast/recent_buffer.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-/* So many changes are looked ahead, one for each thing to ask for. */
+/* How many changes are looked ahead: one for each step, so that each is taken in time. */
 #define DEPTH 3
-
-/* No further at a time than so many records, whatever they are. */
-#define MAX_RECORDS 64
 
 typedef struct Upcoming
 {
@@ -42,36 +41,34 @@ typedef struct Upcoming
 	FastRelation *relation;
 	uint32		key_hash;
 	int64		key;
-	int			asked_for;		/* so many things */
+	int			steps;			/* how many were taken */
 	OffsetNumber offset;		/* of the row, once that is known */
 	Buffer		buffer;			/* that then has its page, or InvalidBuffer */
 } Upcoming;
 
-static RingCursor ahead;
-static bool in_pieces;			/* the record at "ahead" goes on with a
-								 * message */
-static Upcoming upcoming[DEPTH];	/* in the order in which they come */
+/* The next changes, in their order; a global like the transaction that they belong to. */
+static Upcoming upcoming[DEPTH];
 static int	num_upcoming = 0;
 
-/* Reads the leaf page, and asks for the row's page. */
+/* Reads the leaf page, and prefetches the row's page. */
 static void
-ask_for_page(Upcoming *next)
+prefetch_page(Upcoming *next)
 {
 	FastRelation *relation = next->relation;
-	ItemPointerData tids[FAST_MAX_PLACES];
+	ItemPointerData tids[LEAF_MAP_MAX_PLACES];
 
-	if (fast_places_by_leaf(relation->leaves, relation->key_index, next->key, tids) == 0)
+	if (leaf_map_places(relation->leaf_map, relation->key_index, next->key, tids) == 0)
 		return;
 	next->offset = ItemPointerGetOffsetNumber(&tids[0]);
 	next->buffer = PrefetchBuffer(relation->rel, MAIN_FORKNUM,
 								  ItemPointerGetBlockNumber(&tids[0])).recent_buffer;
-	fast_remember_place(relation, next->key_hash, tids[0], next->buffer);
+	lookup_remember_place(relation, next->key_hash, tids[0], next->buffer);
 	if (BufferIsValid(next->buffer))
-		fast_ask_for_page(next->buffer, next->offset);
+		recent_buffer_prefetch(next->buffer, next->offset);
 }
 
 static void
-ask_for_row(const Upcoming *next)
+prefetch_row(const Upcoming *next)
 {
 	Page		page;
 	ItemId		id;
@@ -94,36 +91,36 @@ ask_for_row(const Upcoming *next)
 		begin = ItemIdGetOffset(id);
 		end = Min(begin + next->relation->row_length, BLCKSZ);
 	}
-	for (int i = begin; i < end; i += FAST_CACHE_LINE)
-		fast_ask_for((char *) page + i);
+	for (int i = begin; i < end; i += CACHE_LINE)
+		cache_line_prefetch((char *) page + i);
 }
 
-/* Asks for one more thing that a change needs, if it may; its table must be open. */
+/* Takes the next step for a change whose table is open, unless all allowed ones were taken. */
 static void
-ask(Upcoming *next, int allowed)
+take_step(Upcoming *next, int allowed)
 {
 	FastRelation *relation = next->relation;
 
-	if (next->asked_for >= allowed || relation->rel == NULL ||
-		relation->key_index == NULL || relation->leaves == NULL)
+	if (next->steps >= allowed || relation->rel == NULL ||
+		relation->key_index == NULL || relation->leaf_map == NULL)
 		return;
-	fast_enter(relation->remote_relid);
-	switch (++next->asked_for)
+	fast_session_enter(relation->remote_relid);
+	switch (++next->steps)
 	{
 		case 1:
-			fast_ask_for_leaf(relation->leaves, relation->key_index, next->key);
+			leaf_map_prefetch(relation->leaf_map, relation->key_index, next->key);
 			break;
 		case 2:
-			ask_for_page(next);
+			prefetch_page(next);
 			break;
 		case 3:
-			ask_for_row(next);
+			prefetch_row(next);
 			break;
 	}
-	fast_leave();
+	fast_session_leave();
 }
 
-/* Reads a key of one integer, and its hash, from a tuple. */
+/* Reads a key of one integer, and its hash, from a tuple; returns false if it has none. */
 static bool
 read_key(const FastRelation *relation, WireCursor cursor, int64 *key, uint32 *key_hash)
 {
@@ -140,96 +137,75 @@ read_key(const FastRelation *relation, WireCursor cursor, int64 *key, uint32 *ke
 			return false;
 		if (column->local == relation->key_columns[0])
 		{
-			*key_hash = fast_hash_key(relation->remote_relid, &sent);
-			return fast_read_integer(column, &sent, key);
+			*key_hash = fast_column_hash(relation->remote_relid, &sent);
+			return fast_column_integer(column, &sent, key);
 		}
 	}
 	return false;
 }
 
 /*
- * Is the message a change of a row whose place is to be found by the leaf pages?
- * Describes it then.
+ * Describes a change of a row whose place the leaf map can tell.  Returns false if the
+ * change is none, or needs no prefetching.
  */
 static bool
-describe(const char *message, int length, Upcoming *next)
+describe(const RowChange *change, Upcoming *next)
 {
-	WireChange	change;
-	FastRelation *relation;
+	FastRelation *relation = fast_relation_find(change->relid);
 
-	if ((message[0] != LOGICAL_REP_MSG_UPDATE && message[0] != LOGICAL_REP_MSG_DELETE) ||
-		wire_read_change(message, length, false, &change) != NULL)
-		return false;
-	relation = fast_find_relation(change.relid);
-	if (!relation->valid || relation->reason || relation->leaves == NULL ||
-		!fast_leaves_worth(relation->leaves) ||
-		!read_key(relation, change.tuples, &next->key, &next->key_hash) ||
-		fast_place_known(relation, next->key_hash))
+	if (!relation->valid || relation->reason || relation->leaf_map == NULL ||
+		!leaf_map_is_worth_prefetch(relation->leaf_map) ||
+		!read_key(relation, row_change_tuples(change), &next->key, &next->key_hash) ||
+		lookup_place_known(relation, next->key_hash))
 		return false;
 	next->relation = relation;
-	next->asked_for = 0;
+	next->steps = 0;
 	next->buffer = InvalidBuffer;
 	return true;
 }
 
-/* Reads the next record that is there; false if there is none. */
-static bool
-read_ahead(const RingRecordHeader **header, const char **payload)
-{
-	RingReadResult result;
-
-	while ((result = ring_read(&ahead, header, payload)) == RING_READ_END &&
-		   ahead.seq < writer.end)
-	{
-		ring_rewind(&ahead, writer.ring, ahead.seq + 1);
-		in_pieces = false;
-	}
-	return result == RING_READ_RECORD;
-}
-
-/* Fills the list of the changes that come next. */
-static void
-look_for_changes(void)
-{
-	const RingRecordHeader *header;
-	const char *payload;
-
-	for (int i = 0; i < MAX_RECORDS && num_upcoming < DEPTH && read_ahead(&header, &payload); i++)
-	{
-		bool		whole = !in_pieces && !(header->flags & RING_MORE);
-
-		if (header->kind != RING_MESSAGE)
-			continue;
-		in_pieces = (header->flags & RING_MORE) != 0;
-		if (whole && describe(payload, header->length, &upcoming[num_upcoming]))
-			upcoming[num_upcoming++].position = ahead.position;
-	}
-}
-
-/* Called before the writer reads each record. */
+/* Forgets the changes that come next: the writer's place in the ring has changed. */
 void
-fast_look_ahead(void)
+prefetch_forget(void)
+{
+	num_upcoming = 0;
+}
+
+/*
+ * Forgets the changes whose records end up to a position, which the writer has read.
+ * Returns whether prefetch_add() has room.
+ */
+bool
+prefetch_advance(uint64 position)
 {
 	int			passed = 0;
 
-	if (writer.careful || writer.committed_to)
-		return;
-	if (ahead.ring != writer.ring || ahead.seq < writer.seq || ahead.seq > writer.end ||
-		ahead.position < writer.cursor.position)
-	{
-		ahead = writer.cursor;
-		in_pieces = writer.message.len > 0;
-		num_upcoming = 0;
-	}
-	while (passed < num_upcoming && upcoming[passed].position <= writer.cursor.position)
+	while (passed < num_upcoming && upcoming[passed].position <= position)
 		passed++;
 	if (passed > 0)
 	{
 		num_upcoming -= passed;
 		memmove(upcoming, upcoming + passed, num_upcoming * sizeof(Upcoming));
 	}
-	if (num_upcoming < DEPTH)
-		look_for_changes();
+	return num_upcoming < DEPTH;
+}
+
+/*
+ * Adds an UPDATE or DELETE that the writer will apply, whose record ends at a position,
+ * if prefetching helps it.  Returns whether there is room for another one.
+ */
+bool
+prefetch_add(const RowChange *change, uint64 position)
+{
+	if (describe(change, &upcoming[num_upcoming]))
+		upcoming[num_upcoming++].position = position;
+	return num_upcoming < DEPTH;
+}
+
+/* Takes the next step for each of the changes that come next. */
+void
+prefetch_next(void)
+{
 	for (int i = 0; i < num_upcoming; i++)
-		ask(&upcoming[i], DEPTH - i);
+		take_step(&upcoming[i], DEPTH - i);
 }

@@ -1,24 +1,25 @@
 /*
  * recent_buffer.c
- *	  The fast path: pins pages without looking for their buffers.
+ *	  The fast path: pinning pages without looking up their buffers.
  *
- * To find out in which buffer a page is takes some reads of memory one after the
- * other.  A page that was read before is most likely still where it was, and the
- * server can pin it there if so.
+ * Looking up the buffer of a page takes several dependent reads of memory.  A page that
+ * was read before is most likely still in the same buffer, and the server can then pin it
+ * there.
  *
- * That does not count as use of the page, by which the server decides what to keep
- * in memory.  So only pages that have been used some times lately are pinned that
- * way: others are read as usual.
+ * Such a pin does not raise the usage count by which the server decides what to evict.
+ * Therefore only pages that have been used several times lately are pinned this way;
+ * others are read as usual.
  */
 #include "postgres.h"
 
-#include "fast/fast.h"
+#include "fast/cache_line.h"
+#include "fast/recent_buffer.h"
 #include "pgstat.h"
 #include "storage/buf_internals.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-/* A page counts as being used if its buffer's usage count is as high. */
+/* A page counts as used if its buffer's usage count is at least this. */
 #define MIN_USAGE 2
 
 static bool
@@ -30,11 +31,11 @@ is_used(Buffer buffer)
 }
 
 /*
- * Reads a block, and pins its buffer.  *recent is the buffer in which it was last,
- * or InvalidBuffer; it is set to where it is.
+ * Reads a block, and pins its buffer.  *recent is the buffer that it was last seen in,
+ * or InvalidBuffer; it is set to the buffer that it is in.
  */
 Buffer
-fast_read_buffer(Relation rel, BlockNumber block, Buffer *recent)
+recent_buffer_read(Relation rel, BlockNumber block, Buffer *recent)
 {
 	if (BufferIsValid(*recent) && is_used(*recent) &&
 		ReadRecentBuffer(rel->rd_locator, MAIN_FORKNUM, block, *recent))
@@ -47,16 +48,13 @@ fast_read_buffer(Relation rel, BlockNumber block, Buffer *recent)
 	return *recent;
 }
 
-/*
- * Asks for the memory that it takes to pin and lock a buffer, and to find an item on
- * its page.
- */
+/* Prefetches the memory for pinning and locking a buffer, and finding an item on its page. */
 void
-fast_ask_for_page(Buffer buffer, OffsetNumber offset)
+recent_buffer_prefetch(Buffer buffer, OffsetNumber offset)
 {
 	Page		page = BufferGetPage(buffer);
 
-	fast_ask_for(GetBufferDescriptor(buffer - 1));
-	fast_ask_for(page);
-	fast_ask_for(PageGetItemId(page, offset));
+	cache_line_prefetch(GetBufferDescriptor(buffer - 1));
+	cache_line_prefetch(page);
+	cache_line_prefetch(PageGetItemId(page, offset));
 }

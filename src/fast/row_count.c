@@ -1,44 +1,43 @@
 /*
  * row_count.c
- *	  Counting rows, for weft.stat_relation.
+ *	  The fast path: counting rows, for weft.stat_relation.
  *
- * A row is counted right where it was applied, in a plain field of its relation:
- * nothing else may be done for each row.  What goes beyond is done when an attempt
- * touches a relation first: what the relation has counted before is kept, so that
- * it can be restored if the attempt is rolled back, and the relation is listed, to
- * be reported.
+ * A row is counted where it is applied, in a plain field of its relation, since nothing
+ * more is affordable for each row.  Everything else happens when an attempt first
+ * touches a relation: the counts so far are saved, to be restored if the attempt is
+ * rolled back, and the relation is added to the list of those to report.
  *
- * Reports go into shared memory (relation_stats.c) between transactions, once a
- * second at most, as those of the server do.
+ * The writer reports into shared memory (relation_stats.c) between transactions, once a
+ * second at most, like the server's statistics.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "fast/fast.h"
-#include "apply/writer.h"
+#include "fast/fast_context.h"
+#include "fast/row_count.h"
 #include "utils/inval.h"
 #include "utils/timestamp.h"
 
-/* So often at most a writer reports, in milliseconds. */
+/* A writer reports at most once in this time, in milliseconds. */
 #define REPORT_INTERVAL 1000
 
-/* The relations with something to report. */
+/* The relations with something to report; a global, as is what it lists. */
 static slist_head unreported = SLIST_STATIC_INIT(unreported);
 
-static uint64 attempt = 0;		/* counts them */
+static uint64 attempt = 0;		/* number of the current attempt */
 static bool pending = false;	/* something may have been counted since the
 								 * last report */
 
-/* An attempt begins to apply transactions. */
+/* An attempt begins. */
 void
-fast_count_begin(void)
+row_count_begin(void)
 {
 	attempt++;
 }
 
 /* Called before anything is counted for a relation in an attempt. */
 void
-fast_count_touch(FastRelation *relation)
+row_count_touch(FastRelation *relation)
 {
 	if (relation->attempt == attempt)
 		return;
@@ -51,7 +50,7 @@ fast_count_touch(FastRelation *relation)
 
 /* The attempt was rolled back. */
 void
-fast_count_undo(void)
+row_count_undo(void)
 {
 	slist_iter	iter;
 
@@ -64,46 +63,7 @@ fast_count_undo(void)
 	}
 }
 
-/* The server's own code has applied a change. */
-void
-fast_count_general(LogicalRepRelId relid, char type)
-{
-	FastRelation *relation = fast_look_up(relid);
-
-	if (relation == NULL)
-		return;
-	fast_count_touch(relation);
-	relation->counts.general_rows++;
-	switch (type)
-	{
-		case LOGICAL_REP_MSG_INSERT:
-			relation->counts.inserts++;
-			break;
-		case LOGICAL_REP_MSG_UPDATE:
-			relation->counts.updates++;
-			break;
-		case LOGICAL_REP_MSG_DELETE:
-			relation->counts.deletes++;
-			break;
-	}
-}
-
-/* An UPDATE is left out because a later one makes it needless. */
-void
-fast_count_needless(const char *message, int length)
-{
-	WireChange	change;
-	FastRelation *relation;
-
-	if (wire_read_change(message, length, false, &change) != NULL)
-		return;
-	relation = fast_find_relation(change.relid);
-	fast_count_touch(relation);
-	relation->counts.updates++;
-	relation->counts.coalesced_rows++;
-}
-
-/* Says which path the relation's changes take, and why. */
+/* Describes which path the relation's changes take, and why. */
 static void
 describe_path(const FastRelation *relation, RelationStats *stats)
 {
@@ -120,7 +80,7 @@ describe_path(const FastRelation *relation, RelationStats *stats)
 				 key ? "UPDATE and DELETE: " : "", key ? key : "");
 }
 
-/* Returns false if that has to be tried again. */
+/* Reports a relation's counts.  Returns false if that has to be repeated later. */
 static bool
 report(FastRelation *relation)
 {
@@ -129,25 +89,25 @@ report(FastRelation *relation)
 	stats.relid = relation->local_relid;
 	stats.counts = relation->counts;
 
-	/* There may be nothing but what was rolled back. */
+	/* There is nothing to report if all of it was rolled back. */
 	if (stats.counts.inserts + stats.counts.updates + stats.counts.deletes == 0)
 		return true;
 	describe_path(relation, &stats);
 
 	/*
-	 * A writer that has not met a change of the table yet knows less than
-	 * others.
+	 * A writer that has not met a change of the table since it was altered
+	 * knows less than others.
 	 */
-	return relation_stats_add(writer.subscription, &stats, relation->valid);
+	return relation_stats_add(fast_context.subscription, &stats, relation->valid);
 }
 
 /*
- * Reports what was counted, between transactions; unless forced, only if the last
- * report was long ago.  Returns whether something is left that should be reported
+ * Reports the counts, between transactions.  Unless forced, it does nothing within
+ * REPORT_INTERVAL of the last report.  Returns whether counts are left to be reported
  * soon.
  */
 bool
-fast_count_report(bool force)
+row_count_report(bool force)
 {
 	static TimestampTz reported = 0;
 	TimestampTz now;
@@ -166,7 +126,7 @@ fast_count_report(bool force)
 		FastRelation *relation = slist_head_element(FastRelation, unreported_node,
 													&unreported);
 
-		/* What is left is tried with the next one. */
+		/* The rest is reported with the next report. */
 		if (!report(relation))
 			break;
 		memset(&relation->counts, 0, sizeof(relation->counts));

@@ -135,9 +135,13 @@ message_check_change(const char *payload, int length, bool streamed)
 	{
 		problem = wire_read_change(payload, length, streamed, &change);
 		if (problem == NULL)
+		{
+			WireCursor	tuples = change.tuples;
+
 			problem = wire_check_tuples(&change, -1);
-		if (problem == NULL && wire_invalid_text(payload, length, streamed) != 0)
-			problem = "a value is not valid in the encoding of the database";
+			if (problem == NULL && wire_invalid_text(tuples) != 0)
+				problem = "a value is not valid in the encoding of the database";
+		}
 	}
 	if (problem)
 		leader_damage(payload, problem);

@@ -1,0 +1,82 @@
+/*
+ * look_ahead.c
+ *	  Showing the changes that come next to the fast path.
+ *
+ * A second cursor reads the ring ahead of the writer's own, up to the end of what the
+ * writer has taken: those records stay in the ring until it has committed them.  The
+ * fast path prefetches what the changes need (fast/prefetch.c).
+ */
+#include "postgres.h"
+
+#include "apply/look_ahead.h"
+#include "apply/writer.h"
+#include "fast/prefetch.h"
+#include "replication/logicalproto.h"
+
+/* At most this many records are read ahead at a time, whatever they are. */
+#define MAX_RECORDS 64
+
+/* The second cursor; a global like the writer's own. */
+static struct
+{
+	RingCursor	cursor;
+	bool		in_pieces;		/* the record there continues a message */
+} ahead;
+
+/* Reads the next record; returns false if there is none. */
+static bool
+read_record(const RingRecordHeader **header, const char **payload)
+{
+	RingReadResult result;
+
+	while ((result = ring_read(&ahead.cursor, header, payload)) == RING_READ_END &&
+		   ahead.cursor.seq < writer.end)
+	{
+		ring_rewind(&ahead.cursor, writer.ring, ahead.cursor.seq + 1);
+		ahead.in_pieces = false;
+	}
+	return result == RING_READ_RECORD;
+}
+
+/* Shows changes to the fast path until that has enough of them. */
+static void
+look_for_changes(void)
+{
+	const RingRecordHeader *header;
+	const char *payload;
+	bool		wanted = true;
+
+	for (int i = 0; i < MAX_RECORDS && wanted && read_record(&header, &payload); i++)
+	{
+		bool		whole = !ahead.in_pieces && !(header->flags & RING_MORE);
+
+		if (header->kind != RING_MESSAGE)
+			continue;
+		ahead.in_pieces = (header->flags & RING_MORE) != 0;
+		if (whole && (payload[0] == LOGICAL_REP_MSG_UPDATE ||
+					  payload[0] == LOGICAL_REP_MSG_DELETE))
+		{
+			RowChange	change = row_change_read(payload, header->length);
+
+			wanted = prefetch_add(&change, ahead.cursor.position);
+		}
+	}
+}
+
+/* Called before the writer reads each record. */
+void
+look_ahead(void)
+{
+	if (writer.careful || writer.committed_to)
+		return;
+	if (ahead.cursor.ring != writer.ring || ahead.cursor.seq < writer.seq ||
+		ahead.cursor.seq > writer.end || ahead.cursor.position < writer.cursor.position)
+	{
+		ahead.cursor = writer.cursor;
+		ahead.in_pieces = writer.message.len > 0;
+		prefetch_forget();
+	}
+	if (prefetch_advance(writer.cursor.position))
+		look_for_changes();
+	prefetch_next();
+}
