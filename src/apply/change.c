@@ -13,15 +13,11 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "apply/order.h"
 #include "apply/writer.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/remote_transaction.h"
-#include "conflict/settings.h"
-#include "conflict/version.h"
-#include "conflict/watched_columns.h"
 #include "fast/fast.h"
 #include "mb/pg_wchar.h"
 #include "message_builder.h"
@@ -262,26 +258,10 @@ check_conflict(void)
 		misspeculate("conflict in a speculative transaction");
 }
 
-/* For the fast path: may a trigger fire now? */
-static bool
-everything_before_is_there(void)
-{
-	return transaction_is_oldest() && !order_pending();
-}
-
 /* Called once in a writer. */
 void
 change_init(void)
 {
-	FastContext context = {
-		.subscription = writer.subscription,
-		.detect_conflicts = writer.detect_conflicts,
-		.find_remote = change_find_relation,
-		.everything_before_is_there = everything_before_is_there,
-		.has_delta_columns = conflict_has_delta_columns,
-		.watched_columns = conflict_watched_columns,
-		.origin_differs = conflict_origin_differs,
-	};
 	HASHCTL		info;
 
 	info.keysize = sizeof(LogicalRepRelId);
@@ -289,7 +269,6 @@ change_init(void)
 	info.hcxt = ApplyContext;
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	fast_init(&context);
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;
 }

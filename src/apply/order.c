@@ -83,8 +83,8 @@ static struct
 	bool		coalescing;		/* may this attempt coalesce updates? */
 	int			num;
 	int			needed_before;	/* changes before this one are not coalesced */
-	bool		of[WEFT_MAX_COMMIT_GROUP];	/* is anything of this transaction of
-											 * the group deferred? */
+	bool		of[WEFT_MAX_COMMIT_GROUP];	/* is anything of this transaction
+											 * of the group deferred? */
 	uint16		latest[NUM_LATEST]; /* by row: its latest deferred update,
 									 * counted from 1 */
 	DeferredChange changes[MAX_DEFERRED];
@@ -142,7 +142,10 @@ is_deferred_of(uint64 seq)
 static void
 apply_deferred(void)
 {
-	/* With a new snapshot, row versions that others have replaced can be pruned. */
+	/*
+	 * With a new snapshot, row versions that others have replaced can be
+	 * pruned.
+	 */
 	fast_renew_snapshot();
 	for (int i = 0; i < deferred.num; i++)
 		if (deferred.changes[i].change.message != NULL)

@@ -103,7 +103,7 @@ order_decide(const OrderFacts *facts)
 	bool		satisfied = order_is_satisfied(facts);
 	bool		worth_deferring = order_is_worth_deferring(facts);
 
-	/* Without coalescing, there is no reason to defer anything once it is our turn. */
+	/* Without coalescing, deferring ends when the group's turn has come. */
 	if (facts->pending && !facts->coalescing && facts->committed == facts->first - 1)
 		return ORDER_SETTLE_FIRST;
 	if (facts->pending ? facts->is_begin : satisfied && !worth_deferring)

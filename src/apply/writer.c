@@ -15,13 +15,17 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "apply/order.h"
 #include "apply/stream_writer.h"
 #include "apply/writer.h"
 #include "compat.h"
-#include "fast/fast.h"
 #include "catalog/pg_authid.h"
 #include "conflict/cleanup.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/settings.h"
+#include "conflict/version.h"
+#include "conflict/watched_columns.h"
+#include "fast/fast.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -214,6 +218,30 @@ work(void)
 	}
 }
 
+/* For the fast path: may a trigger fire now? */
+static bool
+everything_before_is_there(void)
+{
+	return transaction_is_oldest() && !order_pending();
+}
+
+/* Tells the fast path what it needs to know of this writer. */
+static void
+init_fast(void)
+{
+	FastContext context = {
+		.subscription = writer.subscription,
+		.detect_conflicts = writer.detect_conflicts,
+		.find_remote = change_find_relation,
+		.everything_before_is_there = everything_before_is_there,
+		.has_delta_columns = conflict_has_delta_columns,
+		.watched_columns = conflict_watched_columns,
+		.origin_differs = conflict_origin_differs,
+	};
+
+	fast_init(&context);
+}
+
 /* Entry point of the background worker. */
 void
 writer_main(Datum main_arg)
@@ -252,6 +280,7 @@ writer_main(Datum main_arg)
 	error_context_stack = &callback;
 	apply_error_context_stack = error_context_stack;
 
+	init_fast();
 	change_init();
 	transaction_init();
 	if (writer.detect_conflicts)

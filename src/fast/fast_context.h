@@ -20,10 +20,13 @@ typedef struct FastContext
 	SubscriptionShared *subscription;	/* its row counters */
 	bool		detect_conflicts;
 
-	/* Reads the newest RELATION message of a relation; false if there is none. */
+	/*
+	 * Reads the newest RELATION message of a relation; false if there is
+	 * none.
+	 */
 	bool		(*find_remote) (LogicalRepRelId relid, WireRelation *remote);
 
-	/* Is everything before the change at hand applied, and committed if not ours? */
+	/* Is the transaction the oldest, and is nothing of it deferred? */
 	bool		(*everything_before_is_there) (void);
 
 	/* Called only if detect_conflicts. */

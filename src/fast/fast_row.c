@@ -82,7 +82,7 @@ read_tuple(FastRelation *relation, WireCursor *cursor, TupleTableSlot *row)
 			continue;
 		}
 		if (!fast_column_value(column, relation->context, &sent, &row->tts_values[column->local],
-							 &row->tts_isnull[column->local]))
+							   &row->tts_isnull[column->local]))
 			return false;
 	}
 	return true;
@@ -112,7 +112,7 @@ read_key(FastRelation *relation, WireCursor cursor)
 			if (relation->key_columns[key] != column->local)
 				continue;
 			if (!fast_column_value(column, relation->context, &sent,
-								 &relation->keys[key].sk_argument, &isnull) || isnull)
+								   &relation->keys[key].sk_argument, &isnull) || isnull)
 				return false;
 			relation->key_hash = fast_column_hash(relation->key_hash, &sent);
 			found++;

@@ -70,7 +70,7 @@ has_one_form(const WireAttribute *sent, const FastColumn *column, Oid collation)
 			return same_type(sent, column) && get_collation_isdeterministic(collation);
 
 		case NUMERICOID:
-			/* With a scale, all values have the same number of decimal digits. */
+			/* With a scale, all have the same number of decimals. */
 			return sent->typmod >= 0 && same_type(sent, column);
 
 		case TEXTOID:

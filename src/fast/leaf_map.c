@@ -85,7 +85,7 @@ static int	room_in_all = 0;
 LeafMap *
 leaf_map_describe(Relation index)
 {
-	LeafMap *map;
+	LeafMap    *map;
 	Oid			type = index->rd_opcintype[0];
 
 	if (IndexRelationGetNumberOfKeyAttributes(index) != 1 ||

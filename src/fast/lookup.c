@@ -229,9 +229,9 @@ find_by_leaf(FastRelation *relation)
 
 	if (relation->leaf_map)
 		num = leaf_map_places(relation->leaf_map, relation->key_index,
-								  leaf_map_key(relation->leaf_map,
-												relation->keys[0].sk_argument),
-								  tids);
+							  leaf_map_key(relation->leaf_map,
+										   relation->keys[0].sk_argument),
+							  tids);
 	for (int i = 0; i < num && !all_dead; i++)
 	{
 		if (find_at_place(relation, tids[i], &buffer, &all_dead))
