@@ -13,16 +13,14 @@
 #include "access/table.h"
 #include "commands/copy.h"
 #include "compat.h"
+#include "copy/copy_reader.h"
 #include "copy/progress.h"
 #include "copy/ranges.h"
 #include "copy/source.h"
-#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/value.h"
 #include "parser/parse_node.h"
 #include "parser/parse_relation.h"
-#include "storage/latch.h"
-#include "wait_event.h"
 
 /* A binary COPY begins with this, a word of flags, and more for the future. */
 static const char signature[11] = "PGCOPY\n\377\r\n";
@@ -32,32 +30,26 @@ static const char signature[11] = "PGCOPY\n\377\r\n";
 /* Progress is told after so many bytes. */
 #define PROGRESS_STEP (256 * 1024)
 
-typedef struct Reader
+typedef struct RangeReader
 {
+	CopyReader	data;
 	CopyTask   *task;
 	const CopyCommand *command;
 	CopyProgress *progress;
-	WalReceiverConn *conn;
 	bool		helper;			/* it is a helper's */
-	WaitEventSet *events;		/* for the connection's socket */
-	pgsocket	socket;
 
 	bool		in_range;		/* a COPY TO is running */
 	bool		at_header;		/* nothing has come from it yet */
 	bool		any_header;		/* COPY FROM has got one */
 	BlockNumber range_blocks;	/* for progress */
 
-	/* What is left of the current message. */
-	const char *data;
-	int			length;
-
 	/* Not told yet. */
 	uint64		bytes;
 	uint64		rows;
-} Reader;
+} RangeReader;
 
-/* COPY FROM asks without saying who it is. */
-static Reader reader;
+/* Static because COPY FROM calls read_data() without an argument. */
+static RangeReader reader;
 
 static void
 tell_progress(void)
@@ -118,7 +110,7 @@ begin_range(void)
 	if (!take_range(&first, &end))
 		return false;
 	query = copy_command_range(reader.command, &target, reader.task->binary, first, end);
-	copy_source_range(reader.conn, reader.command, query, reader.helper);
+	copy_source_range(reader.data.conn, reader.command, query, reader.helper);
 	pfree(query);
 	reader.in_range = true;
 	reader.at_header = true;
@@ -151,9 +143,9 @@ end_range(void)
 static int
 take_header(void)
 {
-	if (reader.length < HEADER_LEN ||
-		memcmp(reader.data, signature, sizeof(signature)) != 0 ||
-		memcmp(reader.data + sizeof(signature), "\0\0\0\0\0\0\0\0", 2 * sizeof(uint32)) != 0)
+	if (reader.data.length < HEADER_LEN ||
+		memcmp(reader.data.data, signature, sizeof(signature)) != 0 ||
+		memcmp(reader.data.data + sizeof(signature), "\0\0\0\0\0\0\0\0", 2 * sizeof(uint32)) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("initial contents of table %s began with an unknown header",
@@ -163,8 +155,8 @@ take_header(void)
 		reader.any_header = true;
 		return HEADER_LEN;
 	}
-	reader.data += HEADER_LEN;
-	reader.length -= HEADER_LEN;
+	reader.data.data += HEADER_LEN;
+	reader.data.length -= HEADER_LEN;
 	return 0;
 }
 
@@ -174,20 +166,18 @@ take_end_mark(int header)
 {
 	static const char mark[2] = {'\377', '\377'};
 
-	if (reader.length != header + sizeof(mark) ||
-		memcmp(reader.data + header, mark, sizeof(mark)) != 0)
+	if (reader.data.length != header + sizeof(mark) ||
+		memcmp(reader.data.data + header, mark, sizeof(mark)) != 0)
 		return false;
-	reader.length -= sizeof(mark);
+	reader.data.length -= sizeof(mark);
 	return true;
 }
 
 /* A message has come. */
 static void
-take_message(char *buffer, int length)
+take_message(void)
 {
-	reader.data = buffer;
-	reader.length = length;
-	reader.bytes += length;
+	reader.bytes += reader.data.length;
 	if (reader.bytes > PROGRESS_STEP)
 		tell_progress();
 	if (!reader.task->binary || !take_end_mark(reader.at_header ? take_header() : 0))
@@ -195,80 +185,38 @@ take_message(char *buffer, int length)
 	reader.at_header = false;
 }
 
-/* Waits until there is something on the connection. */
-static void
-wait_for_data(pgsocket socket)
-{
-	WaitEvent	event;
-
-	if (reader.events == NULL || reader.socket != socket)
-	{
-		if (reader.events)
-			FreeWaitEventSet(reader.events);
-		reader.events = CreateWaitEventSet(CurrentResourceOwner, 3);
-		AddWaitEventToSet(reader.events, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(reader.events, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
-		AddWaitEventToSet(reader.events, WL_SOCKET_READABLE, socket, NULL, NULL);
-		reader.socket = socket;
-	}
-	if (WaitEventSetWait(reader.events, -1, &event, 1,
-						 wait_event_id(WEFT_WAIT_COPY_DATA)) > 0 &&
-		event.events == WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-}
-
 /*
  * Makes the next message the current one.  Returns false at the end of the last
- * range, and, unless it may wait, if nothing has come yet.
+ * range, and, unless it may wait, if nothing has arrived yet.
  */
 static bool
 next_message(bool may_wait)
 {
 	for (;;)
 	{
-		char	   *buffer;
-		pgsocket	socket = PGINVALID_SOCKET;
-		int			length;
-
 		if (!reader.in_range && !begin_range())
 			return false;
-		length = walrcv_receive(reader.conn, &buffer, &socket);
-		if (length > 0)
+		switch (copy_reader_receive(&reader.data, may_wait))
 		{
-			take_message(buffer, length);
-			if (reader.length > 0)
-				return true;
+			case COPY_READ_MESSAGE:
+				take_message();
+				if (reader.data.length > 0)
+					return true;
+				break;
+			case COPY_READ_NOTHING_YET:
+				return false;
+			case COPY_READ_END:
+				end_range();
+				break;
 		}
-		else if (length < 0)
-			end_range();
-		else if (!may_wait)
-			return false;
-		else
-			wait_for_data(socket);
 	}
 }
 
-/* What COPY FROM calls for data: as much as is there, at least "minread". */
+/* What COPY FROM calls for data. */
 static int
-read_data(void *outbuf, int minread, int maxread)
+read_data(void *buffer, int min_read, int max_read)
 {
-	int			copied = 0;
-
-	CHECK_FOR_INTERRUPTS();
-	while (copied < maxread)
-	{
-		int			length;
-
-		if (reader.length == 0 && !next_message(copied < minread))
-			break;
-		length = Min(reader.length, maxread - copied);
-		memcpy((char *) outbuf + copied, reader.data, length);
-		reader.data += length;
-		reader.length -= length;
-		copied += length;
-	}
-	return copied;
+	return copy_reader_read(&reader.data, next_message, buffer, min_read, max_read);
 }
 
 /*
@@ -288,7 +236,7 @@ copy_ranges(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, b
 	reader.task = task;
 	reader.command = command;
 	reader.progress = progress;
-	reader.conn = conn;
+	copy_reader_start(&reader.data, conn);
 	reader.helper = helper;
 	copy_source_begin_ranges(conn);
 	if (!begin_range())
@@ -309,8 +257,7 @@ copy_ranges(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, b
 	if (reader.in_range || !task->all_taken)
 		elog(ERROR, "COPY of table %s ended too early", command->relation);
 	copy_source_end_ranges(conn);
-	if (reader.events)
-		FreeWaitEventSet(reader.events);
+	copy_reader_end(&reader.data);
 	free_parsestate(pstate);
 	table_close(rel, NoLock);
 }

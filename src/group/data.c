@@ -16,6 +16,7 @@
 #include "commands/copy.h"
 #include "commands/defrem.h"
 #include "commands/tablecmds.h"
+#include "copy/copy_reader.h"
 #include "copy/table.h"
 #include "copy/target_table.h"
 #include "fmgr.h"
@@ -28,7 +29,6 @@
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
 #include "replication/walreceiver.h"
-#include "storage/latch.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -36,7 +36,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"
-#include "utils/wait_event.h"
 
 PG_FUNCTION_INFO_V1(weft_is_empty);
 PG_FUNCTION_INFO_V1(weft_join_truncate);
@@ -57,51 +56,21 @@ static const char *const settings[] = {
 	"SET restrict_nonsystem_relation_kind = 'view, foreign-table'"
 };
 
-/*
- * What CopyFrom reads from; its callback has no argument.  "rest" is what is left
- * of the last message.
- */
+/* The member that is copied; static because CopyFrom's callback has no argument. */
 static Remote *source;
 static const char *source_dsn;
-static char *rest;
-static int	rest_len;
+static CopyReader reader;
+
+static bool
+next_message(bool may_wait)
+{
+	return copy_reader_receive(&reader, may_wait) == COPY_READ_MESSAGE;
+}
 
 static int
-read_copy_data(void *buffer, int min_read, int max_read)
+read_data(void *buffer, int min_read, int max_read)
 {
-	int			done = 0;
-
-	while (done < min_read)
-	{
-		pgsocket	fd = PGINVALID_SOCKET;
-
-		if (rest_len > 0)
-		{
-			int			n = Min(rest_len, max_read - done);
-
-			memcpy((char *) buffer + done, rest, n);
-			rest += n;
-			rest_len -= n;
-			done += n;
-			continue;
-		}
-
-		CHECK_FOR_INTERRUPTS();
-		rest_len = walrcv_receive(source->conn, &rest, &fd);
-		if (rest_len < 0)
-		{
-			rest_len = 0;
-			break;
-		}
-		if (rest_len == 0)
-		{
-			(void) WaitLatchOrSocket(MyLatch, WL_SOCKET_READABLE | WL_LATCH_SET |
-									 WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-									 fd, 1000L, WAIT_EVENT_LOGICAL_SYNC_DATA);
-			ResetLatch(MyLatch);
-		}
-	}
-	return done;
+	return copy_reader_read(&reader, next_message, buffer, min_read, max_read);
 }
 
 /* The columns that the copy is to have; quoted in "list". */
@@ -134,12 +103,13 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 	if (freeze)
 		options = list_make1(makeDefElem("freeze", (Node *) makeBoolean(true), -1));
 	remote_begin_copy_out(source, command);
-	rest_len = 0;
+	copy_reader_start(&reader, source->conn);
 	(void) addRangeTableEntryForRelation(pstate, rel, RowExclusiveLock, NULL, false, false);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	copy = BeginCopyFrom(pstate, rel, NULL, NULL, false, read_copy_data, names, options);
+	copy = BeginCopyFrom(pstate, rel, NULL, NULL, false, read_data, names, options);
 	(void) CopyFrom(copy);
 	EndCopyFrom(copy);
+	copy_reader_end(&reader);
 	PopActiveSnapshot();
 	free_parsestate(pstate);
 	CommandCounterIncrement();
