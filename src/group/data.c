@@ -60,11 +60,18 @@ static const char *const settings[] = {
 static Remote *source;
 static const char *source_dsn;
 static CopyReader reader;
+static bool reader_ended;		/* the connection must not be read any further */
 
 static bool
 next_message(bool may_wait)
 {
-	return copy_reader_receive(&reader, may_wait) == COPY_READ_MESSAGE;
+	CopyReadResult result;
+
+	if (reader_ended)
+		return false;
+	result = copy_reader_receive(&reader, may_wait);
+	reader_ended = result == COPY_READ_END;
+	return result == COPY_READ_MESSAGE;
 }
 
 static int
@@ -104,6 +111,7 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 		options = list_make1(makeDefElem("freeze", (Node *) makeBoolean(true), -1));
 	remote_begin_copy_out(source, command);
 	copy_reader_start(&reader, source->conn);
+	reader_ended = false;
 	(void) addRangeTableEntryForRelation(pstate, rel, RowExclusiveLock, NULL, false, false);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	copy = BeginCopyFrom(pstate, rel, NULL, NULL, false, read_data, names, options);
