@@ -1,6 +1,7 @@
 /*
- * copy_progress.c
- *	  The function under the view weft.copy_progress, and the same as text.
+ * copy_report.c
+ *	  Progress of initial copies: the function under the view weft.copy_progress, and the
+ *	  same as text.
  */
 #include "postgres.h"
 
@@ -31,7 +32,7 @@ static const char *const phase_names[] = {
 	[COPY_FAILED] = "waiting",
 };
 
-/* Errors may tell of a table's contents. */
+/* An error's message may contain values from a table. */
 static bool
 may_see_errors(Oid subid)
 {
@@ -40,7 +41,7 @@ may_see_errors(Oid subid)
 		 object_ownercheck(SubscriptionRelationId, subid, GetUserId()));
 }
 
-/* Seconds that rows have been copied for, or were. */
+/* Returns for how many seconds rows have been copied so far, or were copied. */
 static double
 seconds(CopyProgress *entry)
 {
@@ -51,7 +52,7 @@ seconds(CopyProgress *entry)
 	return Max(end - entry->started_at, 1) / 1e6;
 }
 
-/* What "done" will be in the end, or "otherwise" if nothing can be said yet. */
+/* Estimates the final value of "done"; returns "otherwise" if it is too early for that. */
 static uint64
 estimate(CopyProgress *entry, uint64 done, uint64 otherwise)
 {
@@ -101,8 +102,8 @@ put(ReturnSetInfo *rsinfo, CopyProgress *entry)
 }
 
 /*
- * One row for each table of this database that is or was copied by Weft, as long
- * as it is remembered.
+ * Returns a row for each table of this database that Weft copies, or has copied and still
+ * remembers.
  */
 Datum
 weft_copy_get_progress(PG_FUNCTION_ARGS)
@@ -146,7 +147,7 @@ describe(StringInfo text, CopyProgress *entry)
 	appendStringInfoChar(text, '.');
 }
 
-/* Returns a line for each table of the subscription that is being copied. */
+/* Returns a line of text for each table of a subscription whose copy is not done. */
 char *
 copy_report_describe(Oid subid)
 {

@@ -1,10 +1,10 @@
 /*
- * copy_progress.h
- *	  The progress of initial copies as text.
+ * copy_report.h
+ *	  Progress of initial copies, as text.
  */
-#ifndef WEFT_API_COPY_PROGRESS_H
-#define WEFT_API_COPY_PROGRESS_H
+#ifndef WEFT_COPY_REPORT_H
+#define WEFT_COPY_REPORT_H
 
 extern char *copy_report_describe(Oid subid);
 
-#endif							/* WEFT_API_COPY_PROGRESS_H */
+#endif							/* WEFT_COPY_REPORT_H */

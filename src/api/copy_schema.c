@@ -1,24 +1,24 @@
 /*
  * copy_schema.c
- *	  weft.copy_schema(): create the published tables that are missing here.
+ *	  weft.copy_schema(): creates the published tables that are missing here.
  *
- * pg_dump, of this server's version, writes down what the publisher has, and the
- * statements are run here one by one, each in a subtransaction.  Tables come with
- * their indexes and keys: the initial copy leaves them alone until the rows are
- * there.  Triggers, rules, policies and foreign keys are left out.
+ * pg_dump, of this server's version, writes a script of what the publisher has.  Its
+ * statements are run here one by one, each in a subtransaction.  Tables come with their
+ * indexes and keys; the initial copy defers these itself until the rows are stored.
+ * Triggers, rules, policies and foreign keys are skipped.
  *
- * Owners of tables on the publisher choose names, literals and expressions in this
- * script, which runs with the caller's rights.  The server's parser cuts it into
- * statements; only those that schema_statement.c knows are run; one that creates a
- * table must create one that was asked for, and the others may change only what was
- * created before.  Parameters of the script are not taken over, but set here.
+ * The owners of tables on the publisher choose names, literals and expressions in this
+ * script, which runs with the caller's rights.  Therefore the server's parser splits it
+ * into statements, and only statements that schema_statement.c knows are run.  One that
+ * creates a table must create a requested one; the others may change only what was created
+ * before.  Parameters that the script sets are ignored, and set here.
  *
- * Expressions remain: as part of a table they are evaluated later, with the rights of
- * the table's owner, who is the caller, or of whoever inserts a row.  schema_trust.c
- * says what they may use; docs/security.md has what else follows from that.
+ * This leaves expressions.  As part of a table, they are evaluated later, with the rights
+ * of the table's owner, who is the caller, or of whoever inserts a row.  schema_trust.c
+ * says what they may use, and docs/security.md what else follows.
  *
- * Tables that were asked for are the published ones, their partitions, and the tables
- * that they are partitions of.
+ * The requested tables are the published ones, their partitions, and the tables that they
+ * are partitions of.
  */
 #include "postgres.h"
 
@@ -53,8 +53,8 @@ PG_FUNCTION_INFO_V1(weft_copy_schema);
 #define COLUMNS 4
 
 /*
- * What is asked for.  A column list or a row filter makes no difference.  Partitions
- * are there since PostgreSQL 10; its functions for them are not.
+ * The requested tables.  A column list or a row filter makes no difference.  PostgreSQL 10
+ * has partitions, but not the functions for them.
  */
 #define TABLES_QUERY \
 	"WITH RECURSIVE published AS (" \
@@ -89,7 +89,7 @@ put(ReturnSetInfo *rsinfo, const char *type, const char *name, bool created, con
 }
 
 /*
- * Asking the publisher
+ * Querying the publisher
  */
 
 static char *
@@ -109,15 +109,15 @@ publication_list(ArrayType *publications)
 	if (list.len == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("no publication is named")));
+				 errmsg("no publication specified")));
 	return list.data;
 }
 
-/* In this database's encoding. */
+/* Returns the requested tables, in this database's encoding. */
 static List *
 ask_tables(WalReceiverConn *conn, ArrayType *publications)
 {
-	const char *purpose = "ask the publisher for its published tables";
+	const char *purpose = "read the list of published tables from the publisher";
 	char	   *names = publication_list(publications);
 	List	   *tables = NIL;
 
@@ -166,8 +166,8 @@ published_tables(const char *conninfo, ArrayType *publications)
  */
 
 /*
- * Quotes a name as in a filter file, which has no way to say a carriage return: "?"
- * stands for any character.
+ * Quotes a name for a filter file.  Such a file cannot express a carriage return; "?",
+ * which stands for any character, takes its place.
  */
 static void
 append_pattern(StringInfo text, const char *name)
@@ -206,7 +206,7 @@ filter_file(List *tables)
 	return text.data;
 }
 
-/* Returns what pg_dump says of these tables. */
+/* Returns pg_dump's script for these tables. */
 static char *
 dump(const char *conninfo, List *tables)
 {
@@ -228,7 +228,7 @@ dump(const char *conninfo, List *tables)
  * Running the script
  */
 
-/* Runs a statement; returns an error's message, or NULL. */
+/* Runs a statement.  Returns the message of an error, or NULL. */
 static char *
 execute(const char *statement)
 {
@@ -273,11 +273,11 @@ all_in(List *names, List *others)
 }
 
 /*
- * Runs a statement if it may be run; adds to "created" what it has created.  "asked_for"
- * has all tables that were asked for.
+ * Runs a statement if it may be run, and adds what it has created to "created".
+ * "requested" holds all requested tables.
  */
 static void
-run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *asked_for,
+run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *requested,
 			  List **created)
 {
 	const SchemaStatement *statement = schema_statement_read(text->tree);
@@ -287,16 +287,16 @@ run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *asked_fo
 		return;
 	if (statement->use == STATEMENT_PARAMETER)
 	{
-		/* Without it, the table is made with what is usual here. */
+		/* If this fails, then the table gets this server's default. */
 		(void) execute(text->text);
 		return;
 	}
 
-	if (statement->use == STATEMENT_LEFT_OUT ||
-		(statement->is_table && !all_in(statement->creates, asked_for)))
-		problem = "left out";
-	else if (!all_in(statement->needs, *created) || !all_in(statement->parents, asked_for))
-		problem = "what it belongs to was not created";
+	if (statement->use == STATEMENT_SKIPPED ||
+		(statement->is_table && !all_in(statement->creates, requested)))
+		problem = "skipped";
+	else if (!all_in(statement->needs, *created) || !all_in(statement->parents, requested))
+		problem = "the object that it belongs to was not created";
 	else
 		problem = schema_trust_problem(text->tree);
 	if (problem == NULL)
@@ -307,14 +307,14 @@ run_statement(ReturnSetInfo *rsinfo, const PgDumpStatement *text, List *asked_fo
 }
 
 static void
-run_script(ReturnSetInfo *rsinfo, const char *script, List *asked_for)
+run_script(ReturnSetInfo *rsinfo, const char *script, List *requested)
 {
 	List	   *created = NIL;
 
 	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
 	{
 		CHECK_FOR_INTERRUPTS();
-		run_statement(rsinfo, statement, asked_for, &created);
+		run_statement(rsinfo, statement, requested, &created);
 	}
 }
 
@@ -334,7 +334,7 @@ create_schemas(ReturnSetInfo *rsinfo, List *tables)
 	}
 }
 
-/* Tells those that are here already; returns the others, but not Weft's own. */
+/* Reports the tables that exist already; returns the others, except Weft's own. */
 static List *
 missing_tables(ReturnSetInfo *rsinfo, List *tables)
 {
@@ -349,7 +349,7 @@ missing_tables(ReturnSetInfo *rsinfo, List *tables)
 			continue;
 		if (OidIsValid(schema) && OidIsValid(get_relname_relid(table->relname, schema)))
 			put(rsinfo, "table", psprintf("%s.%s", table->nspname, table->relname),
-				false, "exists already");
+				false, "already exists");
 		else
 			missing = lappend(missing, table);
 	}
@@ -359,10 +359,9 @@ missing_tables(ReturnSetInfo *rsinfo, List *tables)
 /*
  * weft.copy_schema(conninfo text, publications text[])
  *
- * Creates the tables of these publications that do not exist here, with what
- * belongs to them; returns a row for each object, with what has become of it.  Fails
- * if the publisher cannot be reached, and if the caller may not run programs on
- * this server.
+ * Creates the tables of these publications that do not exist here, and the objects that
+ * belong to them.  Returns a row for each object, which says whether it was created.  Fails
+ * if the publisher cannot be reached, or if the caller may not run programs on this server.
  */
 Datum
 weft_copy_schema(PG_FUNCTION_ARGS)
@@ -370,7 +369,7 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 	char	   *conninfo = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	ArrayType  *publications = PG_GETARG_ARRAYTYPE_P(1);
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *asked_for;
+	List	   *requested;
 	List	   *missing;
 	char	   *script;
 	int			nest_level;
@@ -382,8 +381,8 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 				 errdetail("Only roles with privileges of the \"%s\" role may run pg_dump on this server.",
 						   "pg_execute_server_program")));
 	InitMaterializedSRF(fcinfo, 0);
-	asked_for = published_tables(conninfo, publications);
-	missing = missing_tables(rsinfo, asked_for);
+	requested = published_tables(conninfo, publications);
+	missing = missing_tables(rsinfo, requested);
 	if (missing == NIL)
 		return (Datum) 0;
 
@@ -394,7 +393,7 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 	pinned_settings_set_local();
 	(void) set_config_option("client_min_messages", "warning", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	run_script(rsinfo, script, asked_for);
+	run_script(rsinfo, script, requested);
 	SPI_finish();
 	AtEOXact_GUC(false, nest_level);
 	return (Datum) 0;

@@ -1,12 +1,12 @@
 /*
  * schema_statement.c
- *	  What weft.copy_schema() makes of a statement of pg_dump's script.
+ *	  Decides which statements of pg_dump's script weft.copy_schema() runs.
  *
- * Only statements of the few kinds named here are run: those by which pg_dump creates
- * a table and what belongs to it.  Everything else is left out, whatever it is and
- * however it has got into the script.  For a statement that is run, this tells what it
- * creates and what it changes: it may change only what was created before, and a table
- * may become part only of tables that were asked for.
+ * Only the few kinds of statements named here are run: those with which pg_dump creates a
+ * table and what belongs to it.  All others are skipped, whatever they are and however they
+ * got into the script.  For a statement that is run, this module says what it creates and
+ * what it changes: it may change only what was created before, and a table may become part
+ * of requested tables only.
  */
 #include "postgres.h"
 
@@ -42,8 +42,8 @@ object_names_have(List *names, const ObjectName *name)
 }
 
 /*
- * Fills a list with the name of a relation.  pg_dump always writes its schema; without,
- * the statement is not one of pg_dump's.
+ * Appends the name of a relation to a list.  Returns false if the schema is missing: pg_dump
+ * always writes it, so the statement is not one of pg_dump's.
  */
 static bool
 note(List **names, const RangeVar *relation)
@@ -54,7 +54,7 @@ note(List **names, const RangeVar *relation)
 	return true;
 }
 
-/* The same for the first two of a list of names. */
+/* The same for a list of names, the first two of which are schema and object. */
 static bool
 note_list(List **names, List *list)
 {
@@ -95,8 +95,8 @@ has_foreign_key(List *constraints)
 }
 
 /*
- * Are these only columns and constraints?  pg_dump never copies from another table
- * (LIKE), and adds foreign keys later.
+ * Are these only columns and constraints?  pg_dump never writes LIKE, and adds foreign keys
+ * later.
  */
 static bool
 are_own_elements(List *elements)
@@ -137,7 +137,7 @@ read_create_sequence(SchemaStatement *statement, CreateSeqStmt *create)
 		statement->use = STATEMENT_RUN;
 }
 
-/* Only OWNED BY; "needs" has the table, too. */
+/* Only OWNED BY is run; it needs the table, too. */
 static void
 read_alter_sequence(SchemaStatement *statement, AlterSeqStmt *alter)
 {
@@ -188,7 +188,7 @@ read_alter_statistics(SchemaStatement *statement, AlterStatsStmt *alter)
 	statement->use = STATEMENT_RUN;
 }
 
-/* What comments are of: "public.COLUMN plain.a", as pg_dump calls them. */
+/* Names what a comment is on as pg_dump does: "public.COLUMN plain.a". */
 static void
 read_comment(SchemaStatement *statement, CommentStmt *comment)
 {
@@ -229,7 +229,7 @@ read_comment(SchemaStatement *statement, CommentStmt *comment)
 	statement->use = STATEMENT_RUN;
 }
 
-/* Constraints that are indexes create these. */
+/* A constraint with an index creates that index. */
 static void
 read_constraint(SchemaStatement *statement, AlterTableStmt *alter, Constraint *constraint)
 {
@@ -274,7 +274,11 @@ read_attach(SchemaStatement *statement, AlterTableStmt *alter, PartitionCmd *att
 {
 	describe(statement, alter->objtype == OBJECT_INDEX ? "index attach" : "table attach",
 			 attach->name, NULL);
-	/* The parent may have been there before; an index has that of its table. */
+
+	/*
+	 * The parent may have existed before.  That of an index follows from its
+	 * table.
+	 */
 	if (alter->objtype == OBJECT_TABLE)
 		statement->parents = statement->needs;
 	statement->needs = NIL;
@@ -328,9 +332,9 @@ read_alter_table(SchemaStatement *statement, AlterTableStmt *alter)
 		default:
 			break;
 	}
-	/* pg_dump's have one command. */
+	/* pg_dump writes one command per statement. */
 	if (list_length(alter->cmds) != 1)
-		statement->use = STATEMENT_LEFT_OUT;
+		statement->use = STATEMENT_SKIPPED;
 }
 
 static void
@@ -341,13 +345,13 @@ read_parameter(SchemaStatement *statement, VariableSetStmt *set)
 		STATEMENT_PARAMETER : STATEMENT_IGNORED;
 }
 
-/* Reads a statement that has been parsed. */
+/* Classifies a parsed statement. */
 SchemaStatement *
 schema_statement_read(Node *tree)
 {
 	SchemaStatement *statement = palloc0(sizeof(SchemaStatement));
 
-	statement->use = STATEMENT_LEFT_OUT;
+	statement->use = STATEMENT_SKIPPED;
 	statement->type = asc_tolower(CreateCommandName(tree), strlen(CreateCommandName(tree)));
 	statement->name = "";
 	switch (nodeTag(tree))

@@ -1,6 +1,6 @@
 /*
  * schema_statement.h
- *	  What weft.copy_schema() makes of a statement of pg_dump's script.
+ *	  Decides which statements of pg_dump's script weft.copy_schema() runs.
  */
 #ifndef WEFT_SCHEMA_STATEMENT_H
 #define WEFT_SCHEMA_STATEMENT_H
@@ -13,23 +13,25 @@ typedef struct ObjectName
 {
 	const char *nspname;
 	const char *relname;
-	bool		is_statistics;	/* these have names of their own */
+	bool		is_statistics;	/* these have a name space of their own */
 } ObjectName;
 
 typedef enum StatementUse
 {
-	STATEMENT_LEFT_OUT,
-	STATEMENT_IGNORED,			/* sets a parameter, as the caller does itself */
-	STATEMENT_PARAMETER,		/* sets one that differs from table to table */
+	STATEMENT_SKIPPED,
+	STATEMENT_IGNORED,			/* sets a parameter that the caller sets
+								 * itself */
+	STATEMENT_PARAMETER,		/* sets a parameter that differs between
+								 * tables */
 	STATEMENT_RUN
 } StatementUse;
 
 typedef struct SchemaStatement
 {
 	StatementUse use;
-	const char *type;			/* of the object that it is about */
+	const char *type;			/* of the object that it creates or changes */
 	const char *name;
-	List	   *needs;			/* ObjectName: what it changes */
+	List	   *needs;			/* ObjectName: the objects that it changes */
 	List	   *parents;		/* ObjectName: tables that a table becomes
 								 * part of */
 	List	   *creates;		/* ObjectName */

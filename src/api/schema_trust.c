@@ -2,29 +2,29 @@
  * schema_trust.c
  *	  Which functions and types a publisher's tables may use here.
  *
- * weft.copy_schema() creates tables that belong to its caller, who may do almost
- * anything on this server, while their expressions were written by the tables' owners on
- * the publisher.  Apply evaluates CHECK constraints, generated columns and expressions of
- * indexes with the rights of the caller; defaults are evaluated by whoever inserts a row
- * here; and functions that are called immutable with constant arguments are evaluated
- * when the table is created.  An owner there could therefore have any function here
- * called with any argument.  This is checked before a statement is run:
+ * weft.copy_schema() creates tables that belong to its caller C, who may do almost anything
+ * on this server.  The expressions in them were written by a table's owner P on the
+ * publisher.  Apply evaluates CHECK constraints, generated columns and index expressions
+ * with C's rights; whoever inserts a row here evaluates its defaults; and functions that
+ * are declared immutable are evaluated with constant arguments when the table is created.
+ * Therefore P could have any function called here with any arguments.  To prevent that,
+ * these rules are checked before a statement is run:
  *
- * - Functions, operators and types must belong to the caller or to a superuser, since
- *   others could have put a trap there.  An enum has no code but its casts; these are
- *   looked up when the table is created, or by functions that make JSON, later.
- * - Everybody must be allowed to execute the functions, since their other arguments,
- *   such as names of files, are not checked any further when a superuser calls them.
- * - In a CHECK constraint there may be no volatile function, and in a default only those
- *   that give the next value of a sequence or get nothing but numbers.  Functions that
- *   do something, such as running a query, are volatile, but for those that write a
- *   table, or a view, as XML.
- * - Nor may functions be called that read a value of a type that is named by a text or a
- *   number: a domain of somebody else might check it.
+ * - Functions, operators and types must belong to C or to a superuser, since another role
+ *   could have put a trap there.  An enum has no code except its casts, which are looked up
+ *   when the table is created, or later by functions that make JSON.
+ * - PUBLIC must be allowed to execute the functions, because their other arguments, such as
+ *   names of files, are not checked further if a superuser calls them.
+ * - A CHECK constraint must not use volatile functions.  A default may use only those that
+ *   return the next value of a sequence or have only numbers as arguments.  Functions with
+ *   an effect, such as running a query, are volatile, except those that write a table or
+ *   view as XML.
+ * - Functions that read a value of a type that a text or a number names must not be called:
+ *   another role's domain might check the value.
  * - The bound of a partition, which is evaluated at once, must be a constant.
  *
- * The statement is only parsed, so all functions of a name are looked at.  pg_dump
- * writes the schema of whatever is not in pg_catalog.
+ * The statement is only parsed, so all functions of a name are checked.  pg_dump writes the
+ * schema of everything that is not in pg_catalog.
  */
 #include "postgres.h"
 
@@ -54,8 +54,8 @@ typedef struct TrustContext
 } TrustContext;
 
 /*
- * Takes a name apart; returns false if there can be no such object, or if it has the
- * database's name, too, which pg_dump never writes.
+ * Splits a name.  Returns false if there can be no such object, or if the name includes a
+ * database, which pg_dump never writes.
  */
 static bool
 find_name(TrustContext *context, List *names, Oid *schema, const char **name)
@@ -84,7 +84,7 @@ is_public(HeapTuple function)
 	Datum		value = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_proacl, &isnull);
 	Acl		   *acl;
 
-	/* EXECUTE is granted to everybody unless it is revoked. */
+	/* By default, PUBLIC has EXECUTE. */
 	if (isnull)
 		return true;
 	acl = DatumGetAclP(value);
@@ -95,7 +95,7 @@ is_public(HeapTuple function)
 	return false;
 }
 
-/* Do volatile functions of this name do no harm in a default, with these arguments? */
+/* Are volatile functions of this name harmless in a default, with these arguments? */
 static bool
 is_harmless_default(Oid schema, const char *name, List *arguments)
 {
@@ -115,8 +115,8 @@ is_harmless_default(Oid schema, const char *name, List *arguments)
 }
 
 /*
- * Says what is wrong with a function of the server: does it look for code by the type of
- * a value, or by the name of a type?
+ * Returns what is wrong with a function of the server, or NULL.  Wrong is a function that
+ * finds code to run by the type of a value or by the name of a type.
  */
 static const char *
 server_function_problem(Form_pg_proc form)
@@ -139,7 +139,7 @@ server_function_problem(Form_pg_proc form)
 	return NULL;
 }
 
-/* Says what is wrong with a function; an operator's has no arguments to look at. */
+/* Returns what is wrong with a function, or NULL. */
 static const char *
 function_problem(HeapTuple function, bool may_be_volatile)
 {
@@ -148,7 +148,7 @@ function_problem(HeapTuple function, bool may_be_volatile)
 	if (!is_trusted(form->proowner))
 		return "belongs to another role";
 	if (!is_public(function))
-		return "is not for everybody";
+		return "is not executable by PUBLIC";
 	if (form->provolatile == PROVOLATILE_VOLATILE && !may_be_volatile)
 		return "is volatile";
 	return form->pronamespace == PG_CATALOG_NAMESPACE ? server_function_problem(form) : NULL;
@@ -181,7 +181,10 @@ check_function(TrustContext *context, List *names, List *arguments)
 	ReleaseSysCacheList(functions);
 }
 
-/* Fields of a row: what has no such field may have a function of that name called. */
+/*
+ * Checks fields of a row.  If there is no such field, then the server calls a function of
+ * that name.
+ */
 static void
 check_fields(TrustContext *context, List *fields, int first)
 {
@@ -194,7 +197,7 @@ check_fields(TrustContext *context, List *fields, int first)
 	}
 }
 
-/* Those of pg_catalog are harmless. */
+/* Checks an operator.  Those of pg_catalog are harmless. */
 static void
 check_operator(TrustContext *context, List *names)
 {
@@ -225,7 +228,7 @@ check_operator(TrustContext *context, List *names)
 	ReleaseSysCacheList(operators);
 }
 
-/* Are there casts from or to a type? */
+/* Does a type have casts? */
 static bool
 has_casts(Oid type)
 {
@@ -281,7 +284,7 @@ walk(Node *node, void *argument)
 		check_fields(context, ((ColumnRef *) node)->fields, 1);
 	else if (IsA(node, JsonObjectConstructor) || IsA(node, JsonArrayConstructor) ||
 			 IsA(node, JsonScalarExpr))
-		context->problem = "a constructor of JSON may call casts";
+		context->problem = "a JSON constructor may call casts";
 	else if (IsA(node, A_Expr))
 		check_operator(context, ((A_Expr *) node)->name);
 	else if (IsA(node, TypeName))
@@ -317,7 +320,7 @@ walk_constraints(TrustContext *context, List *constraints)
 		walk_constraint(context, constraint);
 }
 
-/* pg_dump writes constants, and MINVALUE and MAXVALUE. */
+/* Checks a bound; pg_dump writes only constants, MINVALUE and MAXVALUE. */
 static void
 check_bound(TrustContext *context, PartitionBoundSpec *bound)
 {
@@ -369,7 +372,7 @@ walk_alter_table(TrustContext *context, AlterTableStmt *alter)
 	}
 }
 
-/* Returns why a statement is not to be run, or NULL. */
+/* Returns why a statement must not be run, or NULL. */
 const char *
 schema_trust_problem(Node *tree)
 {

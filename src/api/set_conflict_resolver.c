@@ -95,9 +95,9 @@ weft_alter_node_set_conflict_resolver(PG_FUNCTION_ARGS)
 									CStringGetDatum(resolve_node_name(NameStr(*PG_GETARG_NAME(0)))));
 
 	conflict_tables_change("conflict_resolver",
-				 "INSERT INTO weft.conflict_resolver (subname, conflict_type, conflict_resolver)"
-				 " VALUES ($1, $2, $3) ON CONFLICT (subname, conflict_type)"
-				 " DO UPDATE SET conflict_resolver = EXCLUDED.conflict_resolver",
-				 3, types, values);
+						   "INSERT INTO weft.conflict_resolver (subname, conflict_type, conflict_resolver)"
+						   " VALUES ($1, $2, $3) ON CONFLICT (subname, conflict_type)"
+						   " DO UPDATE SET conflict_resolver = EXCLUDED.conflict_resolver",
+						   3, types, values);
 	PG_RETURN_VOID();
 }

@@ -144,11 +144,11 @@ weft_set_delta_columns(PG_FUNCTION_ARGS)
 	}
 
 	conflict_tables_change("delta_column", "DELETE FROM weft.delta_column WHERE relation = $1",
-				 1, types, values);
+						   1, types, values);
 	conflict_tables_change("delta_column",
-				 "INSERT INTO weft.delta_column (relation, column_name)"
-				 " SELECT DISTINCT $1, c FROM pg_catalog.unnest($2) c",
-				 2, types, values);
+						   "INSERT INTO weft.delta_column (relation, column_name)"
+						   " SELECT DISTINCT $1, c FROM pg_catalog.unnest($2) c",
+						   2, types, values);
 
 	/* Makes writers look at the table again. */
 	CacheInvalidateRelcache(rel);

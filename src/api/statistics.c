@@ -45,7 +45,7 @@ static const char *const stream_state_names[] = {
 	[STREAM_FAILED] = "spooled",
 };
 
-/* The plain fields of an entry. */
+/* The fields of an entry that its mutex protects. */
 typedef struct EntryFields
 {
 	Oid			subid;
@@ -69,8 +69,8 @@ read_entry(SubscriptionShared *entry, EntryFields *fields)
 }
 
 /*
- * The body of a function of which "put" stores the rows, for each subscription that is
- * being applied on this server.
+ * The body of a set-returning function: calls "put" for each subscription that is being
+ * applied on this server.
  */
 static Datum
 put_entries(FunctionCallInfo fcinfo,
@@ -186,7 +186,7 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFi
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* One row for every subscription that is being applied on this server. */
+/* Returns a row for each subscription that is being applied on this server. */
 Datum
 weft_stat_get_subscription(PG_FUNCTION_ARGS)
 {
@@ -220,7 +220,7 @@ put_writer(ReturnSetInfo *rsinfo, Oid subid, int number, SubscriptionShared *ent
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
-/* Is this a stream writer, and is it there? */
+/* Is this a stream writer that is running? */
 static bool
 is_stream_writer(WriterShared *writer, int number)
 {
@@ -236,7 +236,7 @@ put_writers(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields 
 			put_writer(rsinfo, fields->subid, i, entry);
 }
 
-/* One row for every writer on this server. */
+/* Returns a row for each writer on this server. */
 Datum
 weft_stat_get_writer(PG_FUNCTION_ARGS)
 {
@@ -266,8 +266,8 @@ put_relation(ReturnSetInfo *rsinfo, Oid subid, const RelationStats *relation)
 }
 
 /*
- * One row for every relation in this database that a subscription's writers have
- * applied something to.
+ * Returns a row for each relation in this database to which a subscription's writers have
+ * applied a change.
  */
 Datum
 weft_stat_get_relation(PG_FUNCTION_ARGS)
@@ -319,7 +319,7 @@ put_streams(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields 
 	}
 }
 
-/* One row for every transaction that is streamed to this server. */
+/* Returns a row for each transaction that is being streamed to this server. */
 Datum
 weft_stat_get_stream(PG_FUNCTION_ARGS)
 {
@@ -344,8 +344,8 @@ put_conflicts(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryField
 }
 
 /*
- * One row for each type of conflict and every subscription on this server that has
- * them detected.
+ * Returns a row for each subscription on this server that detects conflicts, and each
+ * conflict type.
  */
 Datum
 weft_stat_get_conflict(PG_FUNCTION_ARGS)

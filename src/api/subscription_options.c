@@ -1,10 +1,9 @@
 /*
  * subscription_options.c
- *	  Options of CREATE and ALTER SUBSCRIPTION that are ours: num_writers and
- *	  detect_conflicts.
+ *	  Weft's options of CREATE and ALTER SUBSCRIPTION: num_writers and detect_conflicts.
  *
- * They are taken out of the statement, the server carries it out (and checks
- * the user's rights), and then they are stored, in the same transaction.
+ * Weft takes its options out of the statement, lets the server execute the rest (which
+ * also checks the user's rights), and then stores the options in the same transaction.
  */
 #include "postgres.h"
 
@@ -27,13 +26,13 @@
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
-/* Our options of a statement; what it does not say is not there. */
+/* Weft's options in a statement. */
 typedef struct GivenOptions
 {
 	bool		num_writers_given;
 	bool		detect_conflicts_given;
 	SubscriptionSettings settings;
-	bool		two_phase;		/* asked for in the same statement */
+	bool		two_phase;		/* set in the same statement */
 } GivenOptions;
 
 static int
@@ -45,7 +44,7 @@ read_num_writers(DefElem *option)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for subscription parameter \"%s\": \"%s\"",
 						option->defname, option->arg ? defGetString(option) : ""),
-				 errhint("Use an integer in the range %d .. %d; zero leaves the subscription to the server's own apply worker.",
+				 errhint("Use an integer between %d and %d; with zero, the server's own apply worker applies the subscription.",
 						 0, WEFT_MAX_WRITERS)));
 	return intVal(option->arg);
 }
@@ -60,7 +59,7 @@ note_given(bool *given)
 	*given = true;
 }
 
-/* Removes our options from a list of them, and returns them. */
+/* Removes Weft's options from a list of options, and returns them. */
 static GivenOptions
 take_options(List **options)
 {
@@ -93,7 +92,7 @@ take_options(List **options)
 	return result;
 }
 
-/* Stores what was given, with the rest as it was. */
+/* Stores the options that were given, and keeps the others. */
 static void
 store(const char *subscription, const GivenOptions *given)
 {
@@ -116,7 +115,7 @@ store(const char *subscription, const GivenOptions *given)
 	subscription_settings_set(subid, settings);
 }
 
-/* What can be said before the statement is tried out. */
+/* Checks what can be checked before the statement is executed. */
 static void
 check_given(const char *subscription, const GivenOptions *given)
 {
@@ -131,8 +130,8 @@ check_given(const char *subscription, const GivenOptions *given)
 }
 
 /*
- * Whatever a statement has changed, conflicts cannot be detected where prepared
- * transactions are sent: they are applied by the server.
+ * Whatever a statement has changed, two_phase and detect_conflicts exclude each other: the
+ * server's own code applies prepared transactions.
  */
 static void
 check_two_phase(const char *subscription)
@@ -158,7 +157,7 @@ check_two_phase(const char *subscription)
 				 errhint("Create the subscription with \"%s\".", "two_phase = false")));
 }
 
-/* Our options in a statement, or NULL if it cannot have any. */
+/* Returns the options of a statement, or NULL if it cannot have Weft's. */
 static List **
 find_options(Node *statement, char **subscription)
 {
@@ -177,11 +176,11 @@ find_options(Node *statement, char **subscription)
 }
 
 /*
- * Tables of ours are about this server, and nothing to be copied from another one,
- * but FOR ALL TABLES publishes them there as it does with those of all extensions.
+ * FOR ALL TABLES also publishes the tables of extensions.  Weft's own describe the server
+ * that they are on, and must not be copied from another one.
  */
 static void
-leave_out_own_tables(const char *subscription)
+drop_own_tables(const char *subscription)
 {
 	Oid			subid = get_subscription_oid(subscription, true);
 	Oid			extension = get_extension_oid("weft", true);
@@ -243,10 +242,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (subscription)
 		check_two_phase(subscription);
 	if (changed_tables(pstmt->utilityStmt))
-		leave_out_own_tables(changed_tables(pstmt->utilityStmt));
+		drop_own_tables(changed_tables(pstmt->utilityStmt));
 }
 
-/* Takes part in utility statements; called once, while the postmaster loads us. */
+/* Installs the hook; called once, while the postmaster loads the library. */
 void
 subscription_options_install(void)
 {

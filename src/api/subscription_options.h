@@ -1,6 +1,6 @@
 /*
  * subscription_options.h
- *	  Options of CREATE and ALTER SUBSCRIPTION that are ours.
+ *	  Weft's options of CREATE and ALTER SUBSCRIPTION.
  */
 #ifndef WEFT_SUBSCRIPTION_OPTIONS_H
 #define WEFT_SUBSCRIPTION_OPTIONS_H

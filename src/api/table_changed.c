@@ -1,6 +1,6 @@
 /*
  * table_changed.c
- *	  The trigger that tells all processes of a change of a table of ours.
+ *	  The trigger that tells all processes that a table of schema weft has changed.
  */
 #include "postgres.h"
 
@@ -13,8 +13,8 @@ PG_FUNCTION_INFO_V1(weft_table_changed);
 /*
  * weft.table_changed()
  *
- * A statement trigger on tables of which processes remember what they have read
- * (conflict/settings.c, group/snowflake.c): has everybody read them again.
+ * A statement trigger on tables that processes cache (conflict/settings.c,
+ * group/snowflake.c): makes every process read them again.
  */
 Datum
 weft_table_changed(PG_FUNCTION_ARGS)

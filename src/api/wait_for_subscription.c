@@ -1,6 +1,6 @@
 /*
  * wait_for_subscription.c
- *	  weft.wait_for_subscription(): wait until a subscription has caught up.
+ *	  weft.wait_for_subscription(): waits until a subscription has caught up.
  */
 #include "postgres.h"
 
@@ -37,16 +37,16 @@
 
 PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
 
-/* How often progress is looked at, in milliseconds. */
+/* Time between two looks at the progress, in milliseconds. */
 #define POLL_INTERVAL 10
 
-/* The longest header that a page of WAL begins with. */
+/* The length of the longest header of a WAL page. */
 #define LONGEST_PAGE_HEADER 40
 
 /*
- * Where the publisher's WAL ends now, whether some of that is not flushed yet, and how
- * large its pages are.  The insert position is taken, since transactions that are
- * committed asynchronously count, too.
+ * Where the publisher's WAL ends now, up to where it is flushed, and the size of its pages.
+ * The end is the insert position, because transactions that were committed asynchronously
+ * count, too.
  */
 static const char publisher_position[] =
 "SELECT CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()"
@@ -57,12 +57,12 @@ static const char publisher_position[] =
 " FROM pg_catalog.pg_is_in_recovery() recovers";
 
 /*
- * Records of a transaction in progress may stay unflushed for as long as nobody commits,
- * and nothing would be sent up to there.  So we commit a transaction that writes nothing
- * but that.  The server commits such a one asynchronously: its WAL writer flushes it, after
- * wal_writer_delay or so.
+ * As long as no transaction commits, the records of one in progress may stay unflushed, and
+ * are not sent.  Therefore this commits a transaction that writes nothing but its commit
+ * record.  The server commits such a transaction asynchronously: the WAL writer flushes it
+ * after about wal_writer_delay.
  */
-static const char have_it_flushed[] = "SELECT pg_catalog.txid_current()";
+static const char flush_query[] = "SELECT pg_catalog.txid_current()";
 
 static XLogRecPtr
 parse_lsn(const char *text)
@@ -75,22 +75,22 @@ parse_lsn(const char *text)
 static XLogRecPtr
 ask_publisher(WalReceiverConn *conn, const char *subscription)
 {
-	char	   *purpose = psprintf("ask the publisher of subscription \"%s\" for its position",
+	char	   *purpose = psprintf("read the WAL position of the publisher of subscription \"%s\"",
 								   subscription);
 	RemoteValue *row = remote_query_row(conn, purpose, publisher_position, 3);
 	XLogRecPtr	lsn = parse_lsn(row[0]);
 	uint64		block = row[2] ? pg_strtoint32(row[2]) : 0;
 
 	/*
-	 * If the position stands behind the header of a page without a record,
-	 * nothing would ever be sent from there: the record before ends where the
-	 * page begins.
+	 * If the position is right after the header of a page that contains no
+	 * record yet, then the position that is sent will never reach it: the
+	 * last record ends where the page begins.
 	 */
 	if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
 		lsn -= lsn % block;
 
 	if (lsn > parse_lsn(row[1]))
-		(void) remote_query_row(conn, purpose, have_it_flushed, 1);
+		(void) remote_query_row(conn, purpose, flush_query, 1);
 	return lsn;
 }
 
@@ -122,9 +122,7 @@ get_publisher_lsn(Subscription *subscription)
 	return result;
 }
 
-/*
- * Fails if nobody applies the subscription, since it is disabled, or not there any more.
- */
+/* Fails if the subscription is not applied, because it is disabled or has been dropped. */
 static void
 check_enabled(const Subscription *subscription)
 {
@@ -141,13 +139,14 @@ check_enabled(const Subscription *subscription)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("subscription \"%s\" is disabled", subscription->name),
-				 errdetail("It does not catch up.%s", last_error_describe(subscription->oid)),
+				 errdetail("A disabled subscription does not catch up.%s", last_error_describe(subscription->oid)),
 				 errhint("Run ALTER SUBSCRIPTION ... ENABLE.")));
 }
 
 /*
- * How far the subscription has been applied.  What its apply worker says begins anew
- * with that; the origin's position does not, but stays behind if nothing is published.
+ * Returns the position up to which the subscription has been applied.  The apply worker's
+ * position is reset when the worker restarts.  The origin's position is not, but it lags
+ * as long as nothing is published.
  */
 static XLogRecPtr
 get_applied(Oid subid)
@@ -180,7 +179,7 @@ report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogR
 							  copy_report_describe(subscription->oid), error) :
 			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.%s",
 					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target), error),
-			 errhint("See the server log and \"weft.stat_subscription\" for what holds it up.")));
+			 errhint("See the server log and \"weft.stat_subscription\" for the cause.")));
 }
 
 /* Milliseconds in an interval; months count as 30 days. */
@@ -195,11 +194,10 @@ interval_milliseconds(Interval *interval)
 /*
  * weft.wait_for_subscription(subscription name, timeout interval)
  *
- * Returns when all tables of the subscription are synchronized and everything
- * that was committed on the publisher when the function was called is applied
- * here.  Fails if that is not so after the timeout, if the publisher cannot be
- * reached, at once if the subscription is disabled, and if the caller does not own
- * it.
+ * Returns when all tables of the subscription are synchronized, and everything that had
+ * been committed on the publisher when the function was called is applied here.  Fails if
+ * this takes longer than the timeout, if the publisher cannot be reached, if the
+ * subscription is or becomes disabled, or if the caller does not own it.
  */
 Datum
 weft_wait_for_subscription(PG_FUNCTION_ARGS)

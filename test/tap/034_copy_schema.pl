@@ -69,16 +69,16 @@ FROM weft.copy_schema('$connstr', '{one,two}') ORDER BY object COLLATE "C", obje
 EOS
 note($done);
 my %expected = (
-	'table: public.there' => 'exists already',
+	'table: public.there' => 'already exists',
 	'table: public.plain' => 'created',
 	'constraint: public.plain plain_pkey' => 'created',
 	'index: public.plain_v' => 'created',
 	'comment: public.TABLE plain' => 'created',
-	'trigger: public.plain t' => 'left out',
-	'rule: public.plain r' => 'left out',
-	'policy: public.plain p' => 'left out',
-	'row security: public.plain' => 'left out',
-	'fk constraint: public.refers refers_id_fkey' => 'left out',
+	'trigger: public.plain t' => 'skipped',
+	'rule: public.plain r' => 'skipped',
+	'policy: public.plain p' => 'skipped',
+	'row security: public.plain' => 'skipped',
+	'fk constraint: public.refers refers_id_fkey' => 'skipped',
 	'table: public.parted' => 'created',
 	'table: public.parted_2' => 'created',
 	'table attach: public.parted_2' => 'created',
@@ -141,7 +141,7 @@ like($stderr, qr/could not connect to the publisher/, 'no publisher');
 unlike($stderr, qr/very_secret/, 'no password in the error');
 ($ret, $stdout, $stderr) =
   $sub->psql('postgres', "SELECT * FROM weft.copy_schema('$connstr', '{}')");
-like($stderr, qr/no publication is named/, 'no publication');
+like($stderr, qr/no publication specified/, 'no publication');
 my @left = glob $sub->data_dir . '/base/pgsql_tmp/*';
 is("@left", '', 'no file is left');
 unlike(slurp_file($sub->logfile) =~ s/^.*(STATEMENT|statement): .*$//mgr,

@@ -66,7 +66,7 @@ sub copy_schema
 SET client_min_messages = warning;
 SET ROLE $role;
 BEGIN;
-SELECT count(*) FROM weft.copy_schema(\$dsn\$$conninfo\$dsn\$, '{p}') WHERE NOT created AND note <> 'left out';
+SELECT count(*) FROM weft.copy_schema(\$dsn\$$conninfo\$dsn\$, '{p}') WHERE NOT created AND note <> 'skipped';
 SELECT attname FROM pg_attribute WHERE attrelid = to_regclass('public.t') AND attnum = 2;
 ROLLBACK;
 EOS

@@ -55,7 +55,7 @@ my %refused = (
 	"v int CHECK (trusted.untold(v))" =>
 	  'function trusted.untold is volatile',
 	"v int CHECK (trusted.for_some(v))" =>
-	  'function trusted.for_some is not for everybody',
+	  'function trusted.for_some is not executable by PUBLIC',
 	"v text CHECK (hostile.trap(v) <> '')" =>
 	  'function hostile.trap belongs to another role',
 	"v text CHECK ((OPERATOR(hostile.%) v) <> '')" =>
@@ -78,7 +78,7 @@ my %refused = (
 	"v hostile.mood CHECK (to_jsonb(v) IS NOT NULL)" =>
 	  'function to_jsonb may call casts',
 	"v hostile.mood CHECK (JSON_ARRAY(v) IS NOT NULL)" =>
-	  'a constructor of JSON may call casts',
+	  'a JSON constructor may call casts',
 	"v text CHECK (pg_input_is_valid(v, 'hostile.number'))" =>
 	  'function pg_input_is_valid reads values of any type',
 	"v text CHECK ((pg_input_error_info(v, 'hostile.number')).message IS NULL)"
@@ -133,7 +133,7 @@ push @sql,
 $expected{'hostile.indexed'} = 'created';
 $expected{$_} = 'function hostile.trap belongs to another role'
   foreach 'hostile.indexed_trap', 'hostile.indexed_partly';
-$expected{'hostile.child'} = 'what it belongs to was not created';
+$expected{'hostile.child'} = 'the object that it belongs to was not created';
 
 query($pub, join ';', 'SET ROLE hostile', @sql);
 my @tables =
@@ -164,20 +164,20 @@ my %scripts = (
 	"FOR VALUES IN ((set_config('weft_test.x', 'y', false) = 'y')::int)" =>
 	  'table attach hostile.part the bound is not a constant',
 	"$default CHECK ((v).pg_read_file <> '')" =>
-	  'table hostile.new function pg_read_file is not for everybody',
+	  'table hostile.new function pg_read_file is not executable by PUBLIC',
 	"$default CHECK (postgres.hostile.trap(v) <> '')" =>
 	  'table hostile.new name postgres.hostile.trap has more than two parts',
 	"$default, w postgres.hostile.number" =>
 	  'table hostile.new name postgres.hostile.number has more than two parts',
 	"$default, LIKE hostile.trapped INCLUDING CONSTRAINTS" =>
-	  'table hostile.new left out',
-	"$default REFERENCES hostile.trapped" => 'table hostile.new left out',
+	  'table hostile.new skipped',
+	"$default REFERENCES hostile.trapped" => 'table hostile.new skipped',
 	"$default, FOREIGN KEY (v) REFERENCES hostile.trapped" =>
-	  'table hostile.new left out',
+	  'table hostile.new skipped',
 	"$bound; CREATE STATISTICS hostile.trapped ON id, v FROM hostile.part; $alter"
-	  => 'default hostile.trapped w what it belongs to was not created',
+	  => 'default hostile.trapped w the object that it belongs to was not created',
 	"$bound; ALTER TABLE ONLY hostile.part ADD CONSTRAINT trapped CHECK (id > 0); $alter"
-	  => 'default hostile.trapped w what it belongs to was not created');
+	  => 'default hostile.trapped w the object that it belongs to was not created');
 
 query($sub,
 	"CREATE TABLE hostile.trapped (w text PRIMARY KEY CHECK (hostile.trap(w) <> ''))"
