@@ -309,7 +309,7 @@ weft_is_empty(PG_FUNCTION_ARGS)
 /*
  * weft.join_truncate()
  *
- * A step of a join: tables that are there already get new files, so that rows can be
+ * Before the copy: tables that are there already get new files, so that rows can be
  * stored frozen.  Fails if one has rows.  Triggers run as their table's owner.
  */
 Datum

@@ -5,23 +5,23 @@
  * J joins, M is the member that it copies, X any other one; every connection is
  * made by J.  The steps:
  *
- * 1. weft.join_prepare: removes what an earlier attempt has left, on all members;
- *	  checks once more; takes the list of members over.  weft.join_register: enters
+ * 1. weft.join_step_prepare: removes what an earlier attempt has left, on all members;
+ *	  checks once more; takes the list of members over.  weft.join_step_register: enters
  *	  J into the list of every member.  A list takes only one node that is joining
  *	  or parting, so there is never more than one in a group.
- * 2. weft.join_publish, weft.join_make_own_slots: J's publication, and its slots for
+ * 2. weft.join_step_publish, weft.join_step_make_own_slots: J's publication, and its slots for
  *	  the others: whatever is written on J from now on gets to all of them.
- *	  weft.join_note_time, weft.join_make_slots: the slots for J on all X.
- *	  weft.join_catch_up: M applies what X had when its slot was made.
+ *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on all X.
+ *	  weft.join_step_catch_up: M applies what X had when its slot was made.
  * 3. copy(): M's slot for J and a snapshot, and where M stood towards each X in it
  *	  (snapshot.c); schema, rows and indexes.  One transaction, with a replication
  *	  origin that nobody follows, so that it is not sent to the others.  It ends
  *	  with the step "copied" in weft.join_entry.
- * 4. weft.join_subscribe: J's subscriptions, disabled.  Rows that were changed
- *	  lately get the times of that (recent.c).  weft.join_follow: the subscriptions'
+ * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed
+ *	  lately get the times of that (recent.c).  weft.join_step_follow: the subscriptions'
  *	  origins are set to where M stood, and they are enabled.
- * 5. weft.join_announce: the others subscribe to J.
- * 6. weft.join_finish: when J has what the others have now, it is a member.
+ * 5. weft.join_step_announce: the others subscribe to J.
+ * 6. weft.join_step_finish: when J has what the others have now, it is a member.
  *
  * Up to and including 3, nothing of all this is of any use if something goes wrong,
  * and is removed (weft.join_undo); what cannot be, because a member cannot be
@@ -80,11 +80,11 @@ typedef struct JoinArguments
 StaticAssertDecl(sizeof(JoinArguments) <= BGW_EXTRALEN, "join arguments must fit");
 
 static const char *const steps_before_copy[] = {
-	"join_prepare", "join_register", "join_publish", "join_make_own_slots",
-	"join_note_time", "join_make_slots", "join_catch_up"
+	"prepare", "register", "publish", "make_own_slots",
+	"note_time", "make_slots", "catch_up"
 };
 static const char *const steps_after_copy[] = {
-	"join_follow", "join_announce", "join_finish"
+	"follow", "announce", "finish"
 };
 
 PG_FUNCTION_INFO_V1(weft_launch_join);
@@ -120,7 +120,7 @@ run_step(const char *step)
 {
 	enter_step(step);
 	begin();
-	local_run(psprintf("SELECT weft.%s()", step));
+	local_run(psprintf("SELECT weft.join_step_%s()", step));
 	commit();
 }
 
@@ -152,7 +152,7 @@ copy(void)
 		local_run("SELECT weft.join_truncate()");
 
 	/* What is written here is published as soon as the tables are there. */
-	local_run("SELECT weft.join_publish()");
+	local_run("SELECT weft.join_step_publish()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
 	if (row[2][0] == 't')
@@ -192,7 +192,7 @@ join(void)
 			run_step(steps_before_copy[i]);
 		copy();
 	}
-	run_step("join_subscribe");
+	run_step("subscribe");
 	enter_step("stamp");
 	recent_stamp();
 	for (int i = 0; i < lengthof(steps_after_copy); i++)

@@ -19,7 +19,7 @@
  * the session itself after a while (idle_session_timeout).
  *
  * X's slot for J was made before, and M has applied since what X had then
- * (weft.join_make_slots): so J's position is never in front of the slot's.
+ * (weft.join_step_make_slots): so J's position is never in front of the slot's.
  *
  * The slot is not ready before all transactions that were running on M have
  * ended.  Apply waits that long, so there is a limit to it, after which we let go

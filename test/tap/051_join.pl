@@ -117,16 +117,16 @@ query($c, 'DROP TABLE counts, events, ballast');
 # going on; and how it is ended there.
 my @stops = (
 	[
-		'join_register', $b,
+		'register', $b,
 		"INSERT INTO weft.node_entry VALUES ('x', 900, 'joining', false)",
 		'kill'
 	],
-	[ 'join_make_slots', $b, 'SELECT txid_current()', 'kill' ],
+	[ 'make_slots', $b, 'SELECT txid_current()', 'kill' ],
 	[ 'copy', $a, 'SELECT txid_current()', 'kill' ],
 	[ 'copy', $a, 'SELECT txid_current()', 'stop' ],
-	[ 'join_announce', $b, 'LOCK TABLE weft.node_entry', 'kill' ],
+	[ 'announce', $b, 'LOCK TABLE weft.node_entry', 'kill' ],
 	[
-		'join_finish', $b,
+		'finish', $b,
 		"SELECT FROM weft.node_entry WHERE node_name = 'c' FOR UPDATE",
 		'stop'
 	]);

@@ -68,7 +68,7 @@ fails(
 fails(
 	$a,
 	"SELECT weft.create_node('a', '$dsn_b')",
-	qr/the connection string of node "a" leads to another database/);
+	qr/the connection string of node "a" points to another database/);
 fails(
 	$a,
 	"SELECT weft.create_node_group('g')",
@@ -88,7 +88,7 @@ query($a, "SELECT weft.create_node('a', '$dsn_a')");
 fails(
 	$a,
 	"SELECT weft.create_node('a2', '$dsn_a')",
-	qr/this database is node "a" already/);
+	qr/this database is already node "a"/);
 query($b, "SELECT weft.create_node('b', '$dsn_b')");
 fails($b, join_sql($dsn_a),
 	qr/the join target, node "a", is not a member of a node group/);
@@ -120,11 +120,11 @@ query($a, "SELECT weft.create_node_group('g')");
 fails(
 	$a,
 	"SELECT weft.create_node_group('g')",
-	qr/node "a" is a member of node group "g" already/);
+	qr/node "a" is already a member of node group "g"/);
 fails(
 	$a,
 	"SELECT weft.create_node_group('h')",
-	qr/node "a" is a member of node group "g" already/);
+	qr/node "a" is already a member of node group "g"/);
 fails($a, "SELECT weft.drop_node('a')", qr/node "a" is in node group "g"/);
 
 # --- joining ---
@@ -172,7 +172,7 @@ foreach (
 	],
 	[
 		'CREATE TABLE u (id int)',
-		qr/table (public\.)?[tu] is on node "[ab]", but not on node "[ab]"/
+		qr/table (public\.)?[tu] exists on node "[ab]", but not on node "[ab]"/
 	],
 	[
 		'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (2, 2)',
@@ -232,19 +232,19 @@ query($b, "SELECT weft.set_node_dsn('b', '$dsn_b')");
 
 join_group($b, $a, 'g');
 fails($b, join_sql($dsn_a),
-	qr/node "b" is a member of node group "g" already/);
+	qr/node "b" is already a member of node group "g"/);
 fails($b, "SELECT weft.part_node('c')", qr/node "c" is not a member/);
 fails(
 	$b,
 	"SELECT weft.part_node('b', force := true)",
-	qr/node "b" cannot be parted by force from itself/);
+	qr/node "b" cannot part itself by force/);
 
 # --- a third one ---
 
 my $c = new_member('c');
 my $dsn_c = dsn($c);
 query($c, "SELECT weft.create_node('b', '$dsn_c')");
-fails($c, join_sql($dsn_a), qr/node group "g" has a node "b" already/);
+fails($c, join_sql($dsn_a), qr/node group "g" already has a node "b"/);
 query($c, "SELECT weft.drop_node('b')");
 query($c, "SELECT weft.create_node('" . 'c' x 40 . "', '$dsn_c')");
 query($a, "SELECT weft.part_node('b')");

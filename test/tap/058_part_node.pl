@@ -77,7 +77,7 @@ fails(
 fails(
 	$a,
 	"SELECT weft.part_node('c', timeout := '100 ms')",
-	qr/timed out while node "b" applies what node "c" has committed/);
+	qr/timed out waiting for node "b" to apply what node "c" has committed/);
 query($a, "SELECT weft.cancel_part_node('c')");
 is(states($_), 'a active, b active, c active', 'cancelled, says ' . $_->name)
   foreach @nodes;
@@ -144,7 +144,7 @@ $session =
 fails(
 	$b,
 	"SELECT weft.part_node('c', timeout := '100 ms')",
-	qr/timed out|is not parting any more/);
+	qr/timed out|is no longer parting/);
 $session->quit;
 $block->query_safe('ROLLBACK');
 poll($_,
@@ -168,7 +168,7 @@ my ($ret, $out, $err) =
   $b->psql('postgres', "SELECT weft.part_node('c', force := true)");
 like(
 	$err,
-	qr/WARNING:  members have applied different changes of node "c".*DETAIL:  Applied are the changes of node "a" up to LSN \S+, node "b" up to LSN \S+\..*Compare tables/s,
+	qr/WARNING:  members have applied different changes of node "c".*DETAIL:  Changes are applied as follows: node "a" up to LSN \S+, node "b" up to LSN \S+\..*Compare tables/s,
 	'who has what of a node that is gone');
 $block->query_safe('ROLLBACK');
 is(states($_), 'a active, b active', 'parted by force, says ' . $_->name)

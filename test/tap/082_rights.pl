@@ -52,7 +52,7 @@ $node->safe_psql('squatted',
 fails_in(
 	'squatted',
 	'CREATE EXTENSION weft',
-	qr/others than its owner may create objects in schema "weft"/,
+	qr/roles other than its owner may create objects in schema "weft"/,
 	'one in which somebody else may create objects');
 $node->safe_psql('squatted',
 	'REVOKE CREATE ON SCHEMA weft FROM squatter; ALTER SCHEMA weft OWNER TO other; CREATE EXTENSION weft'

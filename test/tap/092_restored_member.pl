@@ -46,7 +46,7 @@ start_join($restored, $a, 'g');
 my ($ret, $out, $err) = $restored->psql('postgres', $wait_for_join);
 like(
 	$err,
-	qr/could not join node group "g": node "b" has a subscription "weft_g_a_b" already/,
+	qr/could not join node group "g": node "b" already has a subscription "weft_g_a_b"/,
 	'one that is enabled');
 query($restored, 'ALTER SUBSCRIPTION weft_g_a_b DISABLE');
 

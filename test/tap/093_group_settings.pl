@@ -78,7 +78,7 @@ foreach my $where ($b, $c)
 	my $slot = $name eq 'b' ? 'weft_g_b_c' : 'weft_g_c_a';
 	like(
 		$err,
-		qr/node "c" could not join node group "g": .*slot "$slot" could not be made on node "$name"/,
+		qr/node "c" could not join node group "g": .*could not create slot "$slot" on node "$name"/,
 		"a transaction that does not end on $name");
 	is(leftovers($c), '', 'nothing is left');
 	unlike(leftovers($_), qr/_c\b|_c_/, 'nor on ' . $_->name)

@@ -1,4 +1,70 @@
--- What users call.
+-- Functions that users call, except for parting (7-part.sql), and what only they need.
+
+-- Subscriptions.
+
+CREATE FUNCTION weft.copy_schema(
+	conninfo text,
+	publications text[],
+	OUT object_type text,
+	OUT object text,
+	OUT created boolean,
+	OUT note text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_copy_schema';
+
+COMMENT ON FUNCTION weft.copy_schema(text, text[]) IS
+	'creates the tables of a publisher''s publications that do not exist here';
+REVOKE ALL ON FUNCTION weft.copy_schema(text, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weft.copy_schema(text, text[]) TO pg_execute_server_program;
+
+CREATE FUNCTION weft.wait_for_subscription(subscription name, timeout interval)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_wait_for_subscription';
+
+COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
+	'waits until all tables are synchronized and everything that the publisher has now is applied';
+
+-- Conflicts.
+
+CREATE FUNCTION weft.record_delete()
+RETURNS trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'weft_record_delete';
+
+COMMENT ON FUNCTION weft.record_delete() IS
+	'remembers the key of a deleted row; see weft.track_deletes';
+
+CREATE FUNCTION weft.track_deletes(relation regclass, enabled boolean DEFAULT true)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_track_deletes';
+
+COMMENT ON FUNCTION weft.track_deletes(regclass, boolean) IS
+	'makes a table remember which rows were deleted, so that older changes do not restore them';
+
+CREATE FUNCTION weft.set_delta_columns(relation regclass, columns name[])
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_set_delta_columns';
+
+COMMENT ON FUNCTION weft.set_delta_columns(regclass, name[]) IS
+	'sets the columns of a table to which an update adds its difference';
+
+CREATE FUNCTION weft.alter_node_set_conflict_resolver(
+	node_name name,
+	conflict_type text,
+	conflict_resolver text)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_alter_node_set_conflict_resolver';
+
+COMMENT ON FUNCTION weft.alter_node_set_conflict_resolver(name, text, text) IS
+	'sets how this node resolves a type of conflict';
+REVOKE ALL ON FUNCTION weft.alter_node_set_conflict_resolver(name, text, text) FROM PUBLIC;
+
+-- Nodes and their groups.
 
 CREATE FUNCTION weft.create_node(node_name name, local_dsn text)
 RETURNS void LANGUAGE plpgsql
@@ -7,7 +73,7 @@ AS $$
 BEGIN
 	PERFORM weft.check_name('node', node_name);
 	IF weft.local_node() IS NOT NULL THEN
-		RAISE EXCEPTION 'this database is node "%" already', weft.local_node()
+		RAISE EXCEPTION 'this database is already node "%"', weft.local_node()
 			USING ERRCODE = 'duplicate_object';
 	END IF;
 	PERFORM weft.check_own_dsn(node_name, local_dsn);
@@ -17,7 +83,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.create_node(name, text) IS
-	'makes this database a node; others will connect to it with this connection string';
+	'makes this database a node, to which others connect with this connection string';
+REVOKE ALL ON FUNCTION weft.create_node(name, text) FROM PUBLIC;
 
 CREATE FUNCTION weft.drop_node(node_name name)
 RETURNS void LANGUAGE plpgsql
@@ -38,7 +105,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.drop_node(name) IS
-	'makes this database no node any more';
+	'makes this database no longer a node';
+REVOKE ALL ON FUNCTION weft.drop_node(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.create_node_group(node_group_name name, num_writers integer DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql
@@ -58,25 +126,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.create_node_group(name, integer) IS
-	'makes a group with this node as its only member';
-
-CREATE FUNCTION weft.require_free_node()
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	IF weft.local_node() IS NULL THEN
-		RAISE EXCEPTION 'this database is not a node'
-			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call weft.create_node first.';
-	END IF;
-	IF weft.local_group() IS NOT NULL AND NOT EXISTS (SELECT FROM weft.join_entry) THEN
-		RAISE EXCEPTION 'node "%" is a member of node group "%" already', weft.local_node(), weft.local_group()
-			USING ERRCODE = 'duplicate_object';
-	END IF;
-END $$;
-
-COMMENT ON FUNCTION weft.require_free_node() IS
-	'fails if this database is not a node, or is in a group';
+	'creates a group with this node as its only member';
+REVOKE ALL ON FUNCTION weft.create_node_group(name, integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.is_joining()
 RETURNS boolean LANGUAGE sql STABLE
@@ -87,7 +138,8 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION weft.is_joining() IS
-	'is the background worker at work that joins this node to its group?';
+	'is the background worker running that joins this node to its group?';
+REVOKE ALL ON FUNCTION weft.is_joining() FROM PUBLIC;
 
 CREATE FUNCTION weft.join_progress()
 RETURNS jsonb
@@ -95,7 +147,8 @@ LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_join_progress';
 
 COMMENT ON FUNCTION weft.join_progress() IS
-	'how far a join is now, whatever the isolation level of the transaction';
+	'the current progress of a join, whatever the isolation level of the transaction';
+REVOKE ALL ON FUNCTION weft.join_progress() FROM PUBLIC;
 
 CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql
@@ -107,7 +160,7 @@ BEGIN
 	PERFORM weft.require_free_node();
 	IF NOT EXISTS (SELECT FROM weft.join_entry WHERE copied) THEN
 		IF weft.is_joining() THEN
-			RAISE EXCEPTION 'node "%" is joining already', weft.local_node()
+			RAISE EXCEPTION 'node "%" is already joining', weft.local_node()
 				USING ERRCODE = 'object_in_use', HINT = 'Call weft.wait_for_join_completion.';
 		END IF;
 		SELECT * INTO checked FROM weft.check_join(join_target_dsn, node_group_name);
@@ -121,7 +174,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.join_node_group(text, name) IS
-	'lets this node join the group of another one, in the background, or go on joining';
+	'starts or resumes joining the group of another node, in the background';
+REVOKE ALL ON FUNCTION weft.join_node_group(text, name) FROM PUBLIC;
 
 CREATE FUNCTION weft.wait_for_join_completion(timeout interval DEFAULT '1 hour')
 RETURNS void LANGUAGE plpgsql
@@ -148,11 +202,11 @@ BEGIN
 				weft.local_node(), entry ->> 'node_group_name', entry ->> 'error';
 		END IF;
 		IF clock_timestamp() > until THEN
-			RAISE EXCEPTION 'timed out while node "%" joins node group "%"', weft.local_node(), entry ->> 'node_group_name'
+			RAISE EXCEPTION 'timed out waiting for node "%" to join node group "%"', weft.local_node(), entry ->> 'node_group_name'
 				USING ERRCODE = 'query_canceled',
-					DETAIL = concat_ws(' ', format('It has come to the step "%s".', entry ->> 'step'), entry ->> 'error');
+					DETAIL = concat_ws(' ', format('It has reached step "%s".', entry ->> 'step'), entry ->> 'error');
 		END IF;
-		-- After a restart of the server nobody else starts the worker.
+		-- After a restart of the server, nothing else starts the worker.
 		PERFORM pg_stat_clear_snapshot();
 		IF clock_timestamp() > launched + interval '5 s' AND NOT weft.is_joining() THEN
 			PERFORM weft.launch_join();
@@ -163,26 +217,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.wait_for_join_completion(interval) IS
-	'returns when this node has joined its group; fails if it could not, or has not in time';
-
-CREATE FUNCTION weft.member_configure(num_writers integer)
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	subscription name;
-BEGIN
-	UPDATE weft.node_group_entry SET num_writers = member_configure.num_writers;
-	FOR subscription IN SELECT s.subname
-		FROM weft.node_entry n CROSS JOIN weft.local_subscription(n.node_name) subid
-			JOIN pg_subscription s ON s.oid = subid
-	LOOP
-		EXECUTE format('ALTER SUBSCRIPTION %I SET (num_writers = %s)', subscription, num_writers);
-	END LOOP;
-END $$;
-
-COMMENT ON FUNCTION weft.member_configure(integer) IS
-	'sets the number of writers of all subscriptions of this node to others';
+	'waits until this node has joined its group; fails if it cannot, or not in time';
+REVOKE ALL ON FUNCTION weft.wait_for_join_completion(interval) FROM PUBLIC;
 
 CREATE FUNCTION weft.query_group(node_group_name name, query text)
 RETURNS void LANGUAGE plpgsql
@@ -199,7 +235,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.query_group(name, text) IS
-	'runs a query on all members of the group, or on none';
+	'runs a query on all members of the group, or, if it fails on one, on none';
+REVOKE ALL ON FUNCTION weft.query_group(name, text) FROM PUBLIC;
 
 CREATE FUNCTION weft.alter_node_group_config(node_group_name name, num_writers integer)
 RETURNS void LANGUAGE plpgsql
@@ -216,6 +253,7 @@ END $$;
 
 COMMENT ON FUNCTION weft.alter_node_group_config(name, integer) IS
 	'sets the number of writers of all subscriptions of a node group, on all members';
+REVOKE ALL ON FUNCTION weft.alter_node_group_config(name, integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.alter_node_group_set_conflict_resolver(node_group_name name,
 	conflict_type text, conflict_resolver text)
@@ -230,6 +268,7 @@ END $$;
 
 COMMENT ON FUNCTION weft.alter_node_group_set_conflict_resolver(name, text, text) IS
 	'sets how a type of conflict is resolved, on all members of a node group';
+REVOKE ALL ON FUNCTION weft.alter_node_group_set_conflict_resolver(name, text, text) FROM PUBLIC;
 
 CREATE FUNCTION weft.refresh_node_group(node_group_name name)
 RETURNS void LANGUAGE plpgsql
@@ -247,15 +286,15 @@ BEGIN
 	FOREACH member IN ARRAY members LOOP
 		theirs := coalesce(weft.node_query(member.dsn, member.node_name,
 			'SELECT array_agg(r::text) FROM weft.group_tables() r'), '{}')::text[];
-		-- As they are written there, which this session's settings do not change.
+		-- Names as the member writes them, which this session's settings do not affect.
 		common := coalesce(common, theirs);
 		stray := ARRAY(SELECT unnest(stray) UNION
 			(SELECT unnest(common || theirs) EXCEPT (SELECT unnest(common) INTERSECT SELECT unnest(theirs))));
 		common := ARRAY(SELECT unnest(common) INTERSECT SELECT unnest(theirs));
 	END LOOP;
 	FOREACH relation IN ARRAY stray LOOP
-		RAISE WARNING 'table % is not replicated, for not all members have it', relation
-			USING HINT = 'Create it on all members, and call weft.refresh_node_group again, or drop it.';
+		RAISE WARNING 'table % is not replicated, because not all members have it', relation
+			USING HINT = 'Create it on all members and call weft.refresh_node_group again, or drop it.';
 	END LOOP;
 	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
@@ -270,9 +309,10 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.refresh_node_group(name) IS
-	'replicates tables that have been made on all members since';
+	'replicates tables that have been created on all members since';
+REVOKE ALL ON FUNCTION weft.refresh_node_group(name) FROM PUBLIC;
 
--- Only who is named here may have to do with groups.
+-- Only roles that are granted this may manage groups.
 CREATE FUNCTION weft.grant_node_admin(role regrole)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -302,172 +342,12 @@ END $$;
 
 COMMENT ON FUNCTION weft.grant_node_admin(regrole) IS
 	'grants a role what it needs to manage this node; it needs REPLICATION and LOGIN besides';
+REVOKE ALL ON FUNCTION weft.grant_node_admin(regrole) FROM PUBLIC;
 
-CREATE VIEW weft.node AS
-	SELECT n.node_name, n.node_id, n.state, n.is_local, g.node_group_name
-	FROM weft.node_entry n LEFT JOIN weft.node_group_entry g ON true;
-
-COMMENT ON VIEW weft.node IS
-	'the members of the node group of this database';
-
--- An error may quote values of rows.
-CREATE VIEW weft.node_group AS
-	SELECT g.node_group_name, g.num_writers,
-		(SELECT count(*) FROM weft.node_entry) AS members,
-		j.step AS join_step,
-		CASE WHEN has_table_privilege('weft.join_entry', 'SELECT')
-			OR pg_has_role('pg_read_all_stats', 'USAGE') THEN j.error END AS join_error
-	FROM weft.node_group_entry g LEFT JOIN weft.join_entry j ON true;
-
-COMMENT ON VIEW weft.node_group IS
-	'the node group of this database';
-
-CREATE FUNCTION weft.stat_get_last_error(
-	OUT subid oid,
-	OUT last_error_time timestamptz,
-	OUT last_error text)
-RETURNS SETOF record
+CREATE FUNCTION weft.snowflake_nextval(sequence regclass)
+RETURNS bigint
 LANGUAGE C STRICT VOLATILE
-AS 'MODULE_PATHNAME', 'weft_stat_get_last_error';
+AS 'MODULE_PATHNAME', 'weft_snowflake_nextval';
 
-COMMENT ON FUNCTION weft.stat_get_last_error() IS
-	'the last error of every apply worker since the server started, for who may see it';
-
-CREATE VIEW weft.node_replication AS
-	SELECT n.node_name AS from_node, l.node_name AS to_node, s.subname AS subscription,
-		CASE WHEN s.subname IS NULL THEN 'missing'
-			WHEN NOT s.subenabled THEN 'disabled'
-			WHEN w.leader_pid IS NULL THEN 'down'
-			WHEN w.lag_bytes > 0 THEN 'catching up'
-			ELSE 'streaming' END AS state,
-		w.lag_bytes, w.lag_time, w.num_writers, e.last_error_time, e.last_error
-	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
-		CROSS JOIN weft.node_group_entry g
-		LEFT JOIN (pg_catalog.pg_subscription s
-			JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
-			JOIN weft.stat_subscription w ON w.subid = s.oid)
-			ON s.subname = weft.subscription_name(g.node_group_name, n.node_name, l.node_name)
-		LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
-	UNION ALL
-	SELECT l.node_name, n.node_name, t.slot_name,
-		CASE WHEN t.slot_name IS NULL THEN 'missing'
-			WHEN t.wal_status = 'lost' THEN 'lost'
-			WHEN NOT t.active THEN 'down'
-			WHEN r.state = 'catchup' THEN 'catching up'
-			ELSE coalesce(r.state, 'starting') END,
-		pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()
-				THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END,
-			t.confirmed_flush_lsn)::bigint,
-		r.replay_lag, NULL, NULL, NULL
-	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
-		CROSS JOIN weft.node_group_entry g
-		LEFT JOIN pg_catalog.pg_replication_slots t
-			ON t.slot_name = weft.subscription_name(g.node_group_name, l.node_name, n.node_name)
-				AND t.database = pg_catalog.current_database()
-		LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = t.active_pid;
-
-COMMENT ON VIEW weft.node_replication IS
-	'how this node follows every other member, and they follow it';
-
-CREATE FUNCTION weft.node_group_replication()
-RETURNS SETOF weft.node_replication LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	member weft.member;
-BEGIN
-	FOR member IN SELECT * FROM weft.member ORDER BY node_id LOOP
-		BEGIN
-			RETURN QUERY SELECT r.* FROM jsonb_populate_recordset(NULL::weft.node_replication,
-				weft.node_query(member.dsn, member.node_name,
-					format('SELECT jsonb_agg(r) FROM weft.node_replication r WHERE to_node = %L',
-						member.node_name))::jsonb) r;
-		EXCEPTION WHEN connection_failure THEN
-			RETURN QUERY SELECT n.node_name, member.node_name,
-				weft.subscription_name(weft.local_group(), n.node_name, member.node_name),
-				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM
-				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
-		END;
-	END LOOP;
-END $$;
-
-COMMENT ON FUNCTION weft.node_group_replication() IS
-	'how every member follows every other one, asked of all of them';
-
-GRANT SELECT ON weft.node, weft.node_group, weft.node_replication TO PUBLIC;
-
--- The superuser says who may: weft.grant_node_admin.
-REVOKE ALL ON FUNCTION
-	weft.node_query(text, text, text, boolean),
-	weft.node_send(text, text, text, text, text),
-	weft.node_query_all(text[], text[], text),
-	weft.create_node_subscription(name, text, name, integer, boolean),
-	weft.launch_join(),
-	weft.schema_definition(),
-	weft.member_info(),
-	weft.member_list(),
-	weft.published_tables(),
-	weft.member_publish(text[]),
-	weft.member_unpublish(),
-	weft.node_dsn(text),
-	weft.set_node_dsn(text, text),
-	weft.forget_dsn(),
-	weft.check_identity(name, uuid),
-	weft.check_own_dsn(name, text),
-	weft.drop_stale_subscription(name),
-	weft.member_make_slot(name, uuid),
-	weft.member_drop_slot(name),
-	weft.member_subscribe(name, uuid, boolean),
-	weft.member_unsubscribe(name),
-	weft.refuse_namesake(name, uuid),
-	weft.member_forget(name, uuid),
-	weft.member_unsubscribe_all(),
-	weft.member_leave(),
-	weft.member_hold(name),
-	weft.check_member(jsonb, integer),
-	weft.check_schema(text, text),
-	weft.check_group_names(name, name[]),
-	weft.check_join(text, name),
-	weft.join_prepare(),
-	weft.free_node_id(),
-	weft.join_register(),
-	weft.member_register(),
-	weft.join_publish(),
-	weft.join_make_own_slots(),
-	weft.join_note_time(),
-	weft.join_make_slots(),
-	weft.recent_query(regclass),
-	weft.member_recent_rows(regclass, text[], timestamptz),
-	weft.member_origins(),
-	weft.stamped(timestamptz, name),
-	weft.forget_recent(),
-	weft.member_tombstones(timestamptz),
-	weft.member_merged_rows(timestamptz),
-	weft.keep_tombstones(),
-	weft.join_settings(),
-	weft.member_settings(),
-	weft.member_track_deletes(boolean),
-	weft.alter_node_group_set_conflict_resolver(name, text, text),
-	weft.join_catch_up(),
-	weft.join_truncate(),
-	weft.join_subscribe(),
-	weft.join_follow(),
-	weft.join_announce(),
-	weft.join_finish(),
-	weft.join_undo_members(),
-	weft.join_undo(text),
-	weft.create_node(name, text),
-	weft.drop_node(name),
-	weft.create_node_group(name, integer),
-	weft.require_free_node(),
-	weft.is_joining(),
-	weft.join_progress(),
-	weft.join_node_group(text, name),
-	weft.wait_for_join_completion(interval),
-	weft.member_configure(integer),
-	weft.query_group(name, text),
-	weft.alter_node_group_config(name, integer),
-	weft.refresh_node_group(name),
-	weft.node_group_replication(),
-	weft.grant_node_admin(regrole)
-	FROM PUBLIC;
+COMMENT ON FUNCTION weft.snowflake_nextval(regclass) IS
+	'a number that is unique in the node group, made of the time, the node and the sequence';

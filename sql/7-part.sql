@@ -1,34 +1,34 @@
--- Parting.
+-- Parting: how a node leaves its group.
 --
--- P parts, and goes on committing meanwhile.  All other members must have applied the
--- same of it before they forget it, and whole transactions, though they are asked one
--- after another.  So there is a cut, a position in P's WAL: every member applies each
+-- P parts, and continues to commit meanwhile.  Before the other members forget P, all of
+-- them must have applied the same transactions of it, although they are asked one after
+-- another.  Therefore there is a cut, a position in P's WAL: every member applies each
 -- transaction whose commit record begins before the cut, and none that begins later.
 --
 -- 1. weft.member_part, on all members or none: P is parting.
 -- 2. weft.member_stop and weft.member_hold, on each other member: its subscription to P
 --    is disabled, and the workers have ended.
--- 3. weft.member_cut, on P: a logical message is written and flushed; where it ends is
---    the cut.  All members have applied less, since they are stopped.
--- 4. weft.member_follow_until, on each other member: the subscription is enabled again,
---    with the cut in its label.  Its leader ends there, and the replication origin says
---    that it has.  weft.member_await_end waits for that, and flushes it.
--- 5. weft.member_leaving, on P: no way back.
--- 6. P drops its subscriptions, the others forget it, and it leaves, which waits for
---    transactions there (weft.member_untrack).  The member that was asked forgets it
---    last, since it may have to be asked again.
+-- 3. weft.member_cut, on P: writes and flushes a logical message; the end of the message
+--    is the cut.  All members have applied less, since they are stopped.
+-- 4. weft.member_follow_until, on each other member: enables the subscription again, with
+--    the cut in its label.  The leader ends there, and the replication origin shows that
+--    it has.  weft.member_await_end waits for that, and flushes it.
+-- 5. weft.member_leaving, on P: from here on, parting can only be completed.
+-- 6. P drops its subscriptions, the others forget P, and P leaves, which waits for
+--    transactions there (weft.member_untrack).  The member on which weft.part_node was
+--    called forgets P last, since it may have to be called there again.
 --
--- Each step is a transaction of the member that it changes, and may be done again.
--- Whoever is asked after an interruption begins anew, with another cut, unless P is
--- leaving: up to 5 nobody has forgotten anything.  P's own entry is what decides
--- between sessions: it becomes "leaving" only for the newest cut, and
--- weft.cancel_part_node makes it "active" only before.  A member that has applied
--- something behind a cut refuses it (weft.member_follow_until).
+-- Each step is a transaction of the member that it changes, and may be repeated.  After an
+-- interruption, the next call of weft.part_node, on any member, starts again with another
+-- cut, unless P is leaving: before step 5, no member has forgotten anything.  P's own entry
+-- decides between sessions: it becomes "leaving" only for the newest cut, and
+-- weft.cancel_part_node makes it "active" only before that.  A member that has applied
+-- something beyond a cut refuses the cut (weft.member_follow_until).
 --
--- A node that cannot be reached cannot be cut: each member has what it has applied.
--- All are stopped before it is compared, so what is reported is final.
+-- A node that cannot be reached has no cut: each member keeps what it has applied.  All
+-- members are stopped before that is compared, so the differences reported are final.
 
--- Whoever was parted by force may not know that, and another node may have its name by now.
+-- A node that was parted by force may not know it, and another node may have its name now.
 CREATE FUNCTION weft.member_part(node name, node_identity uuid, asking uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -36,7 +36,7 @@ AS $$
 BEGIN
 	PERFORM weft.refuse_namesake(node, node_identity);
 	IF asking <> node_identity AND NOT EXISTS (SELECT FROM weft.node_entry WHERE identity = asking) THEN
-		RAISE EXCEPTION 'node "%" is asked to part node "%" by a node that is not a member of its group',
+		RAISE EXCEPTION 'node "%" does not part node "%" for a node that is not a member of its group',
 			weft.local_node(), node
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				HINT = 'If that node was parted by force, call weft.leave_node_group there.';
@@ -45,13 +45,14 @@ BEGIN
 EXCEPTION WHEN unique_violation THEN
 	RAISE EXCEPTION 'another node is joining or parting'
 		USING ERRCODE = 'object_in_use',
-			HINT = 'See weft.node; wait for it, or call weft.part_node for it.';
+			HINT = 'Look at weft.node; wait until that node has finished, or call weft.part_node for it.';
 END $$;
 
 COMMENT ON FUNCTION weft.member_part(name, uuid, uuid) IS
-	'a step of parting: the node is parting';
+	'step of parting: marks the node as parting';
+REVOKE ALL ON FUNCTION weft.member_part(name, uuid, uuid) FROM PUBLIC;
 
--- Another node may have its address now.
+-- Another node may have the address now.
 CREATE FUNCTION weft.member_state(node_group name, node_identity uuid)
 RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -61,7 +62,8 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION weft.member_state(name, uuid) IS
-	'the state of this node, if it is that one, and in that group';
+	'the state of this node, if it has that identity and is in that group';
+REVOKE ALL ON FUNCTION weft.member_state(name, uuid) FROM PUBLIC;
 
 CREATE FUNCTION weft.require_parting(node name)
 RETURNS void LANGUAGE plpgsql
@@ -73,12 +75,13 @@ BEGIN
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'node "%" is not parting', node
 			USING ERRCODE = 'object_not_in_prerequisite_state',
-				DETAIL = 'Another session may have completed it, or cancelled it.';
+				DETAIL = 'Another session may have completed or cancelled its parting.';
 	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.require_parting(name) IS
-	'fails if another node is not parting any more; nobody changes that meanwhile';
+	'fails unless another node is parting; locks its entry';
+REVOKE ALL ON FUNCTION weft.require_parting(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_stop(from_node name)
 RETURNS boolean LANGUAGE plpgsql
@@ -95,7 +98,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.member_stop(name) IS
-	'a step of parting: disables the subscription of this node to another one, if there is one';
+	'step of parting: disables the subscription of this node to another one, if it exists';
+REVOKE ALL ON FUNCTION weft.member_stop(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_cut()
 RETURNS pg_lsn LANGUAGE plpgsql
@@ -110,14 +114,15 @@ BEGIN
 		RAISE EXCEPTION 'this node is not parting'
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	-- With the entry locked, so that cuts are stored in the order of their positions.
+	-- The UPDATE has locked the entry, so cuts are stored in the order of their positions.
 	cut := pg_logical_emit_message(false, 'weft', 'cut', true);
 	UPDATE weft.node_entry SET cut_lsn = cut WHERE is_local;
 	RETURN cut;
 END $$;
 
 COMMENT ON FUNCTION weft.member_cut() IS
-	'a step of parting: up to where others apply what this node has committed';
+	'step of parting: the position up to which others apply what this node commits';
+REVOKE ALL ON FUNCTION weft.member_cut() FROM PUBLIC;
 
 CREATE FUNCTION weft.set_until(from_node name, until pg_lsn)
 RETURNS void LANGUAGE plpgsql
@@ -135,6 +140,7 @@ END $$;
 
 COMMENT ON FUNCTION weft.set_until(name, pg_lsn) IS
 	'sets or removes the end of the subscription of this node to another one';
+REVOKE ALL ON FUNCTION weft.set_until(name, pg_lsn) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_follow_until(from_node name, until pg_lsn)
 RETURNS void LANGUAGE plpgsql
@@ -143,10 +149,10 @@ AS $$
 BEGIN
 	PERFORM weft.require_parting(from_node);
 	IF pg_replication_origin_progress('pg_' || weft.local_subscription(from_node), false) > until THEN
-		RAISE EXCEPTION 'node "%" has applied more of node "%" than up to %',
+		RAISE EXCEPTION 'node "%" has applied changes of node "%" beyond %',
 			weft.local_node(), from_node, until
 			USING ERRCODE = 'object_not_in_prerequisite_state',
-				HINT = 'Do not enable subscriptions to a node that parts. Call weft.part_node again.';
+				HINT = 'Call weft.part_node again, and do not enable subscriptions to a parting node.';
 	END IF;
 	PERFORM weft.set_until(from_node, until);
 	EXECUTE format('ALTER SUBSCRIPTION %I ENABLE',
@@ -154,7 +160,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.member_follow_until(name, pg_lsn) IS
-	'a step of parting: applies what another node has committed up to there';
+	'step of parting: applies what another node has committed up to a position';
+REVOKE ALL ON FUNCTION weft.member_follow_until(name, pg_lsn) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_await_end(from_node name, until pg_lsn, timeout interval)
 RETURNS void LANGUAGE plpgsql
@@ -171,12 +178,12 @@ BEGIN
 			WHERE l.provider = 'weft' AND l.classoid = 'pg_subscription'::regclass
 				AND l.objoid = subscription AND l.label LIKE '%, until_lsn=' || until)
 		THEN
-			RAISE EXCEPTION 'node "%" is not parting any more, or another session parts it', from_node
+			RAISE EXCEPTION 'node "%" is no longer parting, or another session is parting it', from_node
 				USING ERRCODE = 'object_not_in_prerequisite_state';
 		END IF;
 		EXIT WHEN applied >= until;
 		IF clock_timestamp() > until_time THEN
-			RAISE EXCEPTION 'timed out while node "%" applies what node "%" has committed',
+			RAISE EXCEPTION 'timed out waiting for node "%" to apply what node "%" has committed',
 				weft.local_node(), from_node
 				USING ERRCODE = 'query_canceled',
 					DETAIL = concat_ws(' ', format('Applied up to LSN %s of %s.', coalesce(applied, '0/0'), until),
@@ -185,14 +192,15 @@ BEGIN
 		END IF;
 		PERFORM pg_sleep(0.02);
 	END LOOP;
-	-- The node may forget it as soon as we have returned.
+	-- The parting node may drop its slot as soon as this function has returned.
 	PERFORM pg_logical_emit_message(false, 'weft', 'end', true);
 	EXECUTE format('ALTER SUBSCRIPTION %I DISABLE',
 		weft.subscription_name(weft.local_group(), from_node, weft.local_node()));
 END $$;
 
 COMMENT ON FUNCTION weft.member_await_end(name, pg_lsn, interval) IS
-	'a step of parting: waits until that is applied and flushed';
+	'step of parting: waits until that is applied and flushed';
+REVOKE ALL ON FUNCTION weft.member_await_end(name, pg_lsn, interval) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_leaving(cut pg_lsn)
 RETURNS void LANGUAGE plpgsql
@@ -202,13 +210,14 @@ BEGIN
 	UPDATE weft.node_entry SET state = 'leaving'
 		WHERE is_local AND state IN ('parting', 'joining') AND cut_lsn = cut;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'this node is not parting any more, or another session parts it'
+		RAISE EXCEPTION 'this node is no longer parting, or another session is parting it'
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.member_leaving(pg_lsn) IS
-	'a step of parting: from here it can only be completed';
+	'step of parting: from here on, parting can only be completed';
+REVOKE ALL ON FUNCTION weft.member_leaving(pg_lsn) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_stay(node_identity uuid)
 RETURNS void LANGUAGE plpgsql
@@ -227,7 +236,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.member_stay(uuid) IS
-	'this node does not part';
+	'cancels parting on this node';
+REVOKE ALL ON FUNCTION weft.member_stay(uuid) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_resume(from_node name)
 RETURNS void LANGUAGE plpgsql
@@ -243,7 +253,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.member_resume(name) IS
-	'goes on following another node, which does not part';
+	'resumes following another node, whose parting was cancelled';
+REVOKE ALL ON FUNCTION weft.member_resume(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.part_query(parting weft.member)
 RETURNS text LANGUAGE sql STABLE
@@ -255,6 +266,7 @@ $$;
 
 COMMENT ON FUNCTION weft.part_query(weft.member) IS
 	'the query that tells a member that a node is parting';
+REVOKE ALL ON FUNCTION weft.part_query(weft.member) FROM PUBLIC;
 
 CREATE FUNCTION weft.part_level(parting weft.member, others weft.member[], until timestamptz)
 RETURNS void LANGUAGE plpgsql
@@ -269,7 +281,7 @@ BEGIN
 		subscribed := subscribed || weft.node_query(member.dsn, member.node_name,
 			format('SELECT weft.member_stop(%L)', parting.node_name))::boolean;
 	END LOOP;
-	-- One that has not completed its join may have been announced to some only.
+	-- A node that has not completed its join may have been announced to some members only.
 	IF true = ANY (subscribed) THEN
 		FOR i IN 1 .. cardinality(others) LOOP
 			member := others[i];
@@ -299,9 +311,10 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.part_level(weft.member, weft.member[], timestamptz) IS
-	'lets all other members apply the same of a node that parts';
+	'makes all other members apply the same changes of a parting node';
+REVOKE ALL ON FUNCTION weft.part_level(weft.member, weft.member[], timestamptz) FROM PUBLIC;
 
--- Returns who has applied what, if that differs.
+-- Returns up to where each member has applied the node's changes, if that differs.
 CREATE FUNCTION weft.part_compare(parting weft.member, others weft.member[], force boolean)
 RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -324,7 +337,7 @@ BEGIN
 				names := names || member.node_name::text;
 			END IF;
 		EXCEPTION WHEN connection_failure THEN
-			-- It says so when it is to forget the node.
+			-- weft.part_node warns when this member is to forget the node.
 			IF NOT force THEN
 				RAISE;
 			END IF;
@@ -336,9 +349,11 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.part_compare(weft.member, weft.member[], boolean) IS
-	'stops applying changes of a node, and compares what members have of it';
+	'stops applying changes of a node, and compares what the members have applied';
+REVOKE ALL ON FUNCTION weft.part_compare(weft.member, weft.member[], boolean) FROM PUBLIC;
 
--- Of one table, so that nobody can wait for us who has what we wait for.
+-- Of one table at a time: a transaction that holds the lock that this one waits for cannot
+-- be waiting for a lock of another table that this one holds.
 CREATE FUNCTION weft.member_untrack()
 RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -356,7 +371,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.member_untrack() IS
-	'a step of parting: one table does not remember any more what is deleted; is there one?';
+	'step of parting: makes one table no longer remember deleted rows; false if there is none';
+REVOKE ALL ON FUNCTION weft.member_untrack() FROM PUBLIC;
 
 CREATE FUNCTION weft.part_leave(parting weft.member, until timestamptz)
 RETURNS void LANGUAGE plpgsql
@@ -372,7 +388,7 @@ BEGIN
 			IF clock_timestamp() > until THEN
 				RAISE;
 			END IF;
-			-- Those who waited for us have their turn.
+			-- Let those that waited for this transaction go first.
 			PERFORM pg_sleep(1);
 		END;
 	END LOOP;
@@ -380,7 +396,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.part_leave(weft.member, timestamptz) IS
-	'has a node leave the group whose changes all others have applied';
+	'makes a node leave the group, after all others have applied its changes';
+REVOKE ALL ON FUNCTION weft.part_leave(weft.member, timestamptz) FROM PUBLIC;
 
 CREATE FUNCTION weft.parting_node(node_name name, OUT parting weft.member, OUT others weft.member[])
 RETURNS record LANGUAGE plpgsql
@@ -391,21 +408,22 @@ BEGIN
 	IF NOT FOUND OR weft.local_group() IS NULL THEN
 		RAISE EXCEPTION 'node "%" is not a member of the node group of this database', node_name
 			USING ERRCODE = 'undefined_object',
-				HINT = 'If it is parting, other members may still have it: see weft.node there.';
+				HINT = 'If it is parting, other members may still list it; look at weft.node there.';
 	END IF;
 	IF EXISTS (SELECT FROM weft.node_entry n
 		WHERE n.state IN ('joining', 'parting', 'leaving') AND n.node_name <> parting_node.node_name)
 	THEN
 		RAISE EXCEPTION 'another node is joining or parting'
-			USING ERRCODE = 'object_in_use', HINT = 'See weft.node; wait for it, or call weft.part_node for it.';
+			USING ERRCODE = 'object_in_use', HINT = 'Look at weft.node; wait until that node has finished, or call weft.part_node for it.';
 	END IF;
-	-- This one comes last.
+	-- This node comes last.
 	others := ARRAY(SELECT n FROM weft.member n WHERE n.node_name <> parting_node.node_name
 		ORDER BY n.is_local, n.node_id);
 END $$;
 
 COMMENT ON FUNCTION weft.parting_node(name) IS
-	'the entries of a node and of all others, if it may part';
+	'the entries of a node and of all others; fails if the node may not part';
+REVOKE ALL ON FUNCTION weft.parting_node(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.part_node(node_name name, force boolean DEFAULT false, timeout interval DEFAULT '1 hour')
 RETURNS void LANGUAGE plpgsql
@@ -426,17 +444,17 @@ BEGIN
 	parting := entries.parting;
 	others := entries.others;
 	IF force AND parting.is_local THEN
-		RAISE EXCEPTION 'node "%" cannot be parted by force from itself', node_name
+		RAISE EXCEPTION 'node "%" cannot part itself by force', node_name
 			USING ERRCODE = 'invalid_parameter_value',
-				HINT = 'Call weft.part_node on another member; for what is left here, weft.leave_node_group.';
+				HINT = 'Call weft.part_node on another member, and then weft.leave_node_group here.';
 	END IF;
 	ask_state := format('SELECT weft.member_state(%L, %L)', node_group, parting.identity);
 
 	IF NOT force THEN
 		state := weft.node_query(parting.dsn, parting.node_name, ask_state);
-		-- Not one that has the address of the node, and may be one of the others.  In one
-		-- order: of two nodes that part at once, through different members, one must fail
-		-- before it makes the other one wait.
+		-- If another node has the address of the parting node, it is not asked; it may be
+		-- one of the others.  The order is the same for all: of two nodes that part at
+		-- once, through different members, one must fail before it makes the other wait.
 		PERFORM weft.node_query_all(array_agg(m.dsn ORDER BY m.node_id),
 				array_agg(m.node_name::text ORDER BY m.node_id), weft.part_query(parting))
 			FROM unnest(others || CASE WHEN state IS NOT NULL THEN parting END) m
@@ -453,19 +471,19 @@ BEGIN
 	IF differences IS NOT NULL AND NOT force THEN
 		RAISE EXCEPTION 'members have applied different changes of node "%", which has left the group', node_name
 			USING ERRCODE = 'object_not_in_prerequisite_state',
-				DETAIL = format('Applied are the changes of %s.', differences),
-				HINT = 'Call weft.part_node with "force", and compare tables.';
+				DETAIL = format('Changes are applied as follows: %s.', differences),
+				HINT = 'Call weft.part_node with "force", and then compare tables.';
 	ELSIF differences IS NOT NULL THEN
 		RAISE WARNING 'members have applied different changes of node "%"', node_name
-			USING DETAIL = format('Applied are the changes of %s.', differences),
-				HINT = 'Compare tables: what only some of them have is not sent to the others.';
+			USING DETAIL = format('Changes are applied as follows: %s.', differences),
+				HINT = 'Compare tables; changes that only some members have are not sent to the others.';
 	END IF;
 
 	IF state IS NOT NULL THEN
 		PERFORM weft.node_query(parting.dsn, parting.node_name, 'SELECT weft.member_unsubscribe_all()');
 	END IF;
 	FOREACH member IN ARRAY others LOOP
-		-- This one last of all.
+		-- This node is the last.
 		IF member.is_local AND state IS NOT NULL THEN
 			PERFORM weft.part_leave(parting, until);
 		END IF;
@@ -477,7 +495,7 @@ BEGIN
 				RAISE;
 			END IF;
 			RAISE WARNING '%', SQLERRM
-				USING HINT = format('Call weft.part_node for node "%s" on node "%s", too, or part that one.',
+				USING HINT = format('Call weft.part_node for node "%s" on node "%s" as well, or part that node.',
 					parting.node_name, member.node_name);
 		END;
 	END LOOP;
@@ -487,7 +505,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.part_node(name, boolean, interval) IS
-	'takes a node out of its group; by force, without asking that node';
+	'removes a node from its group; by force, without contacting that node';
+REVOKE ALL ON FUNCTION weft.part_node(name, boolean, interval) FROM PUBLIC;
 
 CREATE FUNCTION weft.cancel_part_node(node_name name)
 RETURNS void LANGUAGE plpgsql
@@ -511,7 +530,8 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.cancel_part_node(name) IS
-	'undoes what an interrupted weft.part_node has done, if that is possible still';
+	'undoes what an interrupted weft.part_node has done, if that is still possible';
+REVOKE ALL ON FUNCTION weft.cancel_part_node(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.leave_node_group()
 RETURNS void LANGUAGE plpgsql
@@ -528,28 +548,5 @@ BEGIN
 END $$;
 
 COMMENT ON FUNCTION weft.leave_node_group() IS
-	'removes what this node has of its group, without asking the others';
-
--- The superuser says who may: weft.grant_node_admin.
-REVOKE ALL ON FUNCTION
-	weft.member_part(name, uuid, uuid),
-	weft.member_state(name, uuid),
-	weft.require_parting(name),
-	weft.member_stop(name),
-	weft.member_cut(),
-	weft.set_until(name, pg_lsn),
-	weft.member_follow_until(name, pg_lsn),
-	weft.member_await_end(name, pg_lsn, interval),
-	weft.member_leaving(pg_lsn),
-	weft.member_stay(uuid),
-	weft.member_resume(name),
-	weft.part_query(weft.member),
-	weft.part_level(weft.member, weft.member[], timestamptz),
-	weft.member_untrack(),
-	weft.part_leave(weft.member, timestamptz),
-	weft.part_compare(weft.member, weft.member[], boolean),
-	weft.parting_node(name),
-	weft.part_node(name, boolean, interval),
-	weft.cancel_part_node(name),
-	weft.leave_node_group()
-	FROM PUBLIC;
+	'removes what this node has of its group, without contacting the others';
+REVOKE ALL ON FUNCTION weft.leave_node_group() FROM PUBLIC;
