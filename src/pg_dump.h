@@ -1,11 +1,10 @@
 /*
  * pg_dump.h
- *	  Running this server's pg_dump.
+ *	  Runs this server's pg_dump.
  */
 #ifndef WEFT_PG_DUMP_H
 #define WEFT_PG_DUMP_H
 
-#include "nodes/parsenodes.h"
 #include "nodes/pg_list.h"
 
 typedef struct PgDump
@@ -17,14 +16,6 @@ typedef struct PgDump
 	const char *whose;			/* whose schema it is, for messages */
 } PgDump;
 
-/* A statement of a script. */
-typedef struct PgDumpStatement
-{
-	Node	   *tree;			/* not analyzed yet */
-	char	   *text;
-} PgDumpStatement;
-
 extern char *pg_dump_run(const PgDump *dump);
-extern List *pg_dump_statements(const char *script);
 
 #endif							/* WEFT_PG_DUMP_H */

@@ -19,6 +19,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_WRITER_CLOCK] = "WeftWriterClock",
 	[WEFT_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[WEFT_WAIT_SUBSCRIPTION] = "WeftSubscription",
+	[WEFT_WAIT_PG_DUMP] = "WeftPgDump",
 	[WEFT_WAIT_COPY_HELPERS] = "WeftCopyHelpers",
 	[WEFT_WAIT_COPY_DATA] = "WeftCopyData",
 };

@@ -36,6 +36,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pg_dump.h"
+#include "pg_dump_script.h"
 #include "pinned_settings.h"
 #include "remote_query.h"
 #include "replication/walreceiver.h"
@@ -311,7 +312,7 @@ run_script(ReturnSetInfo *rsinfo, const char *script, List *requested)
 {
 	List	   *created = NIL;
 
-	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
+	foreach_ptr(PgDumpStatement, statement, pg_dump_script_statements(script))
 	{
 		CHECK_FOR_INTERRUPTS();
 		run_statement(rsinfo, statement, requested, &created);

@@ -10,6 +10,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "pg_dump.h"
+#include "pg_dump_script.h"
 #include "utils/guc.h"
 
 /*
@@ -60,7 +61,7 @@ run_alone(const char *statement)
 void
 schema_run(const char *script)
 {
-	foreach_ptr(PgDumpStatement, statement, pg_dump_statements(script))
+	foreach_ptr(PgDumpStatement, statement, pg_dump_script_statements(script))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (IsA(statement->tree, VariableSetStmt) || IsA(statement->tree, SelectStmt))
