@@ -49,6 +49,7 @@
 #include "apply/order.h"
 #include "apply/order_decision.h"
 #include "apply/writer.h"
+#include "compat.h"
 #include "fast/coalesce.h"
 #include "fast/fast.h"
 #include "guc.h"
@@ -150,6 +151,7 @@ apply_deferred(void)
 	for (int i = 0; i < deferred.num; i++)
 		if (deferred.changes[i].change.message != NULL)
 			change_apply(&deferred.changes[i].change);
+	compat_injection_point("weft-deferred-applied");
 	forget_deferred();
 }
 

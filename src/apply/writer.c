@@ -261,10 +261,10 @@ writer_main(Datum main_arg)
 	on_shmem_exit(writer_gone, Int32GetDatum(writer.ring->leader_procno));
 	next_emit_log_hook = emit_log_hook;
 	emit_log_hook = end_quietly;
-	compat_injection_point("weft-writer-starts");
 	subid = writer.subscription->subid;
 	impersonate_apply_worker(subid);
 	connect_as_owner();
+	compat_injection_point("weft-writer-starts");
 
 	ApplyContext = AllocSetContextCreate(TopMemoryContext, "ApplyContext",
 										 ALLOCSET_DEFAULT_SIZES);

@@ -65,6 +65,7 @@ ring_writer_sleep(long timeout, uint32 wait_event)
 
 	if (timeout >= 0)
 		events |= WL_TIMEOUT;
+	compat_injection_point("weft-writer-sleeps");
 	occurred = WaitLatch(MyLatch, events, timeout, wait_event);
 	if (occurred & WL_LATCH_SET)
 		ResetLatch(MyLatch);

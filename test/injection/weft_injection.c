@@ -35,11 +35,22 @@ PG_FUNCTION_INFO_V1(injection_release);
 extern PGDLLEXPORT void injection_hold(COMPAT_INJECTION_ARGUMENTS);
 extern PGDLLEXPORT void injection_fail(COMPAT_INJECTION_ARGUMENTS);
 
-/* The file that is there while a process is held; in the data directory. */
+/*
+ * The file that is there while a process is held; in the data directory.  Whoever
+ * releases the process renames it, and waits until the process has seen that.
+ */
 static void
-file_name(char *name, int pid)
+file_name(char *name, int pid, bool released)
 {
-	snprintf(name, MAXPGPATH, "weft_injection.%d", pid);
+	snprintf(name, MAXPGPATH, "weft_injection.%d%s", pid, released ? ".released" : "");
+}
+
+static bool
+exists(const char *file)
+{
+	struct stat status;
+
+	return stat(file, &status) == 0;
 }
 
 /* What a process does at a point with action "hold". */
@@ -47,18 +58,20 @@ void
 injection_hold(COMPAT_INJECTION_ARGUMENTS)
 {
 	char		file[MAXPGPATH];
-	struct stat status;
+	char		released[MAXPGPATH];
 	int			fd;
 
-	file_name(file, MyProcPid);
+	file_name(file, MyProcPid, false);
+	file_name(released, MyProcPid, true);
 	fd = BasicOpenFile(file, O_CREAT | O_RDWR);
 	if (fd < 0)
 		elog(ERROR, "could not create file \"%s\": %m", file);
 	close(fd);
 	pgstat_report_wait_start(WaitEventInjectionPointNew(name));
-	while (stat(file, &status) == 0 && PostmasterIsAlive())
+	while (exists(file) && PostmasterIsAlive())
 		pg_usleep(LOOK_INTERVAL);
 	pgstat_report_wait_end();
+	unlink(released);
 }
 
 /* The same for "error". */
@@ -95,9 +108,16 @@ injection_release(PG_FUNCTION_ARGS)
 {
 	int			pid = PG_GETARG_INT32(0);
 	char		file[MAXPGPATH];
+	char		released[MAXPGPATH];
 
-	file_name(file, pid);
-	if (unlink(file) != 0)
+	file_name(file, pid, false);
+	file_name(released, pid, true);
+	if (rename(file, released) != 0)
 		elog(ERROR, "process %d is not held: %m", pid);
+	while (exists(released))
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOOK_INTERVAL);
+	}
 	PG_RETURN_VOID();
 }
