@@ -7,5 +7,6 @@
 
 extern bool batch_open(const char *message, int length);
 extern int	batch_next(char **message);
+extern bool batch_publisher_holds(void);
 
 #endif							/* WEFT_BATCH_H */

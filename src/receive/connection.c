@@ -2,16 +2,16 @@
  * connection.c
  *	  Slots and the beginning of the stream.
  *
- * A subscription's slot uses the output plugin "weft" (publish/) where the
- * publisher has it and allows it, and pgoutput otherwise.  Without the option
- * that asks for batches, which only a leader sets, the plugin sends exactly what
- * pgoutput would: a subscription whose slot has it can be applied natively, and
- * be synchronised by the server's own workers.
+ * A subscription's slot uses the output plugin "weft" (publish/) if the publisher has
+ * it and allows it, and pgoutput otherwise.  Only a leader asks the plugin for batches,
+ * with an option.  Without that option the plugin sends exactly what pgoutput would.
+ * Therefore a subscription whose slot uses it can be applied natively, and can be
+ * synchronized by the server's own workers.
  *
- * Compression is asked for only of a publisher that knows it.
+ * A leader asks for compression only if the publisher knows it.
  *
- * The commands are put together here, since the server's functions know of no
- * other plugin and no further option.
+ * The commands are built here, because the server's functions know no other plugin and
+ * no further option.
  */
 #include "postgres.h"
 
@@ -22,7 +22,7 @@
 #include "node_identity.h"
 #include "publish/batch_format.h"
 #include "receive/connection.h"
-#include "receive/leader.h"
+#include "receive/led_subscription.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
@@ -33,6 +33,11 @@
 /* Older publishers have no Weft. */
 #define FIRST_VERSION_WITH_WEFT 170000
 
+/* Of the leader's stream. */
+static bool batches = false;
+static Compression stream_compression = COMPRESSION_OFF;
+static int	compression_wanted; /* weft.compression when it began */
+
 /* Has the publisher loaded Weft, and does it allow its output plugin? */
 static bool
 publisher_offers_plugin(WalReceiverConn *conn)
@@ -42,7 +47,7 @@ publisher_offers_plugin(WalReceiverConn *conn)
 	if (walrcv_server_version(conn) < FIRST_VERSION_WITH_WEFT)
 		return false;
 	values = remote_query_row(conn, NULL,
-					   "SELECT (pg_catalog.current_setting('weft.writers_per_subscription', true) IS NOT NULL"
+							  "SELECT (pg_catalog.current_setting('weft.writers_per_subscription', true) IS NOT NULL"
 					   " AND (setting IS NULL OR setting = ''"
 					   " OR 'weft' = ANY (pg_catalog.regexp_split_to_array(setting, '[\\s,\"]+'))))::pg_catalog.text"
 					   " FROM pg_catalog.current_setting('output_plugin_libraries', true) setting",
@@ -50,7 +55,7 @@ publisher_offers_plugin(WalReceiverConn *conn)
 	return values != NULL && values[0] != NULL && strcmp(values[0], "true") == 0;
 }
 
-/* Creates a slot with our plugin and without a snapshot; false if it fails. */
+/* Creates a slot with Weft's plugin and without a snapshot; false if that fails. */
 static bool
 create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
 				 bool failover, XLogRecPtr *lsn)
@@ -73,15 +78,15 @@ create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
 }
 
 /*
- * In place of walrcv_create_slot.  Temporary slots are those of initial copies,
- * which read little: they are left to pgoutput.
+ * In place of walrcv_create_slot.  Temporary slots belong to initial copies, which read
+ * little; they use pgoutput.
  */
 char *
 connection_create_slot(WalReceiverConn *conn, const char *slotname,
 					   bool temporary, bool two_phase, bool failover,
 					   CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
 {
-	/* A slot without exported snapshot: that of a subscription. */
+	/* Only the slot of a subscription has no exported snapshot. */
 	if (!temporary && snapshot_action == CRS_NOEXPORT_SNAPSHOT &&
 		publisher_offers_plugin(conn) &&
 		create_weft_slot(conn, slotname, two_phase, failover, lsn))
@@ -92,8 +97,8 @@ connection_create_slot(WalReceiverConn *conn, const char *slotname,
 }
 
 /*
- * Does the slot use our output plugin, and does the publisher know LZ4 then?
- * Called outside of a transaction.
+ * Does the slot use Weft's output plugin?  If so, *knows_lz4 tells whether the publisher
+ * knows LZ4.  Called outside of transactions.
  */
 static bool
 slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
@@ -170,18 +175,18 @@ start_command(const WalRcvStreamOptions *options, Compression compression)
 }
 
 /*
- * Finds out whether the subscription's conflicts are to be detected.  Writers do
- * that, so nothing must come that the server's own code would apply.
+ * Determines whether the subscription detects conflicts.  Only writers do so; therefore
+ * the publisher must not send anything that the server's apply loop would apply.
  */
 static void
 prepare_detection(WalRcvStreamOptions *options)
 {
 	StartTransactionCommand();
-	leader.detect_conflicts = subscription_settings_get(MySubscription->oid).detect_conflicts;
-	if (leader.detect_conflicts)
+	led.detect_conflicts = subscription_settings_get(MySubscription->oid).detect_conflicts;
+	if (led.detect_conflicts)
 		subscription_settings_check_detection(MySubscription->name);
 	CommitTransactionCommand();
-	if (!leader.detect_conflicts)
+	if (!led.detect_conflicts)
 		return;
 	if (MySubscription->twophasestate != LOGICALREP_TWOPHASE_STATE_DISABLED)
 		ereport(ERROR,
@@ -192,8 +197,8 @@ prepare_detection(WalRcvStreamOptions *options)
 }
 
 /*
- * Fails if this node is not a member any more of the group that the subscription is
- * of: its slot may be that of another node of the same name.
+ * Fails if this node is no longer a member of the subscription's group: the slot may now
+ * belong to another node of the same name.
  */
 static void
 check_membership(WalReceiverConn *conn)
@@ -208,7 +213,7 @@ check_membership(WalReceiverConn *conn)
 	if (identity)
 	{
 		values = remote_query_row(conn, NULL,
-						   psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
+								  psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
 									" WHERE identity = '%s' AND NOT is_local", identity), 1);
 		known = values != NULL && strcmp(values[0], "1") == 0;
 	}
@@ -230,7 +235,7 @@ check_membership(WalReceiverConn *conn)
 				 errhint("If this node was parted by force, call weft.leave_node_group.")));
 }
 
-/* Asks for batches. */
+/* Starts streaming; asks for batches if the slot's plugin can send them. */
 static bool
 start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 {
@@ -239,9 +244,9 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 	bool		uses_plugin = slot_uses_plugin(conn, options->slotname, &knows_lz4);
 	bool		started;
 
-	leader.compression_wanted = weft_compression;
-	leader.compression = knows_lz4 ? weft_compression : COMPRESSION_OFF;
-	if (leader.compression != weft_compression)
+	compression_wanted = weft_compression;
+	stream_compression = knows_lz4 ? weft_compression : COMPRESSION_OFF;
+	if (stream_compression != weft_compression)
 		ereport(LOG,
 				(errmsg("subscription \"%s\" is sent its changes without compression",
 						MySubscription->name),
@@ -257,18 +262,18 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 		return (seam_native->walrcv_startstreaming) (conn, options);
 	}
 
-	answer = remote_query(conn, NULL, start_command(options, leader.compression),
+	answer = remote_query(conn, NULL, start_command(options, stream_compression),
 						  WALRCV_OK_COPY_BOTH, 0);
 	started = answer.status == WALRCV_OK_COPY_BOTH;
 	if (!started && answer.status != WALRCV_OK_COMMAND)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("could not start WAL streaming: %s", answer.problem)));
-	leader.batches = true;
+	batches = true;
 	ereport(DEBUG1,
 			(errmsg_internal("slot \"%s\" uses the output plugin \"weft\", which sends batches%s",
 							 options->slotname,
-							 leader.compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
+							 stream_compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 	return started;
 }
 
@@ -276,9 +281,30 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 bool
 connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 {
-	WalRcvStreamOptions ours = *options;
+	WalRcvStreamOptions adapted = *options;
 
-	prepare_detection(&ours);
+	prepare_detection(&adapted);
 	check_membership(conn);
-	return start_streaming(conn, &ours);
+	return start_streaming(conn, &adapted);
+}
+
+/* Has the leader asked for batches? */
+bool
+connection_sends_batches(void)
+{
+	return batches;
+}
+
+/* How may batches be compressed? */
+Compression
+connection_compression(void)
+{
+	return stream_compression;
+}
+
+/* Has weft.compression changed since streaming began? */
+bool
+connection_outdated(void)
+{
+	return batches && compression_wanted != weft_compression;
 }

@@ -2,71 +2,98 @@
  * messages.c
  *	  What becomes of each message from the publisher.
  *
- * Where in the stream we are decides what may come; what comes decides who gets
- * it.  Every message is checked before anybody acts on it: what the server's
- * code would take on trust, or fail an assertion about, ends here.
+ * The position in the stream decides which messages may come; the message decides where
+ * it goes: into the ring, into a spool (streams.c), or to the server's apply
+ * loop (handover.c).  Every message is checked first: anything that the server's code would
+ * take on trust, or fail an assertion about, is reported as damage here.
+ *
+ * The server's apply loop gets each transaction that the leader cannot put into the ring:
+ *
+ *	 - prepared transactions that are not streamed;
+ *	 - transactions while ALTER SUBSCRIPTION ... SKIP waits for its LSN;
+ *	 - every transaction while there are no writers;
+ *	 - every transaction while a parallel apply worker of the server has one in progress
+ *	   (streams.c).
  */
 #include "postgres.h"
 
 #include "message_builder.h"
+#include "receive/batch.h"
+#include "receive/damage.h"
 #include "receive/feedback.h"
-#include "receive/leader.h"
+#include "receive/handover.h"
+#include "receive/housekeeping.h"
+#include "receive/led_subscription.h"
 #include "receive/messages.h"
+#include "receive/pause.h"
+#include "receive/reception.h"
 #include "receive/relations.h"
+#include "receive/stream_set.h"
 #include "receive/streams.h"
+#include "receive/table_sync.h"
 #include "receive/transaction.h"
+#include "receive/writers.h"
 #include "replication/worker_internal.h"
 #include "utils/timestamp.h"
 #include "wire.h"
 
-/* How long tables that are being synchronised may wait for the loop. */
+/* How often the loop gets a turn while tables are being synchronized. */
 #define SYNC_TURN_INTERVAL 100	/* ms */
 /* How often the loop gets a turn under full load. */
 #define TURN_INTERVAL 10000		/* ms */
 
+typedef enum StreamPosition
+{
+	BETWEEN_TRANSACTIONS,
+	IN_TRANSACTION,				/* that goes into the ring */
+	IN_NATIVE_TRANSACTION,		/* that the server's apply loop applies */
+	IN_PREPARED_TRANSACTION,	/* the same, up to PREPARE */
+	IN_STREAM_BLOCK,			/* between STREAM START and STREAM STOP */
+} StreamPosition;
+
+static StreamPosition position = BETWEEN_TRANSACTIONS;
+
+/* Of the current transaction. */
+static XLogRecPtr transaction_final_lsn;
+static bool changes_seen;
+
+/* Is the stream between transactions, rather than in one or in a block? */
+bool
+messages_between_transactions(void)
+{
+	return position == BETWEEN_TRANSACTIONS;
+}
+
 /*
- * Is the transaction that ends there for the server's apply loop, which skips it
- * if it is the one that ALTER SUBSCRIPTION ... SKIP names?  One that is not would be
- * applied by it, without conflicts being detected.
+ * While ALTER SUBSCRIPTION ... SKIP waits for its LSN, the server's apply loop gets all
+ * transactions, and skips the one that SKIP names.  But it applies the others without
+ * detecting conflicts.  Therefore, if conflicts are to be detected, it gets only the
+ * named one.
  */
 static bool
 to_be_skipped(XLogRecPtr final_lsn)
 {
 	if (XLogRecPtrIsInvalid(MySubscription->skiplsn))
 		return false;
-	return !leader.detect_conflicts || MySubscription->skiplsn == final_lsn;
+	return !led.detect_conflicts || MySubscription->skiplsn == final_lsn;
 }
 
 /*
- * Gives the server's apply loop its turn if it is time for that; returns true if
- * so, and the message is looked at again afterwards.
+ * Gives the server's apply loop a turn if it is time for one.  If so, returns true; the
+ * message is read again afterwards.
  */
 static bool
 take_turn(char *message, int length)
 {
-	if (leader.socket == PGINVALID_SOCKET ||
-		!TimestampDifferenceExceeds(leader.last_turn, leader.received_time,
-									leader.tables_syncing ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
+	if (reception.socket == PGINVALID_SOCKET ||
+		!TimestampDifferenceExceeds(handover_last_turn(), reception.received_time,
+									table_sync_pending() ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
 		return false;
-	leader_hand_over(HANDOVER_TURN, message, length);
+	handover_turn_before(message, length);
 	return true;
 }
 
-/* Notes that all up to a position has been dispatched, in a transaction's end. */
-void
-message_settled(XLogRecPtr end_lsn)
-{
-	leader.received_lsn = Max(leader.received_lsn, end_lsn);
-	leader.settled_lsn = Max(leader.settled_lsn, end_lsn);
-	leader.native_is_behind = true;
-	MyLogicalRepWorker->last_lsn = leader.received_lsn;
-	MyLogicalRepWorker->last_send_time = leader.sent_time;
-	MyLogicalRepWorker->last_recv_time = leader.received_time;
-}
-
-/*
- * Decides what becomes of a transaction that begins.
- */
+/* Decides what becomes of a transaction that begins. */
 static void
 begin_transaction(char *message, int length, const char *payload, int payload_length)
 {
@@ -74,25 +101,25 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 	const char *problem = wire_read_begin(payload, payload_length, &begin);
 
 	if (problem)
-		leader_damage(payload, problem);
+		damage_report(payload, problem);
 
-	leader_look_around();
-	if (begin.final_lsn >= leader.until_lsn)
-		leader_finish();
+	housekeeping_between_transactions();
+	if (begin.final_lsn >= led.until_lsn)
+		housekeeping_finish();
 	if (take_turn(message, length))
 		return;
 
-	leader.final_lsn = begin.final_lsn;
-	leader.changes_seen = false;
-	if (leader.num_writers == 0 || leader.parallel_streams > 0 ||
+	transaction_final_lsn = begin.final_lsn;
+	changes_seen = false;
+	if (writers_count() == 0 || stream_set_has_parallel() ||
 		to_be_skipped(begin.final_lsn))
 	{
-		leader.position = IN_NATIVE_TRANSACTION;
-		leader_hand_over(HANDOVER_MESSAGE, message, length);
+		position = IN_NATIVE_TRANSACTION;
+		handover_keep(message, length);
 	}
 	else
 	{
-		leader.position = IN_TRANSACTION;
+		position = IN_TRANSACTION;
 		transaction_begin(payload, payload_length);
 	}
 }
@@ -104,54 +131,27 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	WireCommit	commit;
 	const char *problem = wire_read_commit(payload, payload_length, &commit);
 
-	if (problem == NULL && commit.commit_lsn != leader.final_lsn)
+	if (problem == NULL && commit.commit_lsn != transaction_final_lsn)
 		problem = "the LSN is not the one that BEGIN has announced";
 	if (problem)
-		leader_damage(payload, problem);
+		damage_report(payload, problem);
 
-	leader.received_lsn = Max(leader.received_lsn, commit.end_lsn);
-	if (leader.position == IN_TRANSACTION)
+	reception_arrived(commit.end_lsn);
+	if (position == IN_TRANSACTION)
 	{
 		transaction_commit(commit.end_lsn, commit.commit_time);
-		message_settled(commit.end_lsn);
+		handover_settled(commit.end_lsn);
 	}
 	else
-		leader_hand_over_end(message, length, commit.end_lsn, commit.commit_time);
-	leader.position = BETWEEN_TRANSACTIONS;
-}
-
-/* Checks a change that the server's apply loop is going to read. */
-void
-message_check_change(const char *payload, int length, bool streamed)
-{
-	WireChange	change;
-	WireCursor	relids;
-	int			count;
-	const char *problem;
-
-	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
-		problem = wire_read_truncate(payload, length, streamed, &count, &relids);
-	else
-	{
-		problem = wire_read_change(payload, length, streamed, &change);
-		if (problem == NULL)
-		{
-			WireCursor	tuples = change.tuples;
-
-			problem = wire_check_tuples(&change, -1);
-			if (problem == NULL && wire_invalid_text(tuples) != 0)
-				problem = "a value is not valid in the encoding of the database";
-		}
-	}
-	if (problem)
-		leader_damage(payload, problem);
+		handover_keep_end(message, length, commit.end_lsn, commit.commit_time);
+	position = BETWEEN_TRANSACTIONS;
 }
 
 /* A message within a transaction. */
 static void
 transaction_message(char *message, int length, const char *payload, int payload_length)
 {
-	bool		native = leader.position != IN_TRANSACTION;
+	bool		native = position != IN_TRANSACTION;
 	const char *problem;
 
 	switch (payload[0])
@@ -159,17 +159,17 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
-			leader.changes_seen = true;
+			changes_seen = true;
 			if (native)
-				message_check_change(payload, payload_length, false);
+				damage_check_change(payload, payload_length, false);
 			else
 				transaction_change(payload, payload_length);
 			break;
 
 		case LOGICAL_REP_MSG_TRUNCATE:
-			leader.changes_seen = true;
+			changes_seen = true;
 			if (native)
-				message_check_change(payload, payload_length, false);
+				damage_check_change(payload, payload_length, false);
 			else
 				transaction_truncate(payload, payload_length);
 			break;
@@ -181,22 +181,22 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		case LOGICAL_REP_MSG_ORIGIN:
-			if (leader.changes_seen)
-				leader_damage(payload, "the message comes behind a change");
+			if (changes_seen)
+				damage_report(payload, "the message comes behind a change");
 			/* FALLTHROUGH */
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
 			/* Nothing to apply. */
 			problem = wire_check_other(payload, payload_length);
 			if (problem)
-				leader_damage(payload, problem);
+				damage_report(payload, problem);
 			break;
 
 		default:
-			leader_damage(payload, "the message does not belong into a transaction");
+			damage_report(payload, "the message does not belong into a transaction");
 	}
 	if (native)
-		leader_hand_over(HANDOVER_MESSAGE, message, length);
+		handover_keep(message, length);
 }
 
 /* A prepared transaction is committed or rolled back. */
@@ -211,7 +211,7 @@ prepared_end(char *message, int length, const char *payload, int payload_length)
 	end_lsn = wire_uint64(&cursor);
 	if (payload[0] == LOGICAL_REP_MSG_ROLLBACK_PREPARED)
 		wire_bytes(&cursor, 8);
-	leader_hand_over_end(message, length, end_lsn, wire_uint64(&cursor));
+	handover_keep_end(message, length, end_lsn, wire_uint64(&cursor));
 }
 
 /* A message between transactions. */
@@ -228,21 +228,24 @@ outer_message(char *message, int length, const char *payload, int payload_length
 
 	problem = wire_check_other(payload, payload_length);
 	if (problem)
-		leader_damage(payload, problem);
+		damage_report(payload, problem);
 
 	switch (payload[0])
 	{
 		case LOGICAL_REP_MSG_BEGIN_PREPARE:
-			leader_look_around();
-			leader.changes_seen = false;
-			leader.position = IN_PREPARED_TRANSACTION;
-			leader_hand_over(HANDOVER_MESSAGE, message, length);
+			housekeeping_between_transactions();
+			changes_seen = false;
+			position = IN_PREPARED_TRANSACTION;
+			handover_keep(message, length);
 			break;
 
 		case LOGICAL_REP_MSG_STREAM_START:
-			leader_look_around();
+			housekeeping_between_transactions();
 			if (!take_turn(message, length))
+			{
 				streams_start(message, length, payload, payload_length);
+				position = IN_STREAM_BLOCK;
+			}
 			break;
 
 		case LOGICAL_REP_MSG_STREAM_COMMIT:
@@ -258,36 +261,36 @@ outer_message(char *message, int length, const char *payload, int payload_length
 
 		case LOGICAL_REP_MSG_RELATION:
 			transaction_relation(payload, payload_length);
-			leader_hand_over(HANDOVER_MESSAGE, message, length);
+			handover_keep(message, length);
 			break;
 
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
-			leader_hand_over(HANDOVER_MESSAGE, message, length);
+			handover_keep(message, length);
 			break;
 
 		default:
-			leader_damage(payload, "the message does not belong outside of a transaction");
+			damage_report(payload, "the message does not belong outside of a transaction");
 	}
 }
 
 /* A message with data. */
 void
-message_data(char *message, int length)
+messages_data(char *message, int length)
 {
 	WireCursor	header;
 	const char *payload = message + DATA_HEADER_LENGTH;
 	int			payload_length = length - DATA_HEADER_LENGTH;
 
 	wire_start(&header, message + 1, length - 1);
-	leader.message_lsn = wire_uint64(&header);
+	reception.message_lsn = wire_uint64(&header);
 	(void) wire_uint64(&header);
-	leader.sent_time = wire_uint64(&header);
+	reception.sent_time = wire_uint64(&header);
 	if (header.failed || payload_length < 1)
-		leader_damage(NULL, "the message is empty");
-	leader.received_lsn = Max(leader.received_lsn, leader.message_lsn);
+		damage_report(NULL, "the message is empty");
+	reception_arrived(reception.message_lsn);
 
-	switch (leader.position)
+	switch (position)
 	{
 		case BETWEEN_TRANSACTIONS:
 			outer_message(message, length, payload, payload_length);
@@ -307,8 +310,8 @@ message_data(char *message, int length)
 				const char *problem = wire_check_other(payload, payload_length);
 
 				if (problem)
-					leader_damage(payload, problem);
-				leader.position = BETWEEN_TRANSACTIONS;
+					damage_report(payload, problem);
+				position = BETWEEN_TRANSACTIONS;
 				prepared_end(message, length, payload, payload_length);
 			}
 			else
@@ -316,15 +319,16 @@ message_data(char *message, int length)
 			break;
 
 		case IN_STREAM_BLOCK:
-			streams_message(message, length, payload, payload_length);
+			if (streams_message(message, length, payload, payload_length))
+				position = BETWEEN_TRANSACTIONS;
 			break;
 	}
-	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
+	reception_show();
 }
 
 /* A keepalive. */
 void
-message_keepalive(char *message, int length)
+messages_keepalive(char *message, int length)
 {
 	WireCursor	cursor;
 	XLogRecPtr	end_lsn;
@@ -332,34 +336,34 @@ message_keepalive(char *message, int length)
 
 	wire_start(&cursor, message + 1, length - 1);
 	end_lsn = wire_uint64(&cursor);
-	leader.sent_time = wire_uint64(&cursor);
+	reception.sent_time = wire_uint64(&cursor);
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
-		leader_damage(NULL, "a keepalive ends too early");
-	if (leader.publisher_holds)
+		damage_report(NULL, "a keepalive ends too early");
+	if (batch_publisher_holds())
 	{
-		/* What ends before that position may still be on its way. */
-		end_lsn = leader.received_lsn;
+		/* Transactions that end before that position may not have arrived. */
+		end_lsn = reception.received_lsn;
 		(void) message_put_uint64(message + 1, end_lsn);
 	}
 
-	if (end_lsn >= leader.until_lsn && leader.position == BETWEEN_TRANSACTIONS)
-		leader_finish();
+	if (end_lsn >= led.until_lsn && position == BETWEEN_TRANSACTIONS)
+		housekeeping_finish();
 
-	leader.received_lsn = Max(leader.received_lsn, end_lsn);
-	pg_atomic_write_u64(&leader.shared->received_lsn, leader.received_lsn);
-	if (leader_drained())
+	reception_arrived(end_lsn);
+	reception_show();
+	if (pause_drained())
 	{
-		leader_hand_over_end(message, length,
-							 leader.position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
+		handover_keep_end(message, length,
+							 position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
 							 0);
 		return;
 	}
-	leader.settled_lsn = Max(leader.settled_lsn, end_lsn);
+	reception_settled(end_lsn);
 
-	feedback_send(leader.conn, leader.received_lsn, reply_requested, false);
-	MyLogicalRepWorker->last_lsn = MyLogicalRepWorker->reply_lsn = leader.received_lsn;
-	MyLogicalRepWorker->last_send_time = MyLogicalRepWorker->reply_time = leader.sent_time;
-	MyLogicalRepWorker->last_recv_time = leader.received_time;
-	leader.native_is_behind = true;
+	feedback_send(reception.conn, reception.received_lsn, reply_requested, false);
+	MyLogicalRepWorker->last_lsn = MyLogicalRepWorker->reply_lsn = reception.received_lsn;
+	MyLogicalRepWorker->last_send_time = MyLogicalRepWorker->reply_time = reception.sent_time;
+	MyLogicalRepWorker->last_recv_time = reception.received_time;
+	handover_news();
 }

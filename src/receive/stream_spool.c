@@ -1,38 +1,44 @@
 /*
  * stream_spool.c
- *	  What is kept of a transaction that the publisher sends while it is in progress.
+ *	  What the leader keeps of one streamed transaction.
  *
- * RELATION messages of a streamed transaction hold for it alone until it commits.
- * The spool has whatever is needed to read its changes: before the first change of
- * a relation, the message that the publisher takes for known here, and again when
- * that is another one, or was written within a part that is void now.
+ * RELATION messages of a streamed transaction are valid for that transaction alone
+ * until it commits.  Its spool has everything that is needed to read its changes: before
+ * the first change of a relation, the message that the publisher takes for known here.
+ * The message is written again when another one has become valid, or when the copy in
+ * the spool belongs to a part that is void.
  *
- * An aborted subtransaction leaves a part behind that is void, from its first change
- * on: whatever came behind that belongs to it, to its children, or to a parent that
- * it was released into, which is aborted with it.  The publisher tells of children
- * that were released before their parent, so a part may begin within one that is void
- * already.  A writer that is on its way is told to roll back (SPOOL_ABORT); one that
- * reads the spool later is told which parts to leave out.
+ * An aborted subtransaction S1 leaves a void part in the spool: from the first change
+ * of S1 to the end of the spool at that moment.  Every change in this part belongs to S1,
+ * to a child of S1, or to a parent that S1 was released into, which is aborted with S1.
+ * The publisher announces children that were released before their parent, so a void part
+ * may begin within an earlier one.  A stream writer that follows the spool is told to roll
+ * S1 back (SPOOL_ABORT).  A writer that reads the spool later gets the list of void
+ * parts, and leaves them out.
+ *
+ * Functions that read a message return what is wrong with it, or NULL.
  */
 #include "postgres.h"
 
+#include "receive/leader_ring.h"
 #include "receive/relations.h"
 #include "receive/stream_spool.h"
 #include "ring/stream_wait.h"
 #include "utils/memutils.h"
 #include "wire.h"
 
-/* The spool that is open; one is at a time. */
+/* The open spool: at most one is open at a time. */
 static SpoolWriter spool;
 
 /* Makes an empty spool. */
 void
-stream_create_spool(Stream *stream)
+stream_spool_create(Stream *stream)
 {
-	spool_create(&spool, &leader.producer.ring->stream_files, stream->number);
+	spool_create(&spool, &leader_ring.producer.ring->stream_files, stream->number);
 	spool_close(&spool);
 }
 
+/* Lets writers read what is in the file. */
 static void
 announce(Stream *stream)
 {
@@ -41,40 +47,40 @@ announce(Stream *stream)
 		return;
 	pg_write_barrier();
 	pg_atomic_write_u64(&stream->shared->written, stream->written);
-	ring_wake_stream_writer(leader.producer.ring, stream->shared);
+	ring_wake_stream_writer(leader_ring.producer.ring, stream->shared);
 }
 
 /* Opens the spool to append to it. */
 void
-stream_open_spool(Stream *stream)
+stream_spool_open(Stream *stream)
 {
-	spool_open(&spool, &leader.producer.ring->stream_files, stream->number, stream->written);
+	spool_open(&spool, &leader_ring.producer.ring->stream_files, stream->number, stream->written);
 }
 
-/* Makes readable what was appended. */
+/* Lets writers read everything that was appended. */
 void
-stream_flush_spool(Stream *stream)
+stream_spool_flush(Stream *stream)
 {
 	spool_flush(&spool);
 	announce(stream);
 }
 
 void
-stream_close_spool(Stream *stream)
+stream_spool_close(Stream *stream)
 {
-	stream_flush_spool(stream);
+	stream_spool_flush(stream);
 	spool_close(&spool);
 }
 
-/* What follows needs all transactions up to seq. */
+/* Notes that what follows depends on all transactions up to seq. */
 void
-stream_note_order(uint64 seq)
+stream_spool_note_order(uint64 seq)
 {
 	spool_append(&spool, SPOOL_AFTER, InvalidTransactionId, (char *) &seq, sizeof(seq),
 				 NULL, 0);
 }
 
-/* Keeps a RELATION message; behind its type comes a transaction ID. */
+/* Keeps a RELATION message, without the transaction ID behind its type. */
 static StringInfo
 keep_message(Stream *stream, const char *payload, int length)
 {
@@ -111,16 +117,16 @@ find_relation(Stream *stream, LogicalRepRelId relid)
 	return relation;
 }
 
-/* A RELATION message of the transaction. */
-void
-stream_relation(Stream *stream, const char *payload, int length)
+/* Keeps a RELATION message of the transaction. */
+const char *
+stream_spool_relation(Stream *stream, const char *payload, int length)
 {
 	WireRelation wire;
 	const char *problem = wire_read_relation(payload, length, true, &wire);
 	StringInfo	message;
 
 	if (problem)
-		leader_damage(payload, problem);
+		return problem;
 	message = keep_message(stream, payload, length);
 	if (!stream->native)
 	{
@@ -130,13 +136,15 @@ stream_relation(Stream *stream, const char *payload, int length)
 		relation->natts = wire.natts;
 		relation->written = false;
 	}
+	return NULL;
 }
 
 /*
- * Makes sure that the spool has what is needed to read changes of a relation.
+ * Makes sure that the spool has what is needed to read changes of a relation; returns
+ * NULL if the relation is unknown.
  */
 static StreamedRelation *
-use_relation(Stream *stream, LogicalRepRelId relid, const char *payload)
+use_relation(Stream *stream, LogicalRepRelId relid)
 {
 	StreamedRelation *relation = find_relation(stream, relid);
 	LeaderRelation *known;
@@ -155,7 +163,7 @@ use_relation(Stream *stream, LogicalRepRelId relid, const char *payload)
 
 	known = relations_find(relid);
 	if (known == NULL)
-		leader_damage(payload, "the relation is unknown");
+		return NULL;
 	if (!relation->written || relation->version != known->version)
 	{
 		relation->position = spool_position(&spool);
@@ -195,9 +203,40 @@ note_subtransaction(Stream *stream, TransactionId xid)
 		entry->start = spool_position(&spool);
 }
 
-/* A change goes into the spool. */
-void
-stream_change(Stream *stream, const char *payload, int length)
+/* Makes sure that a TRUNCATE can be read from the spool. */
+static const char *
+use_truncated(Stream *stream, const char *payload, int length)
+{
+	WireCursor	relids;
+	int			count;
+	const char *problem = wire_read_truncate(payload, length, true, &count, &relids);
+
+	for (int i = 0; problem == NULL && i < count; i++)
+		if (use_relation(stream, wire_uint32(&relids)) == NULL)
+			problem = "the relation is unknown";
+	stream->truncates = true;
+	return problem;
+}
+
+/* Makes sure that an INSERT, UPDATE or DELETE can be read from the spool. */
+static const char *
+use_changed(Stream *stream, const char *payload, int length)
+{
+	WireChange	change;
+	StreamedRelation *relation;
+	const char *problem = wire_read_change(payload, length, true, &change);
+
+	if (problem)
+		return problem;
+	relation = use_relation(stream, change.relid);
+	if (relation == NULL)
+		return "the relation is unknown";
+	return wire_check_tuples(&change, relation->natts);
+}
+
+/* Appends a change to the open spool. */
+const char *
+stream_spool_change(Stream *stream, const char *payload, int length)
 {
 	WireCursor	cursor;
 	TransactionId xid;
@@ -206,42 +245,25 @@ stream_change(Stream *stream, const char *payload, int length)
 	wire_start(&cursor, payload + 1, length - 1);
 	xid = wire_uint32(&cursor);
 	if (cursor.failed)
-		leader_damage(payload, "the message ends too early");
+		return "the message ends too early";
 	note_subtransaction(stream, xid);
-	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
-	{
-		WireCursor	relids;
-		int			count;
-
-		problem = wire_read_truncate(payload, length, true, &count, &relids);
-		for (int i = 0; problem == NULL && i < count; i++)
-			use_relation(stream, wire_uint32(&relids), payload);
-		stream->truncates = true;
-	}
-	else
-	{
-		WireChange	change;
-
-		problem = wire_read_change(payload, length, true, &change);
-		if (problem == NULL)
-			problem = wire_check_tuples(&change,
-										use_relation(stream, change.relid, payload)->natts);
-	}
+	problem = payload[0] == LOGICAL_REP_MSG_TRUNCATE ?
+		use_truncated(stream, payload, length) : use_changed(stream, payload, length);
 	if (problem)
-		leader_damage(payload, problem);
+		return problem;
 
 	spool_append(&spool, SPOOL_CHANGE, xid, payload, 1,
 				 payload + 1 + sizeof(TransactionId), length - 1 - sizeof(TransactionId));
 	pg_atomic_write_u64(&stream->shared->received_changes,
 						pg_atomic_read_u64(&stream->shared->received_changes) + 1);
 	announce(stream);
-	leader.begun_since_pause++;
+	return NULL;
 }
 
 /*
- * Notes that the spool is void from a position to its end.  The parts that are void
- * already and reach into this one become one with it: a subtransaction that is
- * aborted may have begun in the middle of one of its released children's.
+ * Notes that a range up to the end of the spool is void.  Earlier void ranges that reach
+ * into it are merged with it: an aborted subtransaction may have begun in the middle
+ * of the part of one of its released children.
  */
 static void
 add_void(Stream *stream, uint64 start, uint64 end)
@@ -263,9 +285,9 @@ add_void(Stream *stream, uint64 start, uint64 end)
 	stream->num_void++;
 }
 
-/* A subtransaction was aborted, of which something may have been sent. */
+/* A subtransaction was aborted; changes of it may be in the spool. */
 void
-stream_abort_part(Stream *stream, TransactionId xid)
+stream_spool_abort_part(Stream *stream, TransactionId xid)
 {
 	Subtransaction *entry = stream->subtransactions == NULL ? NULL :
 		hash_search(stream->subtransactions, &xid, HASH_FIND, NULL);
@@ -285,18 +307,18 @@ stream_abort_part(Stream *stream, TransactionId xid)
 		if (relation->written && relation->position >= start)
 			relation->written = false;
 
-	stream_open_spool(stream);
+	stream_spool_open(stream);
 	spool_append(&spool, SPOOL_ABORT, xid, NULL, 0, NULL, 0);
-	stream_close_spool(stream);
+	stream_spool_close(stream);
 }
 
-/* Writes behind the last record which parts are void. */
+/* The transaction has ended: writes the list of void parts behind the last record. */
 void
-stream_write_void(Stream *stream)
+stream_spool_finish(Stream *stream)
 {
 	if (stream->num_void == 0)
 		return;
-	stream_open_spool(stream);
+	stream_spool_open(stream);
 	spool_append_ranges(&spool, stream->void_ranges, stream->num_void);
 	spool_close(&spool);
 }

@@ -1,67 +1,79 @@
 /*
  * transaction.c
  *	  Putting a transaction into the ring.
+ *
+ * The leader appends the messages of a transaction in the order in which they arrive, each
+ * change with what it depends on (dependency.c).  If the ring is full, it publishes what it
+ * has appended, and waits until writers have released space; see pause.c for why
+ * that ends.
+ *
+ * A transaction T1 that must run alone from some change on is a barrier: T2, the next
+ * one, does not begin before T1 is committed, and the record is exclusive, so that T1's
+ * writer waits there until all earlier transactions are committed.
  */
 #include "postgres.h"
 
+#include "receive/damage.h"
 #include "receive/dependency.h"
-#include "receive/feedback.h"
-#include "receive/leader.h"
+#include "receive/leader_ring.h"
+#include "receive/led_subscription.h"
+#include "receive/pause.h"
+#include "receive/reception.h"
 #include "receive/relations.h"
 #include "receive/transaction.h"
+#include "receive/writers.h"
 #include "utils/timestamp.h"
 #include "wire.h"
 
 /*
- * A transaction is offered to the writers when it is complete, or when so many
- * bytes of it are there: then applying and receiving overlap.
+ * A transaction is published when it is complete, or when this much of it has been
+ * appended, so that applying overlaps with receiving.
  */
 #define PUBLISH_BYTES (32 * 1024)
 
-/* For space, the leader waits until one of so many transactions is committed. */
-#define SPACE_SHARE 64
+/* To get space, the leader waits until this part of what is in flight is committed. */
+#define SPACE_SHARE 64			/* one 64th */
 
-/* Every so many transactions it is looked whether to tune something. */
+/* Tuning gets a step every so many transactions. */
 #define TUNING_INTERVAL 32
 
-/* Where the records that the writers know of end. */
+/* The end of the records that the writers know about. */
 static uint64 published_write;
 
 static void
 publish(void)
 {
-	ring_publish(&leader.producer);
-	published_write = leader.producer.write;
+	ring_publish(&leader_ring.producer);
+	published_write = leader_ring.producer.write;
 }
 
 /*
- * Waits until a part of what is in flight is committed, rather than for each
- * transaction, or a writer lets go of space before.
+ * Waits until a part of what is in flight is committed, rather than for each transaction,
+ * or a writer releases space before that.
  */
 static void
 wait_for_space(void)
 {
-	uint64		committed = ring_committed(leader.producer.ring);
+	uint64		committed = ring_committed(leader_ring.producer.ring);
 
-	leader_sleep(PGINVALID_SOCKET,
-				 committed + 1 + (leader.producer.seq - committed) / SPACE_SHARE,
+	pause_sleep(PGINVALID_SOCKET,
+				 committed + 1 + (leader_ring.producer.seq - committed) / SPACE_SHARE,
 				 WEFT_WAIT_LEADER_SPACE);
-	tuning_step(&leader.tuning, GetCurrentTimestamp(), true);
+	tuning_step(&leader_ring.tuning, GetCurrentTimestamp(), true);
 }
 
 /*
- * Appends a record to the open transaction, in pieces if need be; waits for
+ * Appends a record to the open transaction, in several pieces if necessary; waits for
  * space.
  */
-void
-transaction_record(RingRecordKind kind, uint16 flags, uint64 number,
-				const char *data, Size length)
+static void
+append(RingRecordKind kind, uint16 flags, uint64 number, const char *data, Size length)
 {
 	Size		done = 0;
 
 	for (;;)
 	{
-		Size		part = ring_append(&leader.producer, kind, flags, number,
+		Size		part = ring_append(&leader_ring.producer, kind, flags, number,
 									   data + done, length - done);
 
 		if (part != SIZE_MAX)
@@ -73,7 +85,7 @@ transaction_record(RingRecordKind kind, uint16 flags, uint64 number,
 		publish();
 		wait_for_space();
 	}
-	if (leader.producer.write - published_write >= PUBLISH_BYTES)
+	if (leader_ring.producer.write - published_write >= PUBLISH_BYTES)
 		publish();
 }
 
@@ -81,14 +93,14 @@ transaction_record(RingRecordKind kind, uint16 flags, uint64 number,
 static void
 open_transaction(void)
 {
-	if (ring_committed(leader.producer.ring) < leader.barrier)
-		leader_drain(leader.barrier);
-	while (!ring_begin(&leader.producer, leader.broadcast.version, leader.collected))
+	if (ring_committed(leader_ring.producer.ring) < leader_ring.barrier)
+		pause_drain(leader_ring.barrier);
+	while (!ring_begin(&leader_ring.producer, leader_ring.broadcast.version, leader_ring.collected))
 		wait_for_space();
-	if (leader.producer.seq % TUNING_INTERVAL == 0)
-		tuning_step(&leader.tuning, GetCurrentTimestamp(), false);
-	leader.begun_since_pause++;
-	published_write = leader.producer.write;
+	if (leader_ring.producer.seq % TUNING_INTERVAL == 0)
+		tuning_step(&leader_ring.tuning, GetCurrentTimestamp(), false);
+	reception.begun_since_pause++;
+	published_write = leader_ring.producer.write;
 }
 
 /* Opens a transaction with its BEGIN message. */
@@ -96,17 +108,17 @@ void
 transaction_begin(const char *message, int length)
 {
 	open_transaction();
-	transaction_record(RING_MESSAGE, 0, 0, message, length);
+	append(RING_MESSAGE, 0, 0, message, length);
 }
 
 /* The open transaction must run alone from here on. */
-void
-transaction_barrier(void)
+static void
+make_barrier(void)
 {
-	if (leader.barrier != leader.producer.seq)
+	if (leader_ring.barrier != leader_ring.producer.seq)
 	{
-		leader.barrier = leader.producer.seq;
-		pg_atomic_fetch_add_u64(&leader.shared->barriers, 1);
+		leader_ring.barrier = leader_ring.producer.seq;
+		pg_atomic_fetch_add_u64(&led.shared->barriers, 1);
 	}
 }
 
@@ -121,27 +133,27 @@ transaction_change(const char *message, int length)
 
 	problem = wire_read_change(message, length, false, &change);
 	if (problem)
-		leader_damage(message, problem);
+		damage_report(message, problem);
 	relation = relations_find(change.relid);
 	if (relation == NULL)
-		leader_damage(message, "the relation is unknown");
+		damage_report(message, "the relation is unknown");
 
-	dependency = dependency_of_change(relation, &change, leader.producer.seq, &problem);
+	dependency = dependency_of_change(relation, &change, leader_ring.producer.seq, &problem);
 	if (problem)
-		leader_damage(message, problem);
+		damage_report(message, problem);
 
 	switch (relations_class(relation))
 	{
 		case RELATION_BEING_COPIED:
 			return;
 		case RELATION_EXCLUSIVE:
-			transaction_barrier();
+			make_barrier();
 			dependency.flags |= RING_EXCLUSIVE;
 			break;
 		default:
 			break;
 	}
-	transaction_record(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
+	append(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
 }
 
 /*
@@ -151,20 +163,20 @@ transaction_change(const char *message, int length)
 void
 transaction_relation(const char *message, int length)
 {
-	bool		open = leader.producer.open;
+	bool		open = leader_ring.producer.open;
 	bool		changed;
 	uint64		version;
 	const char *problem = relations_take_in(message, length,
-											leader.producer.seq - (open ? 1 : 0),
+											leader_ring.producer.seq - (open ? 1 : 0),
 											&changed);
 
 	if (problem)
-		leader_damage(message, problem);
-	if (leader.num_writers == 0)
+		damage_report(message, problem);
+	if (writers_count() == 0)
 		return;
-	version = broadcast_append(&leader.broadcast, message, length);
+	version = broadcast_append(&leader_ring.broadcast, message, length);
 	if (open)
-		transaction_record(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
+		append(RING_BROADCAST, changed ? RING_EXCLUSIVE : 0, version, NULL, 0);
 }
 
 /* Appends a TRUNCATE. */
@@ -176,13 +188,13 @@ transaction_truncate(const char *message, int length)
 	const char *problem = wire_read_truncate(message, length, false, &count, &relids);
 
 	if (problem)
-		leader_damage(message, problem);
+		damage_report(message, problem);
 	for (int i = 0; i < count; i++)
 		if (relations_find(wire_uint32(&relids)) == NULL)
-			leader_damage(message, "the relation is unknown");
+			damage_report(message, "the relation is unknown");
 
-	transaction_barrier();
-	transaction_record(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
+	make_barrier();
+	append(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
 }
 
 /* Puts a streamed transaction, which has ended, into the ring. */
@@ -191,10 +203,10 @@ transaction_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_
 {
 	open_transaction();
 	if (stream->alone)
-		transaction_barrier();
-	ring_use_stream(&leader.producer, stream - leader.shared->streams + 1);
+		make_barrier();
+	ring_use_stream(&leader_ring.producer, stream - led.shared->streams + 1);
 	pg_write_barrier();
-	pg_atomic_write_u64(&stream->seq, leader.producer.seq);
+	pg_atomic_write_u64(&stream->seq, leader_ring.producer.seq);
 	transaction_commit(end_lsn, commit_time);
 }
 
@@ -202,6 +214,6 @@ transaction_stream(StreamShared *stream, XLogRecPtr end_lsn, TimestampTz commit_
 void
 transaction_commit(XLogRecPtr end_lsn, TimestampTz commit_time)
 {
-	ring_complete(&leader.producer, end_lsn, commit_time);
-	pg_atomic_write_u64(&leader.shared->ring_used, ring_used(&leader.producer));
+	ring_complete(&leader_ring.producer, end_lsn, commit_time);
+	leader_ring_show_used();
 }

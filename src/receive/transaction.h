@@ -5,7 +5,8 @@
 #ifndef WEFT_TRANSACTION_H
 #define WEFT_TRANSACTION_H
 
-#include "ring/ring.h"
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "shmem.h"
 
 extern void transaction_begin(const char *message, int length);
@@ -13,10 +14,7 @@ extern void transaction_change(const char *message, int length);
 extern void transaction_relation(const char *message, int length);
 extern void transaction_truncate(const char *message, int length);
 extern void transaction_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
-extern void transaction_record(RingRecordKind kind, uint16 flags, uint64 number,
-							const char *data, Size length);
-extern void transaction_barrier(void);
 extern void transaction_stream(StreamShared *stream, XLogRecPtr end_lsn,
-							TimestampTz commit_time);
+							   TimestampTz commit_time);
 
 #endif							/* WEFT_TRANSACTION_H */

@@ -1,25 +1,29 @@
 /*
  * writers.c
- *	  Starting and stopping a leader's writers.
+ *	  Starting, watching and ending a leader's writers.
  *
- * The writers share the leader's replication origin.  A writer that outlived
- * its leader could commit a transaction that the next leader has already asked
- * for again.  So a leader never ends before all its writers have: it waits for
- * them in a before_shmem_exit callback, which comes before the one that gives
- * its place as the subscription's worker up, and before the origin is released.
- * If it cannot, because it was killed, the postmaster restarts everything.
+ * Writers commit with their leader's replication origin.  If writer W1 outlived leader
+ * L1, then W1 could commit a transaction that the next leader L2 has already asked the
+ * publisher for again, and L2 would apply it a second time.  Therefore a leader never
+ * ends before all of its writers have ended.  L1 waits for them in a before_shmem_exit
+ * callback.  That callback runs before the one in which L1 gives up its place as the
+ * subscription's apply worker, and before the origin is released.  If L1 cannot run the
+ * callback, because it was killed, then the postmaster restarts all processes.
+ *
+ * Possible deadlock: W1 starts and waits for a lock on a catalog or a table; user U holds
+ * that lock and waits for the leader to end, as DROP SUBSCRIPTION does; the leader waits
+ * for W1 to end.  Therefore the leader terminates a writer that is starting, or that does
+ * not end within STOP_PATIENCE, instead of only waiting for it.
  */
 #include "postgres.h"
 
 #include <unistd.h>
 
-#include "access/xact.h"
 #include "compat.h"
 #include "miscadmin.h"
-#include "receive/dependency.h"
-#include "receive/leader.h"
-#include "receive/relations.h"
-#include "receive/streams.h"
+#include "postmaster/bgworker.h"
+#include "receive/leader_ring.h"
+#include "receive/led_subscription.h"
 #include "receive/writers.h"
 #include "relation_stats.h"
 #include "replication/logicallauncher.h"
@@ -30,66 +34,54 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "subscription_settings.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 /*
- * A writer with nothing to do ends at once when it is told so.  If it has not for so
- * long, in milliseconds, it waits for something.
+ * A writer with nothing to do ends at once when it is told to.  If it has not ended after
+ * this time, it is assumed to wait for something, and is terminated.
  */
-#define STOP_PATIENCE 1000L
+#define STOP_PATIENCE 1000L		/* ms */
 
-/* How often it is looked whether there are too few background workers; in milliseconds. */
-#define PLACES_INTERVAL 1000
-
-/* Ends the leader; the launcher starts another one at once. */
-static void
-restart(void)
-{
-	ereport(LOG,
-			(errmsg("logical replication worker for subscription \"%s\" will restart because of a parameter change",
-					MySubscription->name)));
-	ApplyLauncherForgetWorkerStartTime(MySubscription->oid);
-	proc_exit(0);
-}
+/* How often the leader checks whether background workers are short. */
+#define PLACES_INTERVAL 1000	/* ms */
 
 /*
- * Returns how many writers the subscription should have; zero for the server's
- * own path.
+ * The leader's writers.  While they run, count > 0; while they are being started or
+ * ended, leader_ring.segment tells whether there may be any.
  */
+static struct
+{
+	int			count;			/* ordinary writers that run */
+	int			started_for;	/* how many were asked for */
+	bool		short_of_places;	/* fewer were started */
+	bool		all_attached;	/* every writer has attached to the ring */
+	BackgroundWorkerHandle *handles[WEFT_MAX_PROCESSES];	/* or NULL */
+}			writers;
+
+/* How many ordinary writers run?  With none, the server's apply loop applies everything. */
 int
-writers_wanted(void)
+writers_count(void)
 {
-	SubscriptionSettings settings;
-
-	StartTransactionCommand();
-	settings = subscription_settings_get(MySubscription->oid);
-	CommitTransactionCommand();
-	if (settings.detect_conflicts != leader.detect_conflicts)
-		restart();
-	leader.until_lsn = settings.until_lsn;
-	if (settings.num_writers == NUM_WRITERS_DEFAULT)
-		settings.num_writers = weft_writers_per_subscription;
-	return Min(settings.num_writers, weft_max_writers_per_subscription);
+	return writers.count;
 }
 
 /*
- * Says why the server's own path is used.  That one knows nothing of conflicts:
- * to apply something there would make members of a group differ.
+ * Reports why the native path is used.  The server's apply loop does not detect
+ * conflicts: if it applied anything, members of a group would differ.
  */
 static void
 stay_native(const char *reason, const char *hint)
 {
-	if (leader.detect_conflicts)
+	if (led.detect_conflicts)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("conflicts of subscription \"%s\" cannot be detected without writers: %s",
 						MySubscription->name, reason),
 				 hint ? errhint("%s", hint) : 0));
-	SpinLockAcquire(&leader.shared->mutex);
-	strlcpy(leader.shared->native_reason, reason, NATIVE_REASON_LEN);
-	SpinLockRelease(&leader.shared->mutex);
+	SpinLockAcquire(&led.shared->mutex);
+	strlcpy(led.shared->native_reason, reason, NATIVE_REASON_LEN);
+	SpinLockRelease(&led.shared->mutex);
 	ereport(LOG,
 			(errmsg("subscription \"%s\" is applied without parallel writers: %s",
 					MySubscription->name, reason),
@@ -99,14 +91,16 @@ stay_native(const char *reason, const char *hint)
 /* Background workers of the server. */
 typedef struct Places
 {
-	int			free;			/* can be had now */
-	int			spare;			/* more than are to be left; may be negative */
+	int			free;			/* available now */
+	int			spare;			/* beyond those that are reserved; may be
+								 * negative */
 } Places;
 
 /*
- * Some background workers are left for the synchronisation of tables, and for other
- * subscriptions' apply workers, which otherwise would never begin.  Those that synchronise tables now are
- * among them.  Parallel workers of queries come and go, and are none that others have for good.
+ * Some background workers are reserved for table synchronization and for the apply
+ * workers of other subscriptions, which otherwise would never start.  Workers that
+ * synchronize tables now count as reserved ones.  Parallel workers of queries are
+ * temporary, and count as available later.
  */
 static Places
 count_places(void)
@@ -148,7 +142,7 @@ count_startable(void)
 	return Max(Min(places.free, places.spare), 0);
 }
 
-/* A subscription keeps so many writers, whoever needs background workers. */
+/* How many writers a subscription keeps even if others need background workers. */
 static int
 num_kept(bool detect_conflicts)
 {
@@ -156,8 +150,8 @@ num_kept(bool detect_conflicts)
 }
 
 /*
- * Has no other subscription that could give any back more writers?  Of several with the
- * most, one has the most.
+ * Has this subscription more writers than any other that could give some back?  If
+ * several have the same number, the first entry counts as having more.
  */
 static bool
 have_most_writers(void)
@@ -166,37 +160,40 @@ have_most_writers(void)
 	{
 		SubscriptionShared *other = shmem_get(i);
 
-		if (other == leader.shared || !OidIsValid(other->subid) ||
+		if (other == led.shared || !OidIsValid(other->subid) ||
 			other->num_writers <= num_kept(other->detect_conflicts))
 			continue;
-		if (other->num_writers > leader.num_writers ||
-			(other->num_writers == leader.num_writers && i < shmem_index(leader.shared)))
+		if (other->num_writers > writers.count ||
+			(other->num_writers == writers.count && i < shmem_index(led.shared)))
 			return false;
 	}
 	return true;
 }
 
 /*
- * Should other writers be started than there are, because others need background
- * workers, or because there are more again?  Called between transactions.
+ * Should another set of writers be started: because another number is wanted, because
+ * others need background workers, or because more of them are available again?  "may_add"
+ * says whether more writers could be used.  Called between transactions.
  *
- * Background workers that are to be left may be taken by apply workers.  Then the
- * subscription with the most writers gives some back, down to none, or one if
- * conflicts are to be detected.  One at a time does that, since the others still have
- * fewer when it has.  If two take what has become free at once, one gives it back.
+ * Apply workers may take the reserved background workers.  Then the subscription with the
+ * most writers gives some back: all of them, or all but one if it detects conflicts.
+ * One subscription at a time does so, because the others still have fewer writers
+ * afterwards.  If two subscriptions take what has become available at the same moment,
+ * one of them gives it back.
  */
 bool
-writers_to_be_changed(void)
+writers_outdated(int wanted, TimestampTz now, bool may_add)
 {
 	static TimestampTz last = 0;
-	TimestampTz now = Max(leader.received_time, leader.last_turn);
 
+	if (wanted != writers.started_for)
+		return true;
 	if (!TimestampDifferenceExceeds(last, now, PLACES_INTERVAL))
 		return false;
 	last = now;
-	if (leader.num_writers > num_kept(leader.detect_conflicts) && count_places().spare < 0)
+	if (writers.count > num_kept(led.detect_conflicts) && count_places().spare < 0)
 		return have_most_writers();
-	return leader.short_of_places && leader.parallel_streams == 0 && count_startable() > 0;
+	return writers.short_of_places && may_add && count_startable() > 0;
 }
 
 /* Registers one writer; returns false if there is no place for it. */
@@ -214,128 +211,78 @@ register_writer(int number)
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "writer_main", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(shmem_index(leader.shared) * WEFT_MAX_PROCESSES + number);
-	memcpy(worker.bgw_extra, &leader.shared->generation, sizeof(uint32));
+	worker.bgw_main_arg = Int32GetDatum(shmem_index(led.shared) * WEFT_MAX_PROCESSES + number);
+	memcpy(worker.bgw_extra, &led.shared->generation, sizeof(uint32));
 	worker.bgw_notify_pid = MyProcPid;
-	return RegisterDynamicBackgroundWorker(&worker, &leader.writers[number]);
-}
-
-/* Makes the ring; returns false if there is no memory for it. */
-static bool
-create_ring(int count)
-{
-	uint64		bytes = ring_bytes(weft_ring_size);
-	Size		size = ring_shmem_size(bytes);
-	MemoryContext old = CurrentMemoryContext;
-	ErrorData  *error = NULL;
-
-	PG_TRY();
-	{
-		leader.segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(old);
-		error = CopyErrorData();
-		FlushErrorState();
-		leader.segment = NULL;
-	}
-	PG_END_TRY();
-
-	if (leader.segment == NULL)
-	{
-		stay_native(error ? error->message : "no dynamic shared memory is left",
-					"Lower \"weft.ring_size\", or provide more shared memory.");
-		return false;
-	}
-	dsm_pin_mapping(leader.segment);
-
-	memset(&leader.producer, 0, sizeof(leader.producer));
-	leader.producer.ring = dsm_segment_address(leader.segment);
-	memset(leader.producer.ring, 0, offsetof(Ring, data));
-	ring_init(leader.producer.ring, bytes, count);
-	broadcast_create(&leader.broadcast, leader.producer.ring);
-	dependency_reset();
-	leader.collected = 0;
-	leader.barrier = 0;
-	relations_renew(&leader.broadcast);
-	pg_atomic_write_u64(&leader.shared->ring_size, bytes);
-	return true;
-}
-
-static void
-drop_ring(void)
-{
-	pg_atomic_write_u64(&leader.shared->ring_size, 0);
-	pg_atomic_write_u64(&leader.shared->ring_used, 0);
-	if (leader.broadcast.area != NULL)
-		broadcast_detach(leader.broadcast.area);
-	leader.broadcast.area = NULL;
-	dsm_detach(leader.segment);
-	leader.segment = NULL;
-	memset(&leader.producer, 0, sizeof(leader.producer));
+	return RegisterDynamicBackgroundWorker(&worker, &writers.handles[number]);
 }
 
 /*
- * Starts so many writers, or fewer if there is no place for all of them.  With
- * none, the server's own path stays in use.
+ * Starts up to so many writers, as background workers are available.  With none, the
+ * native path stays in use.
  */
 void
 writers_start(int count)
 {
-	SubscriptionShared *shared = leader.shared;
+	SubscriptionShared *shared = led.shared;
+	const char *problem;
 	MemoryContext old;
 	int			possible;
 
-	Assert(leader.num_writers == 0);
-	leader.started_for = count;
-	leader.short_of_places = false;
+	Assert(writers.count == 0);
+	writers.started_for = count;
+	writers.short_of_places = false;
 	if (count == 0)
 	{
 		stay_native("the number of writers is 0", NULL);
 		return;
 	}
-	if (!create_ring(count))
+	problem = leader_ring_create(count);
+	if (problem)
+	{
+		stay_native(problem,
+					"Lower \"weft.ring_size\", or provide more shared memory.");
 		return;
+	}
 
 	shmem_reset_writers(shared);
-	leader.all_attached = false;
+	writers.all_attached = false;
 	relation_stats_create(shared);
 	SpinLockAcquire(&shared->mutex);
 	shared->userid = MyLogicalRepWorker->userid;
 	shared->origin = replorigin_session_origin;
-	shared->ring = dsm_segment_handle(leader.segment);
+	shared->ring = dsm_segment_handle(leader_ring.segment);
 	shared->generation++;
 	shared->num_writers = count;
-	shared->detect_conflicts = leader.detect_conflicts;
+	shared->detect_conflicts = led.detect_conflicts;
 	shared->native_reason[0] = '\0';
 	SpinLockRelease(&shared->mutex);
 
-	old = MemoryContextSwitchTo(leader.context);
-	possible = Min(count, Max(count_startable(), num_kept(leader.detect_conflicts)));
-	while (leader.num_writers < possible && register_writer(leader.num_writers))
-		leader.num_writers++;
+	old = MemoryContextSwitchTo(led.context);
+	possible = Min(count, Max(count_startable(), num_kept(led.detect_conflicts)));
+	while (writers.count < possible && register_writer(writers.count))
+		writers.count++;
 	MemoryContextSwitchTo(old);
 
-	leader.short_of_places = leader.num_writers < count;
-	leader.producer.ring->num_writers = leader.num_writers;
-	if (leader.num_writers > 0)
-		tuning_reset(&leader.tuning, leader.producer.ring, leader.num_writers,
+	writers.short_of_places = writers.count < count;
+	leader_ring.producer.ring->num_writers = writers.count;
+	if (writers.count > 0)
+		tuning_reset(&leader_ring.tuning, leader_ring.producer.ring, writers.count,
 					 sysconf(_SC_NPROCESSORS_ONLN));
 	SpinLockAcquire(&shared->mutex);
-	shared->num_writers = leader.num_writers;
+	shared->num_writers = writers.count;
 	SpinLockRelease(&shared->mutex);
 
-	if (leader.num_writers == 0)
+	if (writers.count == 0)
 	{
-		drop_ring();
+		leader_ring_drop();
 		stay_native("no background worker is left",
 					"Increase \"max_worker_processes\".");
 	}
-	else if (leader.num_writers < count)
+	else if (writers.count < count)
 		ereport(LOG,
 				(errmsg("subscription \"%s\" is applied by %d of %d writers: no more background workers are left",
-						MySubscription->name, leader.num_writers, count),
+						MySubscription->name, writers.count, count),
 				 errhint("Increase \"max_worker_processes\".")));
 	else
 		ereport(LOG,
@@ -345,15 +292,15 @@ writers_start(int count)
 
 /*
  * Starts a stream writer, with a number from WEFT_MAX_WRITERS on that is free, for a
- * streamed transaction.  Returns false if there is no place for it.
+ * streamed transaction.  Returns false if no background worker is available.
  */
-bool
-writers_start_for_stream(int number, uint32 stream)
+static bool
+start_for_stream(int number, uint32 stream)
 {
 	static bool reported = false;
-	Ring	   *ring = leader.producer.ring;
-	WriterShared *writer = &leader.shared->writers[number];
-	MemoryContext old = MemoryContextSwitchTo(leader.context);
+	Ring	   *ring = leader_ring.producer.ring;
+	WriterShared *writer = &led.shared->writers[number];
+	MemoryContext old = MemoryContextSwitchTo(led.context);
 	bool		started;
 
 	writer_shared_reset(writer);
@@ -366,10 +313,10 @@ writers_start_for_stream(int number, uint32 stream)
 	MemoryContextSwitchTo(old);
 
 	if (started)
-		leader.all_attached = false;
+		writers.all_attached = false;
 	else
 	{
-		leader.writers[number] = NULL;
+		writers.handles[number] = NULL;
 		if (!reported)
 			ereport(LOG,
 					(errmsg("streamed transactions of subscription \"%s\" are applied when they end: no more background workers are left",
@@ -380,7 +327,42 @@ writers_start_for_stream(int number, uint32 stream)
 	return started;
 }
 
-/* Does a writer that was told so end by itself? */
+/*
+ * Gives a streamed transaction that is only spooled a stream writer: an idle one, or a
+ * new one.  If there is none, the transaction stays as it is.
+ */
+void
+writers_assign(StreamShared *stream)
+{
+	uint32		index = stream - led.shared->streams + 1;
+
+	for (int number = WEFT_MAX_WRITERS;
+		 number < WEFT_MAX_WRITERS + weft_max_stream_writers; number++)
+	{
+		uint32		none = 0;
+
+		if (writers.handles[number] == NULL)
+		{
+			pg_atomic_write_u32(&stream->writer, number);
+			pg_atomic_write_u32(&stream->state, STREAM_APPLYING);
+			if (!start_for_stream(number, index))
+				pg_atomic_write_u32(&stream->state, STREAM_SPOOLED);
+			return;
+		}
+		if (pg_atomic_read_u32(&led.shared->writers[number].stream) != 0)
+			continue;
+		pg_atomic_write_u32(&stream->writer, number);
+		pg_atomic_write_u32(&stream->state, STREAM_APPLYING);
+		if (pg_atomic_compare_exchange_u32(&led.shared->writers[number].stream, &none, index))
+		{
+			SetLatch(&GetPGProcByNumber(leader_ring.producer.ring->writer_procno[number])->procLatch);
+			return;
+		}
+		pg_atomic_write_u32(&stream->state, STREAM_SPOOLED);
+	}
+}
+
+/* Does a writer that was told to end do so within STOP_PATIENCE? */
 static bool
 ends_soon(BackgroundWorkerHandle *handle)
 {
@@ -405,107 +387,71 @@ ends_soon(BackgroundWorkerHandle *handle)
 }
 
 /*
- * Ends one writer and waits until it is gone.
- *
- * One that is starting does not look at the ring, and may wait for a lock; who
- * has that may wait for us, as DROP SUBSCRIPTION does.
+ * Ends one writer and waits until it is gone.  A writer that is starting does not look
+ * at the ring, and may wait for a lock (see the head of this file).
  */
 static void
 stop_writer(int number, bool terminate)
 {
 	if (terminate ||
-		pg_atomic_read_u32(&leader.shared->writers[number].activity) == WRITER_STARTING ||
-		!ends_soon(leader.writers[number]))
-		TerminateBackgroundWorker(leader.writers[number]);
-	WaitForBackgroundWorkerShutdown(leader.writers[number]);
-	pfree(leader.writers[number]);
-	leader.writers[number] = NULL;
+		pg_atomic_read_u32(&led.shared->writers[number].activity) == WRITER_STARTING ||
+		!ends_soon(writers.handles[number]))
+		TerminateBackgroundWorker(writers.handles[number]);
+	WaitForBackgroundWorkerShutdown(writers.handles[number]);
+	pfree(writers.handles[number]);
+	writers.handles[number] = NULL;
 }
 
 /*
- * Ends all writers and waits until they are gone.  What is in flight is rolled
- * back.  If this is interrupted, it is called again when the leader exits, and
- * goes on with those that are left.
+ * Ends all writers and waits until they are gone; there is a ring.  Transactions in flight
+ * are rolled back; stream writers have been told to roll back theirs.  If this function is
+ * interrupted, it is called again when the leader exits, and continues with the writers
+ * that are left.
  */
-static void
-stop_all(void)
-{
-	bool		terminate = leader_in_flight();
-
-	streams_discard();
-	ring_stop(leader.producer.ring);
-	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
-		if (leader.writers[i] != NULL)
-			stop_writer(i, terminate);
-	leader.num_writers = 0;
-	drop_ring();
-	SpinLockAcquire(&leader.shared->mutex);
-	leader.shared->num_writers = 0;
-	leader.shared->ring = DSM_HANDLE_INVALID;
-	SpinLockRelease(&leader.shared->mutex);
-}
-
-/* The same; transactions in progress are given up. */
 void
 writers_stop(void)
 {
-	if (leader.segment != NULL)
-		stop_all();
-	streams_remove_files();
+	bool		terminate = leader_ring_in_flight();
+
+	ring_stop(leader_ring.producer.ring);
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		if (writers.handles[i] != NULL)
+			stop_writer(i, terminate);
+	writers.count = 0;
+	leader_ring_drop();
+	SpinLockAcquire(&led.shared->mutex);
+	led.shared->num_writers = 0;
+	led.shared->ring = DSM_HANDLE_INVALID;
+	SpinLockRelease(&led.shared->mutex);
 }
 
-/*
- * Starts another set of writers in place of the one that there is.  It takes over what
- * the publisher has in progress, which otherwise might never be nothing.  What one of
- * the two kinds of paths, Weft's or the server's with parallel workers, has begun, the
- * other one cannot go on with: then the leader starts again.
- */
-void
-writers_renew(int count)
-{
-	bool		keeps_streams;
-
-	if (leader.num_writers > 0)
-		leader_drain(leader.producer.seq);
-	keeps_streams = streams_open();
-	if (count == 0 ? keeps_streams : leader.parallel_streams > 0)
-		restart();
-	if (leader.segment != NULL)
-		stop_all();
-	writers_start(count);
-	if (leader.num_writers > 0)
-		streams_renew();
-	else if (keeps_streams)
-		restart();
-}
-
-/* A stream writer has ended because there was nothing to do, or never begun. */
+/* A stream writer has ended because it was idle, or has never started. */
 static void
 forget_stream_writer(int number)
 {
-	uint32		stream = pg_atomic_read_u32(&leader.shared->writers[number].stream);
+	uint32		stream = pg_atomic_read_u32(&led.shared->writers[number].stream);
 
 	if (stream != STREAM_WRITER_LEAVES)
-		ring_report_stream(&leader.shared->streams[stream - 1], STREAM_FAILED);
-	pfree(leader.writers[number]);
-	leader.writers[number] = NULL;
+		ring_report_stream(&led.shared->streams[stream - 1], STREAM_FAILED);
+	pfree(writers.handles[number]);
+	writers.handles[number] = NULL;
 }
 
 /*
- * Looks after one writer; *attached is cleared if it is still starting.  Returns
- * false if it is gone and should not be.
+ * Checks one writer.  Clears *attached if it is still starting.  Returns false if it has
+ * ended and should not have.
  */
 static bool
 check_writer(int number, bool *attached)
 {
-	WriterShared *writer = &leader.shared->writers[number];
+	WriterShared *writer = &led.shared->writers[number];
 	bool		for_streams = number >= WEFT_MAX_WRITERS;
 	pid_t		pid;
 
 	if (pg_atomic_read_u32(&writer->pid) == 0)
 	{
 		*attached = false;
-		if (GetBackgroundWorkerPid(leader.writers[number], &pid) != BGWH_STOPPED)
+		if (GetBackgroundWorkerPid(writers.handles[number], &pid) != BGWH_STOPPED)
 			return true;
 		if (!for_streams)
 			return false;
@@ -520,32 +466,30 @@ check_writer(int number, bool *attached)
 	return true;
 }
 
-/*
- * Throws what a writer has reported, and ends the leader if a writer is gone.
- */
+/* Throws the error that a writer has reported; ends the leader if a writer has ended. */
 void
 writers_check(void)
 {
-	if (leader.num_writers == 0)
+	if (writers.count == 0)
 		return;
-	if (failure_reported(&leader.producer.ring->failure))
-		failure_throw(&leader.producer.ring->failure);
+	if (failure_reported(&leader_ring.producer.ring->failure))
+		failure_throw(&leader_ring.producer.ring->failure);
 	compat_injection_point("weft-leader-checks");
-	if (leader.all_attached && pg_atomic_read_u32(&leader.shared->writers_gone) == 0)
+	if (writers.all_attached && pg_atomic_read_u32(&led.shared->writers_gone) == 0)
 		return;
 
-	leader.all_attached = true;
-	pg_atomic_write_u32(&leader.shared->writers_gone, 0);
+	writers.all_attached = true;
+	pg_atomic_write_u32(&led.shared->writers_gone, 0);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
-		if (leader.writers[i] == NULL || check_writer(i, &leader.all_attached))
+		if (writers.handles[i] == NULL || check_writer(i, &writers.all_attached))
 			continue;
 
 		/* It may have reported why. */
-		if (failure_reported(&leader.producer.ring->failure))
-			failure_throw(&leader.producer.ring->failure);
+		if (failure_reported(&leader_ring.producer.ring->failure))
+			failure_throw(&leader_ring.producer.ring->failure);
 
-		/* The launcher starts us again. */
+		/* The launcher starts another leader. */
 		ereport(LOG,
 				(errmsg("logical replication worker for subscription \"%s\" will restart because writer %d has ended",
 						MySubscription->name, i)));

@@ -1,16 +1,18 @@
 /*
  * writers.h
- *	  Starting and stopping a leader's writers.
+ *	  Starting, watching and ending a leader's writers.
  */
 #ifndef WEFT_WRITERS_H
 #define WEFT_WRITERS_H
 
-extern int	writers_wanted(void);
-extern bool writers_to_be_changed(void);
+#include "datatype/timestamp.h"
+#include "shmem.h"
+
+extern int	writers_count(void);
+extern bool writers_outdated(int wanted, TimestampTz now, bool may_add);
 extern void writers_start(int count);
-extern void writers_renew(int count);
 extern void writers_stop(void);
 extern void writers_check(void);
-extern bool writers_start_for_stream(int number, uint32 stream);
+extern void writers_assign(StreamShared *stream);
 
 #endif							/* WEFT_WRITERS_H */

@@ -1,0 +1,277 @@
+/*
+ * handover.c
+ *	  What the server's apply loop gets.
+ *
+ * The server's apply loop and the writers never work at the same time.  Whatever the leader
+ * hands over to the loop, "nothing yet" included, it hands over only when drained
+ * (pause.c): nothing is in flight, and all commits are collected.  The leader keeps a
+ * message for the loop until then, and reads no further message meanwhile.
+ *
+ * What the loop does then - apply, report the flush position, synchronize tables, read its
+ * configuration and its subscription again, wait for the socket - is correct as the
+ * server's code stands, provided that the loop knows the subscription's progress.  It does not
+ * see what the writers do.  Therefore, if anything has happened that the loop does not
+ * know about, it first gets a keepalive that the leader makes, with the end of
+ * what is settled, and the position of the last local commit through
+ * store_flush_position() (feedback.c).  Only its next call gets the message kept for it.
+ *
+ * "Settled" rather than "received": the message that is kept has been received, but the
+ * loop has not applied it, so the keepalive must not tell a position behind its end.
+ *
+ * The loop applies a message between two calls.  When it calls again, the message is
+ * done, and the leader accounts for it.
+ */
+#include "postgres.h"
+
+#include "message_builder.h"
+#include "receive/feedback.h"
+#include "receive/handover.h"
+#include "receive/leader_ring.h"
+#include "receive/led_subscription.h"
+#include "receive/reception.h"
+#include "receive/table_sync.h"
+#include "replication/worker_internal.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+/* 'k', end of WAL, time, reply requested. */
+#define KEEPALIVE_LENGTH (1 + 8 + 8 + 1)
+
+typedef enum HandoverKind
+{
+	HANDOVER_NOTHING,
+	HANDOVER_MESSAGE,
+	HANDOVER_TURN,				/* let it do its housekeeping */
+	HANDOVER_END,				/* the stream has ended */
+} HandoverKind;
+
+typedef struct Message
+{
+	char	   *data;			/* NULL: none */
+	int			length;
+} Message;
+
+/*
+ * What is over once the loop has applied a message: a transaction, or WAL without one if
+ * there is no commit time.
+ */
+typedef struct End
+{
+	XLogRecPtr	lsn;			/* invalid: nothing is over */
+	TimestampTz commit_time;
+} End;
+
+/* What is kept for the loop.  The messages stay where they were received. */
+static HandoverKind kept = HANDOVER_NOTHING;
+static Message message;			/* for a turn: to be read again after it */
+static Message second;			/* to be given right after "message" */
+static End	message_end;		/* of both */
+
+/* Of the message that the loop got last; it is done when the loop asks for more. */
+static End	given_end;
+
+static bool behind;				/* something has happened that the loop does
+								 * not know about */
+static TimestampTz last_turn;	/* when it could last do its housekeeping */
+
+/* Called once in a leader. */
+void
+handover_start(void)
+{
+	last_turn = GetCurrentTimestamp();
+}
+
+static void
+keep(HandoverKind kind, char *data, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	kept = kind;
+	message.data = data;
+	message.length = length;
+	message_end.lsn = end_lsn;
+	message_end.commit_time = commit_time;
+}
+
+/* Keeps a message for the loop. */
+void
+handover_keep(char *data, int length)
+{
+	keep(HANDOVER_MESSAGE, data, length, InvalidXLogRecPtr, 0);
+}
+
+/* The same for a message that ends a transaction, or WAL without one. */
+void
+handover_keep_end(char *data, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	keep(HANDOVER_MESSAGE, data, length, end_lsn, commit_time);
+}
+
+/* Keeps one more message, which ends a transaction, to be given right after the first. */
+void
+handover_keep_second(char *data, int length, XLogRecPtr end_lsn, TimestampTz commit_time)
+{
+	second.data = data;
+	second.length = length;
+	message_end.lsn = end_lsn;
+	message_end.commit_time = commit_time;
+}
+
+/* Lets the loop do its housekeeping; the leader then takes this message back. */
+void
+handover_turn_before(char *data, int length)
+{
+	keep(HANDOVER_TURN, data, length, InvalidXLogRecPtr, 0);
+}
+
+/* Tells the loop that the stream has ended. */
+void
+handover_stream_end(void)
+{
+	keep(HANDOVER_END, NULL, 0, InvalidXLogRecPtr, 0);
+}
+
+/* Is anything kept for the loop? */
+bool
+handover_waiting(void)
+{
+	return kept != HANDOVER_NOTHING;
+}
+
+/* Returns the message in front of which the loop had its turn: its length, or zero. */
+int
+handover_take_back(char **data)
+{
+	*data = message.data;
+	message.data = NULL;
+	return *data ? message.length : 0;
+}
+
+/* Something has happened that the loop does not know about. */
+void
+handover_news(void)
+{
+	behind = true;
+}
+
+/* Everything up to end_lsn is in the ring. */
+void
+handover_settled(XLogRecPtr end_lsn)
+{
+	reception_arrived(end_lsn);
+	reception_settled(end_lsn);
+	behind = true;
+	MyLogicalRepWorker->last_lsn = reception.received_lsn;
+	MyLogicalRepWorker->last_send_time = reception.sent_time;
+	MyLogicalRepWorker->last_recv_time = reception.received_time;
+}
+
+/* The loop asks for more, so it has applied what it got last: accounts for that. */
+void
+handover_account(void)
+{
+	if (XLogRecPtrIsInvalid(given_end.lsn))
+		return;
+	if (given_end.lsn > pg_atomic_read_u64(&led.shared->applied_lsn))
+		pg_atomic_write_u64(&led.shared->applied_lsn, given_end.lsn);
+	if (given_end.commit_time != 0)
+	{
+		pg_atomic_write_u64(&led.shared->applied_time, given_end.commit_time);
+		pg_atomic_fetch_add_u64(&led.shared->native_transactions, 1);
+		feedback_native_committed();
+	}
+	given_end.lsn = InvalidXLogRecPtr;
+	given_end.commit_time = 0;
+}
+
+/* Tells the loop by a keepalive how far the subscription is. */
+static int
+deliver_keepalive(char **buffer)
+{
+	static char memory[KEEPALIVE_LENGTH];
+	MessageBuilder keepalive;
+
+	Assert(leader_ring.producer.ring == NULL ||
+		   leader_ring.collected == leader_ring.producer.seq);
+	feedback_synchronize_native(table_sync_possible());
+	message_start(&keepalive, memory, sizeof(memory), 'k');
+	message_uint64(&keepalive, reception.settled_lsn);
+	message_uint64(&keepalive, reception.sent_time);
+	message_byte(&keepalive, false);	/* no reply requested */
+	*buffer = keepalive.data;
+	behind = false;
+	given_end.lsn = reception.settled_lsn;
+	return keepalive.length;
+}
+
+/* Gives the loop the message that is kept, or the first of two. */
+static int
+deliver_message(char **buffer)
+{
+	int			length = message.length;
+
+	*buffer = message.data;
+	if (second.data != NULL)
+	{
+		handover_keep_end(second.data, second.length,
+						  message_end.lsn, message_end.commit_time);
+		second.data = NULL;
+		return length;
+	}
+	message.data = NULL;
+	given_end = message_end;
+	return length;
+}
+
+/* Gives the loop what is kept for it; called when drained. */
+int
+handover_deliver(char **buffer, pgsocket *wait_fd)
+{
+	HandoverKind kind = kept;
+
+	if (behind)
+		return deliver_keepalive(buffer);
+
+	kept = HANDOVER_NOTHING;
+	switch (kind)
+	{
+		case HANDOVER_MESSAGE:
+			return deliver_message(buffer);
+		case HANDOVER_TURN:
+			/* It must not sleep: the leader has the next message already. */
+			SetLatch(MyLatch);
+			last_turn = GetCurrentTimestamp();
+			*wait_fd = reception.socket;
+			return 0;
+		case HANDOVER_END:
+			return -1;
+		case HANDOVER_NOTHING:
+			break;
+	}
+	pg_unreachable();
+}
+
+/*
+ * Tells the loop that there is no message yet, or gives it a keepalive instead; called
+ * when drained.
+ */
+int
+handover_deliver_nothing(char **buffer, pgsocket *wait_fd)
+{
+	int			length = behind ? deliver_keepalive(buffer) : 0;
+
+	*wait_fd = reception.socket;
+	return length;
+}
+
+/* The loop is about to wait for the socket, and does its housekeeping then. */
+void
+handover_turn_taken(void)
+{
+	last_turn = GetCurrentTimestamp();
+}
+
+/* When could the loop last do its housekeeping? */
+TimestampTz
+handover_last_turn(void)
+{
+	return last_turn;
+}
