@@ -16,12 +16,14 @@
 /* At most this many records are read ahead at a time, whatever they are. */
 #define MAX_RECORDS 64
 
-/* The second cursor; a global like the writer's own. */
-static struct
+typedef struct LookAhead
 {
 	RingCursor	cursor;
 	bool		in_pieces;		/* the record there continues a message */
-} ahead;
+} LookAhead;
+
+/* The second cursor; a global like the writer's own. */
+static LookAhead ahead;
 
 /* Reads the next record; returns false if there is none. */
 static bool
@@ -33,7 +35,7 @@ read_record(const RingRecordHeader **header, const char **payload)
 		   ahead.cursor.seq < writer.end)
 	{
 		ring_rewind(&ahead.cursor, writer.ring, ahead.cursor.seq + 1);
-		ahead.		in_pieces = false;
+		ahead.in_pieces = false;
 	}
 	return result == RING_READ_RECORD;
 }
@@ -52,8 +54,7 @@ look_for_changes(void)
 
 		if (header->kind != RING_MESSAGE)
 			continue;
-		ahead.		in_pieces = (header->flags & RING_MORE) != 0;
-
+		ahead.in_pieces = (header->flags & RING_MORE) != 0;
 		if (whole && (payload[0] == LOGICAL_REP_MSG_UPDATE ||
 					  payload[0] == LOGICAL_REP_MSG_DELETE))
 		{
@@ -73,9 +74,8 @@ look_ahead(void)
 	if (ahead.cursor.ring != writer.ring || ahead.cursor.seq < writer.seq ||
 		ahead.cursor.seq > writer.end || ahead.cursor.position < writer.cursor.position)
 	{
-		ahead.		cursor = writer.cursor;
-		ahead.		in_pieces = writer.message.len > 0;
-
+		ahead.cursor = writer.cursor;
+		ahead.in_pieces = writer.message.len > 0;
 		prefetch_forget();
 	}
 	if (prefetch_advance(writer.cursor.position))

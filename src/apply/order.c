@@ -75,11 +75,7 @@ typedef struct DeferredChange
 
 StaticAssertDecl(MAX_DEFERRED <= PG_UINT16_MAX, "the number of a deferred change fits");
 
-/*
- * What the current attempt has deferred.  A global like the writer: there is one attempt at
- * a time, and each change asks.
- */
-static struct
+typedef struct Deferred
 {
 	bool		coalescing;		/* may this attempt coalesce updates? */
 	int			num;
@@ -89,7 +85,13 @@ static struct
 	uint16		latest[NUM_LATEST]; /* by row: its latest deferred update,
 									 * counted from 1 */
 	DeferredChange changes[MAX_DEFERRED];
-}			deferred;
+} Deferred;
+
+/*
+ * What the current attempt has deferred.  A global like the writer: there is one attempt at
+ * a time, and each change asks.
+ */
+static Deferred deferred;
 
 static void
 forget_deferred(void)
