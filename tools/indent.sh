@@ -11,7 +11,7 @@ cp -a . "$formatted/a"
 cd "$formatted/b"
 
 # The list of typedefs holds ours; the server's are in its source.
-find src -name '*.[ch]' -exec sed -nE \
+find src test -name '*.[ch]' -exec sed -nE \
 	-e 's/^typedef (struct|enum|union) (\w+)$/\2/p' \
 	-e 's/^typedef .*\W(\w+);$/\1/p' -e 's/^\} (\w+);$/\1/p' \
 	-e 's/^typedef .*\(\*(\w+)\) ?\(.*\);$/\1/p' {} + |
@@ -19,7 +19,7 @@ find src -name '*.[ch]' -exec sed -nE \
 sort -u tools/typedefs.list "$source/src/tools/pgindent/typedefs.list" >"$formatted/typedefs.list"
 
 {
-	find src -name '*.[ch]' -print0 | xargs -0r "$source/src/tools/pgindent/pgindent" \
+	find src test -name '*.[ch]' -print0 | xargs -0r "$source/src/tools/pgindent/pgindent" \
 		--indent="$(dirname "$PG_CONFIG")/pg_bsd_indent" --typedefs="$formatted/typedefs.list"
 	find test -name '*.p[lm]' -print0 | xargs -0r perltidy \
 		--profile="$source/src/tools/pgindent/perltidyrc"

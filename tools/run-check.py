@@ -212,6 +212,18 @@ def run_tap() -> None:
     run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
 
 
+def run_unit() -> None:
+    """The tests are an extension that is never installed but here."""
+    output = LOG / "unit-build"
+    make = ["make", "-s", "-C", "test/unit", "COPT=-Werror"]
+    build = [*make, f"PG_CONFIG={os.environ['PG_HEADERS']}"]
+    if run(build, output) or run([*make, f"PG_CONFIG={PG_CONFIG}", "install"], output):
+        report("FAILED", "unit", "build")
+        print(output.read_text())
+    else:
+        run_sql_suite("unit", "regress/pg_regress", "sql/*.sql")
+
+
 def core_source() -> Path:
     version = pg_config("--version").split()[1]
     sources = Path(os.environ["WEFT_CACHE"], "sources")
@@ -247,6 +259,7 @@ SUITES = {
     "isolation": lambda: run_sql_suite(
         "isolation", "isolation/pg_isolation_regress", "specs/*.spec"
     ),
+    "unit": run_unit,
     "tap": run_tap,
     "core": run_core,
 }

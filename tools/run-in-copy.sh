@@ -5,6 +5,7 @@
 # The command finds the programs of the server and of the Python environment in
 # its PATH, and in its environment
 #   PG_CONFIG   the server, a private copy with Weft installed
+#   PG_HEADERS  the pg_config of the server that it is a copy of, which has the headers
 #   PG_MAJOR    its major version
 #   WEFT_CACHE  what was fetched and built, the server's source among it
 set -euo pipefail
@@ -69,5 +70,5 @@ if [ $# = 0 ]; then
 	say "ready: $("$PG_CONFIG" --version) with Weft in $(dirname "$PG_CONFIG")"
 	exit
 fi
-exec env PG_CONFIG="$PG_CONFIG" PG_MAJOR="$major" WEFT_CACHE="$cache" \
+exec env PG_CONFIG="$PG_CONFIG" PG_HEADERS="$original" PG_MAJOR="$major" WEFT_CACHE="$cache" \
 	PATH="$venv/bin:$(dirname "$PG_CONFIG"):$PATH" "$@"

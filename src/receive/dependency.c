@@ -157,8 +157,8 @@ dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,
 	bool		wide;
 
 	/*
-	 * Without a replica identity, only an INSERT is known to touch no row of an
-	 * earlier transaction.
+	 * Without a replica identity, only an INSERT is known to touch no row of
+	 * an earlier transaction.
 	 */
 	wide = relation->num_keys == 0 && change->type != LOGICAL_REP_MSG_INSERT;
 	*problem = touch_rows(relation, change, seq, &result, &wide);

@@ -10,8 +10,8 @@
 
 typedef struct Dependency
 {
-	uint64		seq;			/* the newest transaction that a change depends
-								 * on, or 0 */
+	uint64		seq;			/* the newest transaction that a change
+								 * depends on, or 0 */
 	uint16		flags;			/* RING_ROW_AGAIN, RING_SEVERAL, RING_IN_PLACE */
 } Dependency;
 
