@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "apply/look_ahead.h"
-#include "apply/writer.h"
 #include "fast/prefetch.h"
 #include "replication/logicalproto.h"
 
@@ -27,14 +26,14 @@ static LookAhead ahead;
 
 /* Reads the next record; returns false if there is none. */
 static bool
-read_record(const RingRecordHeader **header, const char **payload)
+read_record(uint64 end, const RingRecordHeader **header, const char **payload)
 {
 	RingReadResult result;
 
 	while ((result = ring_read(&ahead.cursor, header, payload)) == RING_READ_END &&
-		   ahead.cursor.seq < writer.end)
+		   ahead.cursor.seq < end)
 	{
-		ring_rewind(&ahead.cursor, writer.ring, ahead.cursor.seq + 1);
+		ring_rewind(&ahead.cursor, ahead.cursor.ring, ahead.cursor.seq + 1);
 		ahead.in_pieces = false;
 	}
 	return result == RING_READ_RECORD;
@@ -42,13 +41,13 @@ read_record(const RingRecordHeader **header, const char **payload)
 
 /* Shows changes to the fast path until that has enough of them. */
 static void
-look_for_changes(void)
+look_for_changes(uint64 end)
 {
 	const RingRecordHeader *header;
 	const char *payload;
 	bool		wanted = true;
 
-	for (int i = 0; i < MAX_RECORDS && wanted && read_record(&header, &payload); i++)
+	for (int i = 0; i < MAX_RECORDS && wanted && read_record(end, &header, &payload); i++)
 	{
 		bool		whole = !ahead.in_pieces && !(header->flags & RING_MORE);
 
@@ -65,20 +64,21 @@ look_for_changes(void)
 	}
 }
 
-/* Called before the writer reads each record. */
+/*
+ * Called before the writer reads each record: the one at "cursor", which continues a
+ * message if "in_pieces" is set.  It has taken the transactions up to "end".
+ */
 void
-look_ahead(void)
+look_ahead(const RingCursor *cursor, uint64 end, bool in_pieces)
 {
-	if (writer.careful || writer.committed_to)
-		return;
-	if (ahead.cursor.ring != writer.ring || ahead.cursor.seq < writer.seq ||
-		ahead.cursor.seq > writer.end || ahead.cursor.position < writer.cursor.position)
+	if (ahead.cursor.ring != cursor->ring || ahead.cursor.seq < cursor->seq ||
+		ahead.cursor.seq > end || ahead.cursor.position < cursor->position)
 	{
-		ahead.cursor = writer.cursor;
-		ahead.in_pieces = writer.message.len > 0;
+		ahead.cursor = *cursor;
+		ahead.in_pieces = in_pieces;
 		prefetch_forget();
 	}
-	if (prefetch_advance(writer.cursor.position))
-		look_for_changes();
+	if (prefetch_advance(cursor->position))
+		look_for_changes(end);
 	prefetch_next();
 }

@@ -5,6 +5,8 @@
 #ifndef WEFT_LOOK_AHEAD_H
 #define WEFT_LOOK_AHEAD_H
 
-extern void look_ahead(void);
+#include "ring/ring.h"
+
+extern void look_ahead(const RingCursor *cursor, uint64 end, bool in_pieces);
 
 #endif							/* WEFT_LOOK_AHEAD_H */

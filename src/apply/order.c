@@ -46,8 +46,11 @@
  */
 #include "postgres.h"
 
+#include "apply/attempt.h"
+#include "apply/change.h"
 #include "apply/order.h"
 #include "apply/order_decision.h"
+#include "apply/turn.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "fast/coalesce.h"
@@ -77,6 +80,7 @@ StaticAssertDecl(MAX_DEFERRED <= PG_UINT16_MAX, "the number of a deferred change
 
 typedef struct Deferred
 {
+	uint64		first;			/* transaction of the group */
 	bool		coalescing;		/* may this attempt coalesce updates? */
 	int			num;
 	int			needed_before;	/* changes before this one are not coalesced */
@@ -119,11 +123,12 @@ is_decoded_here(void)
 	return result;
 }
 
-/* An attempt begins. */
+/* An attempt to apply a group begins: from transaction "first" up to "last" at most. */
 void
-order_begin(void)
+order_begin(uint64 first, uint64 last)
 {
-	deferred.coalescing = writer.first < writer.last && weft_commit_group_size > 1 &&
+	deferred.first = first;
+	deferred.coalescing = first < last && weft_commit_group_size > 1 &&
 		!is_decoded_here();
 	forget_deferred();
 }
@@ -138,8 +143,8 @@ order_pending(void)
 static bool
 is_deferred_of(uint64 seq)
 {
-	Assert(seq >= writer.first && seq - writer.first < lengthof(deferred.of));
-	return deferred.of[seq - writer.first];
+	Assert(seq >= deferred.first && seq - deferred.first < lengthof(deferred.of));
+	return deferred.of[seq - deferred.first];
 }
 
 static void
@@ -164,7 +169,7 @@ apply_deferred(void)
 bool
 order_settle(void)
 {
-	if (!transaction_wait_oldest())
+	if (!turn_wait_oldest())
 		return false;
 	if (deferred.num > 0)
 		apply_deferred();
@@ -189,7 +194,7 @@ coalesce(const DeferredChange *update)
 
 /* Defers a change; "row" is that of an update that may be coalesced. */
 static void
-defer(const RowChange *change, bool may_coalesce, uint32 row)
+defer(uint64 seq, const RowChange *change, bool may_coalesce, uint32 row)
 {
 	DeferredChange *entry = &deferred.changes[deferred.num];
 
@@ -200,48 +205,50 @@ defer(const RowChange *change, bool may_coalesce, uint32 row)
 	else if (change->type != LOGICAL_REP_MSG_INSERT)
 		deferred.needed_before = deferred.num + 1;
 	deferred.num++;
-	deferred.of[writer.seq - writer.first] = true;
+	deferred.of[seq - deferred.first] = true;
 }
 
 /* Collects what is known without asking the fast path. */
 static void
-collect_facts(const RingRecordHeader *header, const RowChange *change, OrderFacts *facts)
+collect_facts(const RingCursor *cursor, const RingRecordHeader *header,
+			  const RowChange *change, OrderFacts *facts)
 {
 	facts->flags = header->flags;
 	facts->number = header->number;
 	facts->whole = change != NULL;
 	facts->is_begin = change != NULL && change->type == LOGICAL_REP_MSG_BEGIN;
 	facts->is_update = change != NULL && change->type == LOGICAL_REP_MSG_UPDATE;
-	facts->first = writer.first;
-	facts->seq = writer.seq;
+	facts->first = deferred.first;
+	facts->seq = cursor->seq;
 	facts->committed = ring_committed(writer.ring);
 
 	/* Whoever acts on the facts looks at what was committed after this. */
 	pg_read_barrier();
-	facts->complete = pg_atomic_read_u32(&writer.cursor.transaction->complete) != 0;
-	facts->careful = writer.careful;
+	facts->complete = pg_atomic_read_u32(&cursor->transaction->complete) != 0;
+	facts->careful = attempt_stage() >= ATTEMPT_GENERAL;
 	facts->coalescing = deferred.coalescing;
 	facts->max_group = weft_commit_group_size;
 	facts->pending = deferred.num > 0;
 	facts->full = deferred.num >= MAX_DEFERRED;
-	facts->own_deferred = facts->pending && is_deferred_of(writer.seq);
-	facts->number_deferred = facts->pending && header->number >= writer.first &&
+	facts->own_deferred = facts->pending && is_deferred_of(cursor->seq);
+	facts->number_deferred = facts->pending && header->number >= deferred.first &&
 		is_deferred_of(header->number);
 	facts->asked = facts->may_coalesce = false;
 }
 
 /*
  * Returns what to do with a change, after waiting if it is to be applied now and must not be
- * deferred.  "change" is NULL if its message is not in this one record.
+ * deferred.  The cursor stands behind the change's record; "change" is NULL if its message is not in this one record.
  */
 OrderResult
-order_change(const RingRecordHeader *header, const RowChange *change)
+order_change(const RingCursor *cursor, const RingRecordHeader *header,
+			 const RowChange *change)
 {
 	OrderFacts	facts;
 	OrderDecision decision;
 	uint32		row = 0;
 
-	collect_facts(header, change, &facts);
+	collect_facts(cursor, header, change, &facts);
 	decision = order_decide(&facts);
 	if (decision == ORDER_ASK_FAST)
 	{
@@ -256,12 +263,12 @@ order_change(const RingRecordHeader *header, const RowChange *change)
 		case ORDER_NOW:
 			return ORDER_APPLY;
 		case ORDER_DEFER:
-			defer(change, facts.may_coalesce, row);
+			defer(facts.seq, change, facts.may_coalesce, row);
 			return ORDER_DEFERRED;
 		case ORDER_SETTLE_FIRST:
 			return order_settle() ? ORDER_APPLY : ORDER_TOO_EARLY;
 		case ORDER_WAIT_FIRST:
-			return transaction_wait_dependency(header->number) ? ORDER_APPLY : ORDER_TOO_EARLY;
+			return turn_wait_dependency(header->number) ? ORDER_APPLY : ORDER_TOO_EARLY;
 		case ORDER_ASK_FAST:
 			break;
 	}

@@ -16,9 +16,10 @@ typedef enum OrderResult
 								 * locks: roll back */
 } OrderResult;
 
-extern void order_begin(void);
+extern void order_begin(uint64 first, uint64 last);
 extern bool order_pending(void);
 extern bool order_settle(void);
-extern OrderResult order_change(const RingRecordHeader *header, const RowChange *change);
+extern OrderResult order_change(const RingCursor *cursor, const RingRecordHeader *header,
+								const RowChange *change);
 
 #endif							/* WEFT_ORDER_H */

@@ -48,7 +48,12 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "apply/change.h"
+#include "apply/guard.h"
+#include "apply/local_transaction.h"
+#include "apply/server_apply.h"
 #include "apply/stream_writer.h"
+#include "apply/turn.h"
 #include "apply/writer.h"
 #include "compat.h"
 #include "fast/fast.h"
@@ -84,13 +89,25 @@ static int	num_savepoints;
 static TimestampTz looked_around;
 static uint32 changes_since_pause;
 
-/* The streamed transaction that the ring's transaction at hand is, or NULL. */
-StreamShared *
-stream_of_ring(void)
-{
-	int			stream = writer.cursor.transaction->stream;
+/*
+ * In a stream writer: what it applies.  A global, for attempts are functions without an
+ * argument.
+ */
+static StreamShared *own_stream;
 
-	return stream == 0 ? NULL : &writer.subscription->streams[stream - 1];
+/* The streamed transaction that a transaction in the ring is, or NULL. */
+StreamShared *
+stream_writer_stream(const RingTransaction *transaction)
+{
+	return transaction->stream == 0 ? NULL :
+		&writer.subscription->streams[transaction->stream - 1];
+}
+
+/* The name of a streamed transaction to be prepared; invalid if it is to be committed. */
+TransactionId
+stream_writer_prepare_xid(StreamShared *stream)
+{
+	return stream->prepare ? pg_atomic_read_u32(&stream->xid) : InvalidTransactionId;
 }
 
 /* Begins the local transaction, and what the server's code expects of it. */
@@ -98,7 +115,7 @@ static void
 begin(StreamShared *stream)
 {
 	/* Where it ends is known only in its turn; nobody asks before. */
-	XLogRecPtr	final_lsn = writer.final ? stream->final_lsn : 1;
+	XLogRecPtr	final_lsn = attempt_stage() == ATTEMPT_SPECULATIVE ? 1 : stream->final_lsn;
 	char		memory[1 + 8 + 8 + 4];
 	MessageBuilder message;
 	RowChange	change;
@@ -217,11 +234,11 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 			memcpy(&seq, payload, sizeof(seq));
 			fast_renew_snapshot();
 			if (reader.position > stream->base && ring_committed(writer.ring) < seq &&
-				!transaction_wait_dependency(seq))
+				!turn_wait_dependency(seq))
 				give_way(stream);
 			return true;
 		case SPOOL_RELATION:
-			change_own_relation(payload, record->length);
+			server_apply_own_relation(payload, record->length);
 			return true;
 		case SPOOL_ABORT:
 			abort_subtransaction(record->xid);
@@ -250,7 +267,7 @@ must_stop(StreamShared *stream)
 	if (now - looked_around >= YIELD_CHECK_INTERVAL)
 	{
 		looked_around = now;
-		if (yield_needed(NULL))
+		if (turn_must_yield())
 			give_way(stream);
 	}
 	return false;
@@ -263,17 +280,25 @@ wait_for_more(StreamShared *stream)
 	if (changes_since_pause > 0)
 		elog(DEBUG1, "applied %u changes in the streaming chunk", changes_since_pause);
 	changes_since_pause = 0;
-	pg_atomic_write_u32(&writer.shared->activity, WRITER_WAITING_FOR_DATA);
-	if (!ring_wait_stream_data(&writer.waiter, stream, reader.position))
+	writer_set_activity(WRITER_WAITING_FOR_DATA);
+	if (!ring_wait_stream_data(turn_waiter(), stream, reader.position))
 		give_way(stream);
-	pg_atomic_write_u32(&writer.shared->activity, WRITER_APPLYING);
+	writer_set_activity(WRITER_APPLYING);
+}
+
+/* Commits or prepares the local transaction; returns the end of its commit record. */
+static XLogRecPtr
+commit(StreamShared *stream)
+{
+	return local_transaction_commit(stream_writer_prepare_xid(stream),
+									stream->end_lsn, stream->end_time);
 }
 
 /* Applies a streamed transaction while it arrives, and commits it when asked to. */
-static AttemptResult
+static bool
 attempt_early(void)
 {
-	StreamShared *stream = writer.stream;
+	StreamShared *stream = own_stream;
 	SpoolRecord record;
 	char	   *payload;
 	uint64		limit = 0;
@@ -288,7 +313,7 @@ attempt_early(void)
 		{
 			if (!apply_early(stream, &record, payload) ||
 				(++records % LOOK_AROUND_RECORDS == 0 && must_stop(stream)))
-				return ATTEMPT_MISSPECULATED;
+				return false;
 			continue;
 		}
 		state = pg_atomic_read_u32(&stream->state);
@@ -300,13 +325,13 @@ attempt_early(void)
 		if (state == STREAM_FINISHING)
 			break;
 		if (state == STREAM_DISCARDED)
-			return ATTEMPT_MISSPECULATED;
+			return false;
 		wait_for_more(stream);
 	}
 	fast_store_all();
 	spool_read_close(&reader);
-	stream->local_end = transaction_commit_local(stream, stream->end_lsn, stream->end_time);
-	return ATTEMPT_COMMITTED;
+	stream->local_end = commit(stream);
+	return true;
 }
 
 /*
@@ -334,7 +359,7 @@ apply_late(StreamShared *stream)
 		else if (!spool_read(&reader, end, &record, &payload))
 			break;
 		else if (record.kind == SPOOL_RELATION)
-			change_own_relation(payload, record.length);
+			server_apply_own_relation(payload, record.length);
 		else if (record.kind == SPOOL_CHANGE)
 			apply_change(stream, payload, record.length);
 	}
@@ -347,24 +372,23 @@ apply_late(StreamShared *stream)
  * committed then.  Returns false if it came too early.
  */
 bool
-stream_apply_in_turn(StreamShared *stream)
+stream_writer_apply_in_turn(const RingTransaction *transaction)
 {
-	RingTransaction *transaction = writer.cursor.transaction;
+	StreamShared *stream = stream_writer_stream(transaction);
 	StreamState state;
 
-	if (!transaction_wait_oldest())
+	if (!turn_wait_oldest())
 		return false;
-	transaction_become_final();
-	writer.remote_xid = pg_atomic_read_u32(&stream->xid);
-	writer.final_lsn = stream->final_lsn;
+	attempt_become_final();
+	attempt_set_subject(pg_atomic_read_u32(&stream->xid), stream->final_lsn);
 	stream->end_lsn = transaction->end_lsn;
 	stream->end_time = transaction->commit_time;
-	state = ring_wait_stream_writer(&writer.waiter, stream,
+	state = ring_wait_stream_writer(turn_waiter(), stream,
 									stream->alone ? STREAM_DISCARDED : STREAM_FINISHING);
 	if (state != STREAM_COMMITTED)
 	{
 		apply_late(stream);
-		change_forget_own_relations();
+		server_apply_forget_own_relations();
 	}
 	elog(DEBUG1, "finished processing the STREAM %s command",
 		 stream->prepare ? "PREPARE" : "COMMIT");
@@ -375,8 +399,8 @@ stream_apply_in_turn(StreamShared *stream)
  * Says in the log why a stream writer rolls back, if that is more than a matter of
  * its being early: the error is an error only if it comes again in its turn.
  */
-void
-stream_report(const ErrorData *error)
+static void
+report(const ErrorData *error)
 {
 	if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
 		error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
@@ -387,7 +411,7 @@ stream_report(const ErrorData *error)
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
 			 errmsg("streamed transaction %u of subscription \"%s\" is rolled back, and applied when it has ended",
-					pg_atomic_read_u32(&writer.stream->xid), MySubscription->name),
+					pg_atomic_read_u32(&own_stream->xid), MySubscription->name),
 			 error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ?
 			 errdetail("ERROR:  %s. %s", error->message, error->detail ? error->detail : "") :
 			 errdetail("ERROR:  %s, in place of a logical replication parallel apply worker.",
@@ -399,10 +423,10 @@ stream_report(const ErrorData *error)
  * writer is to end.
  */
 bool
-stream_work(void)
+stream_writer_work(void)
 {
-	int			index = ring_wait_stream(&writer.waiter, writer.shared, IDLE_TIME);
-	AttemptResult result;
+	int			index = ring_wait_stream(turn_waiter(), writer.shared, IDLE_TIME);
+	bool		committed;
 	uint32		none = 0;
 
 	if (index < 0)
@@ -410,21 +434,24 @@ stream_work(void)
 			!pg_atomic_compare_exchange_u32(&writer.shared->stream, &none,
 											STREAM_WRITER_LEAVES);
 
-	writer.stream = &writer.subscription->streams[index];
-	writer.first = PG_UINT64_MAX;
+	own_stream = &writer.subscription->streams[index];
+	turn_begin_stream();
 	looked_around = GetCurrentTimestamp();
-	result = transaction_apply_early(attempt_early);
-	if (result == ATTEMPT_COMMITTED)
+	writer_reread_subscription();
+	writer_set_activity(WRITER_APPLYING);
+	committed = guard_attempt(ATTEMPT_SPECULATIVE, attempt_early, report);
+	writer_set_activity(WRITER_IDLE);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	if (committed)
 		pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
 	else
 	{
-		pg_atomic_write_u64(&writer.stream->applied_changes, 0);
+		pg_atomic_write_u64(&own_stream->applied_changes, 0);
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 	}
-	ring_report_stream(writer.stream,
-					   result == ATTEMPT_COMMITTED ? STREAM_COMMITTED : STREAM_FAILED);
-	writer.stream = NULL;
-	change_forget_own_relations();
+	ring_report_stream(own_stream, committed ? STREAM_COMMITTED : STREAM_FAILED);
+	own_stream = NULL;
+	server_apply_forget_own_relations();
 	pg_atomic_write_u32(&writer.shared->stream, 0);
 	return true;
 }

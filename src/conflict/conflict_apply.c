@@ -34,7 +34,7 @@
  *
  *	 1. W1 may wait for a row that session S has modified, while S waits for a row that
  *		W1 has locked.  The server's deadlock detection cancels W1 or S.  If it was W1,
- *		then W1 applies its transaction again (apply/transaction.c).
+ *		then W1 applies its transaction again (apply/attempt.c).
  *	 2. S may insert a row after W1 has looked for it.  W1's own store then fails with
  *		a unique violation, and W1 applies its transaction again, too
  *		(conflict_may_retry).

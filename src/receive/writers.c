@@ -210,7 +210,7 @@ register_writer(int number)
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "writer_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "worker_main", BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(shmem_index(led.shared) * WEFT_MAX_PROCESSES + number);
 	memcpy(worker.bgw_extra, &led.shared->generation, sizeof(uint32));
 	worker.bgw_notify_pid = MyProcPid;

@@ -1,6 +1,6 @@
 # Circles of waits that the server's deadlock detector does not see, because one of
 # the waits is not for a lock: a writer's for its turn, a stream writer's for the
-# leader, the leader's for a sync worker.  The head of src/apply/yield.c has all waits
+# leader, the leader's for a sync worker.  The head of src/apply/turn.c has all waits
 # that there are; here is every circle of two and three with a stream writer or the
 # leader in it.  005 has those of writers and users.  One is left out: for a sync
 # worker the leader waits while there is a stream writer only for the moment in which

@@ -1,6 +1,6 @@
 /*
- * yield.c
- *	  Must a writer give its locks up?
+ * turn.c
+ *	  The commit order: whose turn it is, and who gives way to whom.
  *
  * A writer that waits for earlier transactions holds the locks of what it has
  * applied so far.  If an earlier transaction waits for one of them, neither
@@ -76,11 +76,22 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "apply/attempt.h"
+#include "apply/turn.h"
 #include "apply/writer.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/wait_event.h"
+#include "wait_event.h"
+
+/* A streamed transaction is later than any seq until it has ended. */
+#define FIRST_OF_STREAM PG_UINT64_MAX
+
+static RingWaiter waiter;
+
+/* The first transaction of the group at hand. */
+static uint64 first_seq;
 
 /* Returns the number of the writer that a process is, or -1. */
 static int
@@ -98,11 +109,11 @@ writer_seq(int number)
 	return shmem_writer_seq(writer.subscription, number);
 }
 
-/* A streamed transaction has none before it has ended: it is behind all others. */
+/* That of a streamed transaction is known only when it has ended. */
 static uint64
 own_seq(void)
 {
-	return writer.stream == NULL ? writer.first : writer_seq(writer.number);
+	return first_seq == FIRST_OF_STREAM ? writer_seq(writer.number) : first_seq;
 }
 
 /*
@@ -161,13 +172,16 @@ wanted(LOCK *lock)
 	return false;
 }
 
-/* Must we give our locks up?  Asked while waiting. */
+/*
+ * Must the writer give its locks up?  Asked while it waits, and now and then while a
+ * stream writer applies.
+ */
 bool
-yield_needed(void *arg)
+turn_must_yield(void)
 {
 	bool		result = false;
 
-	if (!IsTransactionState() || writer.committed_to)
+	if (!IsTransactionState() || attempt_stage() == ATTEMPT_COMMITTED_TO)
 		return false;
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !result; i++)
@@ -196,4 +210,110 @@ yield_needed(void *arg)
 		LWLockRelease(partition);
 	}
 	return result;
+}
+
+static bool
+give_up(void *arg)
+{
+	return turn_must_yield();
+}
+
+/*
+ * Called once in a writer; "rest" gives back what the writer has while it sleeps with a
+ * transaction open, except for locks.
+ */
+void
+turn_init(RingRest rest)
+{
+	waiter.ring = writer.ring;
+	waiter.writer = writer.number;
+	waiter.give_up = give_up;
+	waiter.rest = rest;
+}
+
+/* For waits outside of the commit order. */
+RingWaiter *
+turn_waiter(void)
+{
+	return &waiter;
+}
+
+/* The writer is going to apply a group that begins with a transaction. */
+void
+turn_begin(uint64 first)
+{
+	first_seq = first;
+}
+
+/* The writer is going to apply a streamed transaction, before its turn. */
+void
+turn_begin_stream(void)
+{
+	first_seq = FIRST_OF_STREAM;
+}
+
+/* Is the writer applying a streamed transaction before its turn? */
+bool
+turn_of_stream(void)
+{
+	return first_seq == FIRST_OF_STREAM;
+}
+
+/* Are all transactions before the group committed? */
+bool
+turn_is_oldest(void)
+{
+	return ring_committed(writer.ring) == first_seq - 1;
+}
+
+static bool
+wait_committed(uint64 seq, WriterActivity activity, WeftWaitEvent wait_event)
+{
+	bool		result;
+
+	writer_set_activity(activity);
+	result = ring_wait_committed(&waiter, seq, wait_event_id(wait_event));
+	writer_set_activity(WRITER_APPLYING);
+	return result;
+}
+
+/*
+ * Waits until all transactions before the group are committed.  Returns false if
+ * somebody needs the writer's locks.
+ */
+bool
+turn_wait_oldest(void)
+{
+	if (turn_is_oldest())
+	{
+		pg_read_barrier();
+		return true;
+	}
+	pg_atomic_fetch_add_u64(&writer.shared->order_waits, 1);
+	return wait_committed(first_seq - 1, WRITER_WAITING_FOR_COMMIT_ORDER,
+						  WEFT_WAIT_WRITER_COMMIT_ORDER);
+}
+
+/*
+ * Waits until an earlier transaction, and therefore all before it, is committed; for one
+ * of the same group, until all before the group are.  Returns false if somebody needs the
+ * writer's locks.
+ */
+bool
+turn_wait_dependency(uint64 seq)
+{
+	pg_atomic_fetch_add_u64(&writer.shared->dependency_waits, 1);
+	return wait_committed(Min(seq, first_seq - 1), WRITER_WAITING_FOR_DEPENDENCY,
+						  WEFT_WAIT_WRITER_DEPENDENCY);
+}
+
+/*
+ * After an attempt was rolled back, waits until its transaction is the oldest.  The
+ * writer holds no locks that anybody could want.
+ */
+void
+turn_wait_retry(void)
+{
+	while (!wait_committed(first_seq - 1, WRITER_RETRYING, WEFT_WAIT_WRITER_RETRY))
+		;
 }

@@ -1,0 +1,415 @@
+/*
+ * server_apply.c
+ *	  Drives the server's own apply code, and repairs it after an error.
+ *
+ * That code is made for a process that ends after an error.  A writer goes on.  Therefore
+ * server_apply_repair() mends what an error leaves behind there:
+ *	 - The relation map has a relation marked as open.  To take in its RELATION message
+ *	   again makes the entry new.
+ *	 - The error context still names relation and column of the message, and could be
+ *	   asked for a column that the next relation does not have.  The handler of an empty
+ *	   transaction's COMMIT clears it.
+ *
+ * The server's code goes on if there is no row to be updated or deleted; 18 does so
+ * after some other conflicts, too, and logs and counts them.  While transaction T1 is
+ * speculative, an earlier transaction may still store the row that T1 misses.  Therefore
+ * the writer has to find out about such an end, and misspeculate.
+ *
+ * It does not rely on what the server says, but on what the server has counted:
+ *	 - 18: the counters of conflicts in the subscription's pending statistics, which the
+ *	   server's code increments before it logs a conflict, whatever the settings are.  If a
+ *	   counter has changed since the attempt began, no message of the server's code is
+ *	   logged: it can only be about a conflict in an attempt that is rolled back.
+ *	   Afterwards the counters are set back to what they were before the attempt.
+ *	 - 17: the rows that the local transaction has stored or removed.  The table's access
+ *	   method counts each of them in the pending statistics of its table, and the sum
+ *	   over all tables grows with every UPDATE and DELETE that has found its row.  Without a
+ *	   row, the server's code looks for it and does nothing else: it fires no
+ *	   trigger, and an unsuccessful search stores nothing.  If the sum has not grown, the row
+ *	   is taken for missing.  That can be a mistake if a trigger has suppressed the
+ *	   change, if the table is not READY, or if its access method does not count.  Then the
+ *	   writer applies the transaction again when it is the oldest, which is right as
+ *	   well; and the leader makes most such changes run alone anyway.  If
+ *	   track_counts is off, nothing is counted, so every such change waits until its
+ *	   transaction is the oldest.  The opposite mistake would take a function
+ *	   that writes to a table while the message is read, in the CHECK constraint of a
+ *	   domain or the input function of a type; the server assumes that there is none.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "apply/attempt.h"
+#include "apply/server_apply.h"
+#include "compat.h"
+#include "fast/fast.h"
+#include "message_builder.h"
+#include "misspeculate.h"
+#include "replication/worker_internal.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/pgstat_internal.h"
+
+#if HAVE_APPLY_CONFLICTS
+#include "replication/conflict.h"
+#endif
+
+/* The newest RELATION message of a relation; it stays in the broadcast log. */
+typedef struct RelationMessage
+{
+	LogicalRepRelId relid;		/* hash key */
+	const char *message;
+	int			length;
+} RelationMessage;
+
+static HTAB *relation_messages;
+
+/* The relations of which a streamed transaction has brought its own message. */
+static List *own_relations = NIL;
+
+typedef struct CurrentChange
+{
+	RowChange	change;			/* without a message: none */
+	bool		by_server;		/* its error context names the message */
+	MemoryContext caller;
+} CurrentChange;
+
+/* The change that is being applied, or that an error has interrupted. */
+static CurrentChange current;
+
+/*
+ * Begins to apply a message by something that looks relations up in the server's map:
+ * if an error is thrown before server_apply_leave(), there is something to repair.
+ */
+void
+server_apply_enter(const RowChange *change)
+{
+	current.caller = MemoryContextSwitchTo(ApplyMessageContext);
+	current.change = *change;
+	current.by_server = false;
+}
+
+void
+server_apply_leave(void)
+{
+	current.change.message = NULL;
+	MemoryContextSwitchTo(current.caller);
+	MemoryContextReset(ApplyMessageContext);
+}
+
+/* Is a message being applied? */
+bool
+server_apply_busy(void)
+{
+	return current.change.message != NULL;
+}
+
+/* Does the server's code say, in the context of an error, which message it is about? */
+bool
+server_apply_names_message(void)
+{
+	return current.change.message != NULL && current.by_server;
+}
+
+/* Has the server's code apply a message. */
+static void
+dispatch(const RowChange *change)
+{
+	StringInfoData buffer;
+
+	server_apply_enter(change);
+	current.by_server = true;
+	initReadOnlyStringInfo(&buffer, change->message, change->length);
+	apply_dispatch(&buffer);
+	server_apply_leave();
+}
+
+/* The same for a message that is no row's change. */
+static void
+dispatch_message(const char *message, int length)
+{
+	RowChange	change = row_change_read(message, length);
+
+	dispatch(&change);
+}
+
+#if HAVE_APPLY_CONFLICTS
+
+/* What the server has counted before the attempt. */
+static PgStat_Counter kept_conflicts[CONFLICT_NUM_TYPES];
+
+static emit_log_hook_type previous_emit_log_hook;
+
+static PgStat_Counter *
+pending_conflicts(void)
+{
+	PgStat_EntryRef *entry = pgstat_fetch_pending_entry(PGSTAT_KIND_SUBSCRIPTION,
+														InvalidOid, MySubscription->oid);
+
+	return entry ? ((PgStat_BackendSubEntry *) entry->pending)->conflict_count : NULL;
+}
+
+static void
+keep_conflicts(void)
+{
+	PgStat_Counter *pending = pending_conflicts();
+
+	if (pending)
+		memcpy(kept_conflicts, pending, sizeof(kept_conflicts));
+	else
+		memset(kept_conflicts, 0, sizeof(kept_conflicts));
+}
+
+static void
+restore_conflicts(void)
+{
+	PgStat_Counter *pending = pending_conflicts();
+
+	if (pending && attempt_stage() == ATTEMPT_SPECULATIVE)
+		memcpy(pending, kept_conflicts, sizeof(kept_conflicts));
+}
+
+static bool
+conflict_counted(void)
+{
+	PgStat_Counter *pending = pending_conflicts();
+
+	return pending != NULL && memcmp(pending, kept_conflicts, sizeof(kept_conflicts)) != 0;
+}
+
+/* Leaves out of the log what is said about a conflict that may be none. */
+static void
+emit_log(ErrorData *error)
+{
+	if (error->elevel < ERROR && server_apply_names_message() &&
+		attempt_stage() == ATTEMPT_SPECULATIVE && conflict_counted())
+		error->output_to_server = false;
+	if (previous_emit_log_hook && error->output_to_server)
+		previous_emit_log_hook(error);
+}
+
+static void
+install_emit_log(void)
+{
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = emit_log;
+}
+
+/* Applies a message; returns whether that has, or may have, met a conflict. */
+static bool
+apply_meets_conflict(const RowChange *change)
+{
+	dispatch(change);
+	return conflict_counted();
+}
+
+#else
+
+static void
+keep_conflicts(void)
+{
+}
+
+static void
+restore_conflicts(void)
+{
+}
+
+static void
+install_emit_log(void)
+{
+}
+
+/* How many rows has the local transaction stored or removed at its current level? */
+static PgStat_Counter
+rows_stored(void)
+{
+	PgStat_Counter result = 0;
+
+	/* If there is no transaction yet, the message begins one. */
+	if (!IsTransactionState())
+		return 0;
+	for (PgStat_TableXactStatus *table =
+		 pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
+		 table != NULL; table = table->next)
+		result += table->tuples_inserted + table->tuples_updated + table->tuples_deleted;
+	return result;
+}
+
+/* Applies a message; returns whether that has, or may have, met a conflict. */
+static bool
+apply_meets_conflict(const RowChange *change)
+{
+	PgStat_Counter before;
+
+	if (change->type != LOGICAL_REP_MSG_UPDATE && change->type != LOGICAL_REP_MSG_DELETE)
+	{
+		dispatch(change);
+		return false;
+	}
+	if (!pgstat_track_counts)
+		return true;
+	before = rows_stored();
+	dispatch(change);
+	return rows_stored() == before;
+}
+
+#endif
+
+/* An attempt begins. */
+void
+server_apply_attempt(void)
+{
+	keep_conflicts();
+}
+
+/*
+ * Applies a message of a transaction.  Fails if that meets a conflict which may only be
+ * due to the transaction's being too early.
+ */
+void
+server_apply_change(const RowChange *change)
+{
+	if (attempt_stage() != ATTEMPT_SPECULATIVE)
+		dispatch(change);
+	else if (apply_meets_conflict(change))
+		misspeculate("conflict in a speculative transaction");
+}
+
+/* Called once in a writer. */
+void
+server_apply_init(void)
+{
+	HASHCTL		info;
+
+	info.keysize = sizeof(LogicalRepRelId);
+	info.entrysize = sizeof(RelationMessage);
+	info.hcxt = ApplyContext;
+	relation_messages = hash_create("weft relation messages", 64, &info,
+									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	install_emit_log();
+}
+
+/* Takes in the newest RELATION message of a relation again. */
+static void
+renew_relation(LogicalRepRelId relid)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	if (entry)
+		dispatch_message(entry->message, entry->length);
+}
+
+/* Takes in a RELATION message from the broadcast log. */
+void
+server_apply_relation(const char *message, int length)
+{
+	WireRelation relation;
+	RelationMessage *entry;
+	const char *problem = wire_read_relation(message, length, false, &relation);
+
+	if (problem)
+		elog(ERROR, "broken broadcast log: %s", problem);
+	entry = hash_search(relation_messages, &relation.relid, HASH_ENTER, NULL);
+	entry->message = message;
+	entry->length = length;
+	fast_relation_changed(relation.relid);
+	dispatch_message(message, length);
+}
+
+/* Takes in a RELATION message of a streamed transaction, which holds until that is over. */
+void
+server_apply_own_relation(const char *message, int length)
+{
+	WireRelation relation;
+	const char *problem = wire_read_relation(message, length, false, &relation);
+	MemoryContext old = MemoryContextSwitchTo(ApplyContext);
+
+	if (problem)
+		elog(ERROR, "broken spool: %s", problem);
+	own_relations = list_append_unique_oid(own_relations, relation.relid);
+	MemoryContextSwitchTo(old);
+	fast_relation_changed(relation.relid);
+	dispatch_message(message, length);
+}
+
+/*
+ * The streamed transaction is over: the messages of the broadcast log hold again.  A table
+ * may still be open.
+ */
+void
+server_apply_forget_own_relations(void)
+{
+	ListCell   *cell;
+
+	foreach(cell, own_relations)
+	{
+		fast_relation_changed(lfirst_oid(cell));
+		renew_relation(lfirst_oid(cell));
+	}
+	list_free(own_relations);
+	own_relations = NIL;
+}
+
+/* Reads the newest RELATION message of a relation that is not a streamed transaction's. */
+bool
+server_apply_find_relation(LogicalRepRelId relid, WireRelation *relation)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	return entry != NULL &&
+		wire_read_relation(entry->message, entry->length, false, relation) == NULL;
+}
+
+/* Takes in again the relations that a change is about. */
+static void
+renew_relations_of(const RowChange *change)
+{
+	WireCursor	relids;
+	int			count;
+
+	if (change->is_row)
+		renew_relation(change->relid);
+	else if (change->type == LOGICAL_REP_MSG_TRUNCATE &&
+			 wire_read_truncate(change->message, change->length, false, &count, &relids) == NULL)
+		for (int i = 0; i < count; i++)
+			renew_relation(wire_uint32(&relids));
+}
+
+/* Clears the server's error context, by an empty transaction's COMMIT. */
+static void
+clear_error_context(void)
+{
+	char		memory[1 + 1 + 8 + 8 + 8];
+	MessageBuilder commit;
+
+	message_start(&commit, memory, sizeof(memory), LOGICAL_REP_MSG_COMMIT);
+	message_byte(&commit, 0);	/* flags */
+	message_uint64(&commit, attempt_subject()->final_lsn);
+	message_uint64(&commit, InvalidXLogRecPtr); /* its end */
+	message_uint64(&commit, 0); /* its time */
+
+	/* The apply worker would look after tables to synchronize; a writer must not. */
+	MyLogicalRepWorker->type = WORKERTYPE_PARALLEL_APPLY;
+	dispatch_message(commit.data, commit.length);
+	MyLogicalRepWorker->type = WORKERTYPE_APPLY;
+}
+
+/* Puts the server's code in order after a transaction was rolled back. */
+void
+server_apply_repair(void)
+{
+	RowChange	failed = current.change;
+	LogicalRepRelId fast_relid = fast_after_abort();
+
+	current.change.message = NULL;
+	MemoryContextReset(ApplyMessageContext);
+	server_apply_forget_own_relations();
+	if (OidIsValid(fast_relid))
+		renew_relation(fast_relid);
+	if (failed.message != NULL)
+	{
+		renew_relations_of(&failed);
+		clear_error_context();
+	}
+	restore_conflicts();
+}
