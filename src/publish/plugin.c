@@ -53,6 +53,7 @@
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "publish/batch_format.h"
+#include "publish/row_message.h"
 #include "publish/rows.h"
 #include "replication/logical.h"
 #include "replication/logicalproto.h"
@@ -307,7 +308,7 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 static bool
 is_large(Relation relation, ReorderBufferChange *change)
 {
-	return rows_larger_than(relation, change,
+	return row_message_larger_than(relation, change,
 							compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
 }
 
