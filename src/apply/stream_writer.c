@@ -328,6 +328,7 @@ attempt_early(void)
 			return false;
 		wait_for_more(stream);
 	}
+	compat_injection_point("weft-stream-finishes");
 	fast_store_all();
 	spool_read_close(&reader);
 	stream->local_end = commit(stream);
