@@ -1,5 +1,5 @@
--- From now on, every process that comes to the point is held there ('hold'), or fails
--- ('error').
+-- From now on, every process that comes to the point is held there ('hold'), meets an
+-- error ('error'), or ends as if it was terminated ('end').
 CREATE FUNCTION injection_attach(point text, action text DEFAULT 'hold') RETURNS void
 LANGUAGE C STRICT AS 'MODULE_PATHNAME';
 

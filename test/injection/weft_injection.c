@@ -34,6 +34,7 @@ PG_FUNCTION_INFO_V1(injection_release);
 
 extern PGDLLEXPORT void injection_hold(COMPAT_INJECTION_ARGUMENTS);
 extern PGDLLEXPORT void injection_fail(COMPAT_INJECTION_ARGUMENTS);
+extern PGDLLEXPORT void injection_end(COMPAT_INJECTION_ARGUMENTS);
 
 /*
  * The file that is there while a process is held; in the data directory.  Whoever
@@ -81,15 +82,33 @@ injection_fail(COMPAT_INJECTION_ARGUMENTS)
 	elog(ERROR, "error injected at %s", name);
 }
 
+/* The same for "end": as if the process was terminated. */
+void
+injection_end(COMPAT_INJECTION_ARGUMENTS)
+{
+	elog(FATAL, "process ended at %s", name);
+}
+
+/* Returns the function for an action. */
+static const char *
+function_for(const char *action)
+{
+	if (strcmp(action, "hold") == 0)
+		return "injection_hold";
+	if (strcmp(action, "error") == 0)
+		return "injection_fail";
+	if (strcmp(action, "end") == 0)
+		return "injection_end";
+	elog(ERROR, "there is no action \"%s\"", action);
+}
+
 Datum
 injection_attach(PG_FUNCTION_ARGS)
 {
 	char	   *point = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *action = text_to_cstring(PG_GETARG_TEXT_PP(1));
 
-	InjectionPointAttach(point, "weft_injection",
-						 strcmp(action, "hold") == 0 ? "injection_hold" : "injection_fail",
-						 NULL, 0);
+	InjectionPointAttach(point, "weft_injection", function_for(action), NULL, 0);
 	PG_RETURN_VOID();
 }
 

@@ -141,17 +141,19 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 	all_applied("$point, prepared");
 }
 
-# An error in the commit itself: the position on the publisher, which is set by then, does
-# not stay.
+# The commit itself fails, or is cut off: the position on the publisher, which is set by
+# then, does not stay.
+foreach my $action ('error', 'end')
 {
 	my $log = -s $sub->logfile;
 
-	attach_point($sub, 'weft-writer-commits', 'error');
+	attach_point($sub, 'weft-writer-commits', $action);
 	event();
-	$sub->wait_for_log(qr/ERROR:  error injected at weft-writer-commits/,
+	$sub->wait_for_log(
+		qr/(ERROR:  error injected|FATAL:  process ended) at weft-writer-commits/,
 		$log);
 	detach_point($sub, 'weft-writer-commits');
-	all_applied('an error at the commit');
+	all_applied("$action at the commit");
 }
 
 # Between giving way and applying again, a writer has nothing that anybody could want, and

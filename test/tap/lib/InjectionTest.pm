@@ -25,8 +25,8 @@ sub need_injection_points
 	return;
 }
 
-# From now on, every process that comes to the point is held there, or fails with an
-# error.
+# From now on, every process that comes to the point is held there, or what else the
+# action is: "error" or "end".
 sub attach_point
 {
 	my ($node, $point, $action) = @_;
