@@ -57,7 +57,7 @@ classify(LogicalRepRelMapEntry *entry, Relation rel, bool fires_triggers)
 	if (entry->state != SUBREL_STATE_READY)
 		return "the table is being synchronized";
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
-		return "the table is partitioned or not an ordinary one";
+		return "the table is not an ordinary table";
 	if (rel->rd_tableam != GetHeapamTableAmRoutine())
 		return "the table's access method is not heap";
 	if (fires_triggers)
@@ -91,7 +91,7 @@ describe_columns(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation 
 		if (remote < 0)
 		{
 			if (build_column_default(rel, i + 1) != NULL)
-				relation->insert_reason = "a column that is not sent has a default";
+				relation->insert_reason = "a column that is not published has a default";
 			continue;
 		}
 		column = &relation->columns[remote];
@@ -100,7 +100,7 @@ describe_columns(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation 
 	}
 	for (int i = 0; i < relation->num_columns; i++)
 		if (relation->columns[i].local < 0)
-			relation->reason = "a column that is sent is not there";
+			relation->reason = "a published column is missing";
 }
 
 /* Describes how to find rows by the primary key or replica identity. */
@@ -112,7 +112,7 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	relation->index = GetRelationIdentityOrPK(rel);
 	if (!OidIsValid(relation->index) || !entry->updatable)
 	{
-		relation->key_reason = "there is no primary key or replica identity index that could be used";
+		relation->key_reason = "no primary key or replica identity index can be used";
 		return;
 	}
 
@@ -128,7 +128,7 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	index = index_open(relation->index, AccessShareLock);
 	relation->num_keys = IndexRelationGetNumberOfKeyAttributes(index);
 	if (index->rd_rel->relam != BTREE_AM_OID)
-		relation->key_reason = "the replica identity index is no btree";
+		relation->key_reason = "the replica identity index is not a btree";
 	for (int i = 0; i < relation->num_keys && relation->key_reason == NULL; i++)
 	{
 		int			column = index->rd_index->indkey.values[i];
@@ -139,7 +139,7 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 
 		if (!AttributeNumberIsValid(column) || !OidIsValid(operator))
 		{
-			relation->key_reason = "the replica identity index has a part that is no column";
+			relation->key_reason = "the replica identity index has a part that is not a column";
 			break;
 		}
 		relation->key_columns[i] = column - 1;

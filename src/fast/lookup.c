@@ -18,8 +18,8 @@
  *
  * A statement that changes many rows usually does so in the order in which they
  * are stored, here as on the publisher.  Therefore, if several rows have been found one
- * behind the other, the next row is first looked for behind the last one, with the same
- * check of its key.
+ * behind the other, then the next row is first looked for behind the last one, with the
+ * same check of its key.
  */
 #include "postgres.h"
 
@@ -80,7 +80,7 @@ lookup_remember_place(FastRelation *relation, uint32 key_hash, ItemPointerData t
 	};
 }
 
-/* Gets ready to look for rows of an open table.  Its index may have disappeared. */
+/* Gets ready to look for rows of an open table, whose index may have been dropped. */
 static void
 begin_search(FastRelation *relation)
 {

@@ -14,8 +14,8 @@ plan skip_all => 'this is about Weft alone' unless weft();
 start_nodes();
 
 my $key =
-  'there is no primary key or replica identity index that could be used';
-my $default = 'a column that is not sent has a default';
+  'no primary key or replica identity index can be used';
+my $default = 'a column that is not published has a default';
 
 # What is said of each table.  Those named here differ on the subscriber.
 my %path = (
@@ -28,7 +28,7 @@ my %path = (
 	triggered => 'general|a trigger fires on a replica',
 	generated => 'general|there is a generated column',
 	secured => 'general|row-level security is enabled',
-	partitioned => 'general|the table is partitioned or not an ordinary one');
+	partitioned => 'general|the table is not an ordinary table');
 my @tables = sort keys %path;
 my @loaded = grep { !/^(kept|uniq)$/ } @tables;
 
