@@ -1,6 +1,6 @@
 /*
  * guc.c
- *	  The configuration parameters weft.*, in alphabetical order.
+ *	  The configuration parameters weft.*
  */
 #include "postgres.h"
 
@@ -27,8 +27,8 @@ bool		weft_tune_writers = true;
 int			weft_writers_per_subscription = 4;
 
 /*
- * How many transactions may share a commit at most.  If somebody looks at commit
- * times, each has its own.
+ * Returns how many transactions may share a commit.  With track_commit_timestamp on,
+ * each must have a commit time of its own.
  */
 int
 guc_max_commit_group(void)
@@ -36,7 +36,10 @@ guc_max_commit_group(void)
 	return track_commit_timestamp ? 1 : weft_commit_group_size;
 }
 
-/* A publisher's list tells subscribers what it knows (receive/connection.c). */
+/*
+ * A subscriber reads this list on the publisher, to learn which methods that knows
+ * (receive/connection.c).
+ */
 static const struct config_enum_entry compression_methods[] = {
 	{"off", COMPRESSION_OFF, false},
 #ifdef WEFT_LZ4
@@ -56,41 +59,88 @@ check_history_types(char **value, void **extra, GucSource source)
 	return false;
 }
 
-/* Defines the parameters; called once, while the postmaster loads us. */
+typedef struct IntegerParameter
+{
+	const char *name;
+	const char *summary;
+	const char *explanation;
+	int		   *variable;
+	int			minimum;
+	int			maximum;
+	GucContext	context;
+	int			flags;
+} IntegerParameter;
+
+/* The values that the variables have above are the defaults. */
+static const IntegerParameter integers[] = {
+	{"weft.commit_group_size",
+		"Sets the maximum number of consecutive remote transactions that share one local commit.",
+		"Used only while transactions are waiting to be applied. 1 commits each transaction separately.",
+	&weft_commit_group_size, 1, WEFT_MAX_COMMIT_GROUP, PGC_SIGHUP, 0},
+	{"weft.conflict_history_max_rows",
+		"Sets the maximum number of rows in a database's weft.conflict_history.",
+		"The oldest rows are removed.",
+	&weft_conflict_history_max_rows, 0, INT_MAX, PGC_SIGHUP, 0},
+	{"weft.conflict_history_retention",
+		"Sets how long weft.conflict_history keeps its rows.",
+		NULL,
+	&weft_conflict_history_retention, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_S},
+	{"weft.copy_workers_per_table",
+		"Sets the number of helpers that take part in the initial copy of one table.",
+		"Zero leaves the initial copy to the server's own code.",
+	&weft_copy_workers_per_table, 0, WEFT_MAX_COPY_WORKERS, PGC_SIGHUP, 0},
+	{"weft.max_copy_workers",
+		"Sets the maximum number of helpers that copy tables at the same time.",
+		"If no helper is available for a table, its table synchronization worker copies it alone.",
+	&weft_max_copy_workers, 0, 1024, PGC_SIGHUP, 0},
+	{"weft.max_stream_writers",
+		"Sets the maximum number of a subscription's transactions that are applied while they are in progress.",
+		"All other streamed transactions are kept in a file and applied when they end.",
+	&weft_max_stream_writers, 0, WEFT_MAX_STREAM_WRITERS, PGC_SIGHUP, 0},
+	{"weft.max_writers_per_subscription",
+		"Sets the maximum number of writers that one subscription may use.",
+		"Caps weft.writers_per_subscription and the subscription's num_writers.",
+	&weft_max_writers_per_subscription, 1, WEFT_MAX_WRITERS, PGC_POSTMASTER, 0},
+	{"weft.min_parallel_copy_size",
+		"Sets the minimum size of a table whose initial copy uses helpers.",
+		"This is the size of the publisher's table, including values stored out of line.",
+	&weft_min_parallel_copy_size, 0, MAX_KILOBYTES, PGC_SIGHUP, GUC_UNIT_KB},
+	{"weft.ring_size",
+		"Sets the shared memory for changes that a subscription has received and not yet committed.",
+		"Rounded up to a power of two. Takes effect when the apply worker starts.",
+	&weft_ring_size, 64, 1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB},
+	{"weft.tombstone_retention",
+		"Sets how long deleted rows are remembered.",
+		"It must be longer than the longest time from a change to its application on all nodes.",
+	&weft_tombstone_retention, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S},
+	{"weft.writers_per_subscription",
+		"Sets the number of writers that apply a subscription's transactions.",
+		"Zero leaves the subscription to the server's own apply worker. "
+		"A subscription's num_writers overrides this.",
+	&weft_writers_per_subscription, 0, WEFT_MAX_WRITERS, PGC_SIGHUP, 0},
+};
+
+/* Defines the parameters; called once, while the postmaster loads the library. */
 void
 guc_define(void)
 {
-	DefineCustomIntVariable("weft.commit_group_size",
-							"Sets how many consecutive remote transactions may share one local commit.",
-							"Used only while transactions are waiting to be applied. 1 commits each on its own.",
-							&weft_commit_group_size,
-							256, 1, WEFT_MAX_COMMIT_GROUP,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
+	for (int i = 0; i < lengthof(integers); i++)
+	{
+		const IntegerParameter *parameter = &integers[i];
+
+		DefineCustomIntVariable(parameter->name, parameter->summary, parameter->explanation,
+								parameter->variable, *parameter->variable,
+								parameter->minimum, parameter->maximum,
+								parameter->context, parameter->flags, NULL, NULL, NULL);
+	}
 
 	DefineCustomEnumVariable("weft.compression",
-							 "Sets how publishers with Weft are asked to compress what they send.",
-							 "Used where a subscription's slot has the output plugin \"weft\".",
+							 "Sets the compression that publishers are asked to use.",
+							 "Used if the subscription's slot has the output plugin \"weft\".",
 							 &weft_compression,
 							 COMPRESSION_OFF, compression_methods,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.conflict_history_max_rows",
-							"Sets how many rows weft.conflict_history keeps in a database.",
-							"The oldest ones are removed.",
-							&weft_conflict_history_max_rows,
-							1000000, 0, INT_MAX,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.conflict_history_retention",
-							"Sets how long weft.conflict_history keeps its rows.",
-							NULL,
-							&weft_conflict_history_retention,
-							30 * 24 * 60 * 60, 0, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
 
 	DefineCustomStringVariable("weft.conflict_history_types",
 							   "Sets which types of conflicts are recorded in weft.conflict_history.",
@@ -100,78 +150,13 @@ guc_define(void)
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_history_types, NULL, NULL);
 
-	DefineCustomIntVariable("weft.copy_workers_per_table",
-							"Sets the number of helpers that copy one table initially.",
-							"Zero leaves the initial copy to the server's own code.",
-							&weft_copy_workers_per_table,
-							2, 0, WEFT_MAX_COPY_WORKERS,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.max_copy_workers",
-							"Sets the maximum number of helpers that copy tables at the same time.",
-							"A table for which none is left is copied by its worker alone.",
-							&weft_max_copy_workers,
-							8, 0, 1024,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.max_stream_writers",
-							"Sets how many transactions of a subscription are applied while they are still in progress.",
-							"Further ones, and all if it is 0, are kept in a file and applied when they end.",
-							&weft_max_stream_writers,
-							2, 0, WEFT_MAX_STREAM_WRITERS,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.max_writers_per_subscription",
-							"Sets the maximum number of writers that one subscription may use.",
-							"Caps weft.writers_per_subscription and the subscription's num_writers.",
-							&weft_max_writers_per_subscription,
-							8, 1, WEFT_MAX_WRITERS,
-							PGC_POSTMASTER, 0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.min_parallel_copy_size",
-							"Sets the size from which on a table is copied initially with helpers.",
-							"That of the publisher's table, with what is stored out of line.",
-							&weft_min_parallel_copy_size,
-							8 * 1024, 0, MAX_KILOBYTES,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.ring_size",
-							"Sets the shared memory that holds a subscription's received, not yet committed changes.",
-							"Rounded up to a power of two. Takes effect when the apply worker starts.",
-							&weft_ring_size,
-							16 * 1024, 64, 1024 * 1024,
-							PGC_SIGHUP, GUC_UNIT_KB,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.tombstone_retention",
-							"Sets how long it is remembered that a row was deleted.",
-							"It must be longer than a change can be on its way.",
-							&weft_tombstone_retention,
-							7 * 24 * 60 * 60, 1, INT_MAX,
-							PGC_SIGHUP, GUC_UNIT_S,
-							NULL, NULL, NULL);
-
 	DefineCustomBoolVariable("weft.tune_writers",
-							 "Chooses by measuring how many of a subscription's writers are used.",
-							 "Done while transactions come in a steady flow. If it is off, all are used.",
+							 "Chooses by measurement how many of a subscription's writers are used.",
+							 "Done while transactions arrive steadily. If it is off, all are used.",
 							 &weft_tune_writers,
 							 true,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
-
-	DefineCustomIntVariable("weft.writers_per_subscription",
-							"Sets the number of writers that apply a subscription's transactions.",
-							"Zero leaves the subscription to the server's own apply worker. "
-							"A subscription's num_writers overrides this.",
-							&weft_writers_per_subscription,
-							4, 0, WEFT_MAX_WRITERS,
-							PGC_SIGHUP, 0,
-							NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("weft");
 }

@@ -165,7 +165,7 @@ run(const PgDump *dump, Call *call)
 			(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
 			 errmsg("could not read the schema of %s: pg_dump failed", dump->whose),
 			 errdetail_internal("%s", errors[0] ? errors : wait_result_to_str(status)),
-			 errhint("pg_dump must be installed beside the server's programs.")));
+			 errhint("Install pg_dump in the directory of the server's programs.")));
 }
 
 /* Runs pg_dump and returns its script, in this database's encoding. */

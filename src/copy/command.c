@@ -154,7 +154,7 @@ append_identity(StringInfo query, const CopyCommand *command, const CopyTarget *
 	appendStringInfo(query,
 					 "CASE WHEN %s::pg_catalog.regclass::pg_catalog.oid"
 					 " OPERATOR(pg_catalog.=) %s::pg_catalog.oid THEN true"
-					 " ELSE ('another table has got the name '"
+					 " ELSE ('another table now has the name '"
 					 " OPERATOR(pg_catalog.||) %s)::pg_catalog.bool END",
 					 quote_literal_cstr(command->relation), target->relid,
 					 quote_literal_cstr(command->relation));

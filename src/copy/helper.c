@@ -222,7 +222,7 @@ copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 	context = start_helpers(task, size);
 	if (context->nworkers_launched < task->num_helpers)
 		ereport(LOG,
-				(errmsg("table %s of %s is copied by %d of %d helpers: no more parallel workers are left",
+				(errmsg("table %s of %s is copied by %d of %d helpers: no more parallel workers are available",
 						get_rel_name(task->relid), task->user,
 						context->nworkers_launched, task->num_helpers),
 				 errhint("Increase \"max_worker_processes\" and \"max_parallel_workers\".")));
@@ -233,6 +233,6 @@ copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 	AtEOXact_GUC(false, nest_level);
 
 	if (result->ranges_taken != result->ranges_done)
-		elog(ERROR, "a helper has left the initial copy of table %s", get_rel_name(task->relid));
+		elog(ERROR, "a helper ended during the initial copy of table %s", get_rel_name(task->relid));
 	return result;
 }

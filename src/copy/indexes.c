@@ -245,7 +245,7 @@ look_at_error(Oid index, ErrorData *error)
 		category == ERRCODE_OPERATOR_INTERVENTION)
 		ReThrowError(error);
 	ereport(LOG,
-			(errmsg("index \"%s\" could not be built after an initial copy, and is filled row by row: %s",
+			(errmsg("index \"%s\" could not be built after an initial copy, so it is filled row by row: %s",
 					get_rel_name(index), error->message)));
 }
 
@@ -391,7 +391,7 @@ copy_indexes_build(Relation rel, List *indexes, CopyProgress *progress)
 	if (!lock_all(list_concat_copy(tables, indexes), progress))
 	{
 		ereport(LOG,
-				(errmsg("indexes of table \"%s\" are filled row by row after its initial copy: others use the table",
+				(errmsg("indexes of table \"%s\" are filled row by row after its initial copy: other sessions are using the table",
 						RelationGetRelationName(rel))));
 		unbuilt = indexes;
 	}

@@ -125,7 +125,7 @@ end_range(void)
 	if (reader.at_header && task->binary)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("initial contents of table %s ended without a header",
+				 errmsg("initial contents of table %s end without a header",
 						reader.command->relation)));
 	reader.in_range = false;
 	tell_progress();
@@ -148,7 +148,7 @@ take_header(void)
 		memcmp(reader.data.data + sizeof(signature), "\0\0\0\0\0\0\0\0", 2 * sizeof(uint32)) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("initial contents of table %s began with an unknown header",
+				 errmsg("initial contents of table %s begin with an unknown header",
 						reader.command->relation)));
 	if (!reader.any_header)
 	{

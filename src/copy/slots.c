@@ -115,11 +115,11 @@ drop(WalReceiverConn *conn, const char *slot)
 
 	if (answer.problem == NULL)
 		ereport(LOG,
-				(errmsg("dropped replication slot \"%s\" on publisher, which a table synchronization of subscription \"%s\" had left",
+				(errmsg("dropped replication slot \"%s\" on publisher, left behind by a table synchronization of subscription \"%s\"",
 						slot, MySubscription->name)));
 	else if (!gone)
 		ereport(LOG,
-				(errmsg("could not drop replication slot \"%s\" on publisher, which a table synchronization of subscription \"%s\" had left: %s",
+				(errmsg("could not drop replication slot \"%s\" on publisher, left behind by a table synchronization of subscription \"%s\": %s",
 						slot, MySubscription->name, answer.problem)));
 	return gone;
 }
@@ -144,7 +144,7 @@ find_slots(WalReceiverConn *conn, List **slots)
 	*slots = answer.rows;
 	if (answer.problem != NULL)
 		ereport(LOG,
-				(errmsg("could not look for slots that table synchronizations of subscription \"%s\" may have left on the publisher: %s",
+				(errmsg("could not look for replication slots that table synchronizations of subscription \"%s\" may have left behind on the publisher: %s",
 						MySubscription->name, answer.problem)));
 	return answer.problem == NULL;
 }
@@ -212,7 +212,7 @@ copy_slots_check(void)
 	if (conn == NULL)
 	{
 		ereport(LOG,
-				(errmsg("could not look for slots that table synchronizations of subscription \"%s\" may have left on the publisher: %s",
+				(errmsg("could not look for replication slots that table synchronizations of subscription \"%s\" may have left behind on the publisher: %s",
 						MySubscription->name, error)));
 		note_result(false);
 	}

@@ -200,7 +200,7 @@ readable(WalReceiverConn *conn, const CopyCommand *command)
 static void
 run(WalReceiverConn *conn, const char *command)
 {
-	remote_command(conn, "go on in the publisher's transaction that holds the snapshot", command);
+	remote_command(conn, "continue the publisher's transaction that holds the snapshot", command);
 }
 
 /*
@@ -286,7 +286,7 @@ problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyComman
 	if (values[0] == NULL || strcmp(values[0], task->identity) != 0)
 		return "the connection string leads to another server";
 	if (values[1] == NULL || strcmp(values[1], task->source_relid) != 0)
-		return "another table has got its name";
+		return "its name now belongs to another table";
 	return NULL;
 }
 
@@ -322,7 +322,7 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 		return conn;
 
 	ereport(LOG,
-			(errmsg("a helper cannot take part in the initial copy of %s: %s",
+			(errmsg("a helper could not join the initial copy of %s: %s",
 					task->user, problem)));
 	if (conn)
 		walrcv_disconnect(conn);

@@ -75,13 +75,13 @@ suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
 		reason = "the publisher is older than PostgreSQL 14";
 	else if (copy_source_size(conn, command) < (uint64) weft_min_parallel_copy_size * 1024)
 	{
-		leave_to_server(DEBUG1, publisher, rel, "it is small");
+		leave_to_server(DEBUG1, publisher, rel, "it is smaller than \"weft.min_parallel_copy_size\"");
 		return false;
 	}
 	else if (verdict == COPY_UNSAFE)
-		reason = "functions that it uses are not safe in parallel workers";
+		reason = "it uses functions that are not safe in parallel workers";
 	else if (verdict == COPY_UNINDEXED)
-		reason = "its indexes could not be built before";
+		reason = "its indexes could not be built in an earlier attempt";
 	else if (!target_table_empty(rel))
 		reason = "it is not empty";
 	else
@@ -153,8 +153,8 @@ check_decoding(Relation rel, CopyProgress *progress)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("values of table \"%s\" had to be stored out of line while several processes copied it",
 					RelationGetRelationName(rel)),
-			 errdetail("Logical decoding could not read this."),
-			 errhint("It will be copied by one process the next time.")));
+			 errdetail("Logical decoding can read such values only if one process stored them."),
+			 errhint("The next attempt copies the table with one process.")));
 }
 
 /*
@@ -245,7 +245,7 @@ copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation 
 	MemoryContextSwitchTo(context);
 	if (!copy_command_parse(text, get_namespace_name(RelationGetNamespace(rel)),
 							RelationGetRelationName(rel), &command))
-		leave_to_server(LOG, publisher, rel, "its command is not understood");
+		leave_to_server(LOG, publisher, rel, "the server's COPY command has an unknown form");
 	else if (suitable(publisher, conn, rel, &command))
 	{
 		CopyProgress *progress = copy_progress_claim(publisher->subid, RelationGetRelid(rel));

@@ -157,7 +157,7 @@ obstacle_in(Relation rel, const CopyCommand *command)
 	if (local_table_fires_triggers(rel))
 		return "it has triggers that fire on a replica";
 	if (expressions_are_unsafe(rel, command))
-		return "it has expressions that are not safe in parallel workers";
+		return "its expressions are not safe in parallel workers";
 	return NULL;
 }
 
@@ -202,7 +202,7 @@ target_table_obstacle(Relation rel, const CopyCommand *command)
 		Relation	part;
 
 		if (!lock_table(lfirst_oid(cell)))
-			return "somebody else has locked it";
+			return "another session has locked it";
 		part = table_open(lfirst_oid(cell), NoLock);
 		result = obstacle_in(part, command);
 		table_close(part, NoLock);

@@ -232,7 +232,7 @@ copy_sequence(const char *sequence)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("unexpected answer from node \"%s\"", source->node),
-				 errdetail("It was asked for the value of sequence %s.", sequence)));
+				 errdetail("The query was for the value of sequence %s.", sequence)));
 	local_run(psprintf("SELECT pg_catalog.setval(%s, %s, %s)",
 					   quote_literal_cstr(sequence), quote_literal_cstr(values[0]),
 					   quote_literal_cstr(values[1])));

@@ -82,7 +82,7 @@ weft_get_node_dsn(PG_FUNCTION_ARGS)
 	if (dsn == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("there is no connection string of node \"%s\"", name),
+				 errmsg("no connection string is stored for node \"%s\"", name),
 				 errhint("Set it with weft.set_node_dsn.")));
 	PG_RETURN_TEXT_P(cstring_to_text(dsn));
 }

@@ -95,7 +95,7 @@ function_guard_install(void)
 	if (needs_fmgr_hook != NULL || fmgr_hook != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("a node cannot join while another library watches function calls")));
+				 errmsg("a node cannot join while another library hooks function calls")));
 	needs_fmgr_hook = guard_needed;
 	fmgr_hook = guard_call;
 }

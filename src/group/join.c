@@ -317,7 +317,7 @@ weft_launch_join(PG_FUNCTION_ARGS)
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("no background worker is left to join the node group"),
+				 errmsg("no background worker is available to join the node group"),
 				 errhint("Increase \"max_worker_processes\".")));
 	PG_RETURN_VOID();
 }

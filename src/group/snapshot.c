@@ -165,6 +165,6 @@ snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node, const c
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("could not take a snapshot on node \"%s\"", node),
-			 errdetail("Transactions that take long did not let its slot become ready."),
-			 errhint("End long transactions there, and join again.")));
+			 errdetail("Long-running transactions there kept its replication slot from becoming ready."),
+			 errhint("End the long-running transactions there, then join again.")));
 }

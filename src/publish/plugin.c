@@ -396,7 +396,8 @@ choose_compression(int version, const char *method)
 		return COMPRESSION_LZ4;
 #endif
 	ereport(LOG,
-			(errmsg("messages are sent without compression"),
+			(errmsg("changes of replication slot \"%s\" are sent uncompressed",
+					NameStr(MyReplicationSlot->data.name)),
 			 errdetail("This server does not know compression \"%s\" in batches of version %d.",
 					   method, Min(version, BATCH_VERSION))));
 	return COMPRESSION_OFF;

@@ -116,7 +116,7 @@ foreach my $case ([ 1, 'lz4' ], [ 2, 'nosuch' ])
 		'batch', "version $version with $method: not compressed");
 	like(
 		slurp_file($pub->logfile, $log_start),
-		qr/LOG:  messages are sent without compression\n.*DETAIL:  .*"$method" in batches of version $version\./,
+		qr/LOG:  changes of replication slot "\w+" are sent uncompressed\n.*DETAIL:  .*"$method" in batches of version $version\./,
 		"version $version with $method: the log says so");
 }
 

@@ -124,10 +124,10 @@ SKIP:
 	my %reasons = (
 		filled => 'it is not empty',
 		fires => 'it has triggers that fire on a replica',
-		locked => 'somebody else has locked it',
-		lying => 'functions that it uses are not safe in parallel workers',
+		locked => 'another session has locked it',
+		lying => 'it uses functions that are not safe in parallel workers',
 		map {
-			$_ => 'it has expressions that are not safe in parallel workers'
+			$_ => 'its expressions are not safe in parallel workers'
 		} qw(unsafe sequential identity checked domained deferred));
 	foreach my $table (@tables)
 	{

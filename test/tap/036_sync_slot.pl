@@ -61,7 +61,7 @@ same_tables($pub, $sub, ['t'], 'the table is synchronized');
 nothing_left($pub, 'after a crash');
 like(
 	slurp_file($sub->logfile, $start),
-	qr/dropped replication slot "pg_\d+_sync_\d+_\d+" on publisher, which a table synchronization of subscription "sub" had left/,
+	qr/dropped replication slot "pg_\d+_sync_\d+_\d+" on publisher, left behind by a table synchronization of subscription "sub"/,
 	'the log says so');
 
 # Others are left alone: one of another name, and one of the same name that is younger

@@ -223,7 +223,7 @@ let_go();
 
 if (weft())
 {
-	$sub->wait_for_log(qr/another table has got the name/, $offset);
+	$sub->wait_for_log(qr/another table now has the name/, $offset);
 	poll($sub, 'SELECT NOT subenabled FROM pg_subscription');
 	is(query($sub, 'SELECT count(*) FROM live.named'),
 		0, 'another table under the name: no row of it is copied');

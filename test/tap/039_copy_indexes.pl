@@ -91,7 +91,7 @@ if (weft())
 	{
 		like(
 			$log,
-			qr/index "$index" could not be built after an initial copy, and is filled row by row: temporary file size exceeds/,
+			qr/index "$index" could not be built after an initial copy, so it is filled row by row: temporary file size exceeds/,
 			"temp_file_limit: the log says it of $index");
 	}
 	unlike(
@@ -112,7 +112,7 @@ poll($sub,
 is(query($sub, 'SELECT count(*) FROM picky'),
 	10000, 'the server copies it the next time');
 is( left_to_server($sub, 'public.picky', $offset),
-	'its indexes could not be built before',
+	'its indexes could not be built in an earlier attempt',
 	'... and the log says why') if weft();
 
 $sub->stop;

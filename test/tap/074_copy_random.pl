@@ -264,7 +264,7 @@ sub round
 		qr/deadlock detected|PANIC|TRAP:/,
 		"$what: no deadlock");
 	is( join("\n",
-			grep { !/another table has got the name/ }
+			grep { !/another table now has the name/ }
 			  split /\n/,
 			errors_logged($sub, $offset)),
 		'',

@@ -116,7 +116,7 @@ query($a,
 begin_spying();
 join_fails(
 	$b,
-	qr/unexpected answer from node "a" \(It was asked for the value of sequence m\.s/,
+	qr/unexpected answer from node "a" \(The query was for the value of sequence m\.s/,
 	'a value that is none is not believed');
 nothing_as_superuser('a table');
 query($a,
