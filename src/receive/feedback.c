@@ -1,24 +1,26 @@
 /*
  * feedback.c
- *	  What the publisher is told about our progress.
+ *	  What the publisher is told about progress.
  *
- * The publisher removes WAL before the flush position and will never send it
- * again, so that position must not pass a transaction whose local commit
- * record is not on disk.  Writers commit asynchronously; the leader learns
- * from each committed transaction its end on the publisher and the end of its
- * commit record here, and may report the former once the latter is flushed.
+ * The publisher removes WAL before the flush position that it is told, and never sends it
+ * again.  Therefore this position must not pass a transaction whose local commit record is
+ * not on disk.  Writers commit asynchronously.  The leader learns two positions of each
+ * committed transaction: its end on the publisher, and the end of its local commit
+ * record.  It may report the former once the latter is flushed.
  *
- * What writes nothing has no commit record, and is as durable as all that is before
- * it.  If that was applied by the server's apply loop, which tells nobody the end of its
- * commit record, it is the end of the local WAL that is waited for.
+ * A transaction that writes nothing has no commit record, and is as durable as everything
+ * before it.  If the server's apply loop has applied what is before it, then the leader
+ * does not know the end of that commit record, because the loop tells nobody.  In this case
+ * the leader waits for the current end of the local WAL to be flushed.
  *
- * Two pairs are enough, whatever the number of transactions: the one that is
- * waited for, and the newest one, which becomes it when that is flushed.
+ * Two pairs of positions are enough, however many transactions there are: the pair that is
+ * awaited, and the newest one, which becomes the awaited one when that is flushed.
  *
- * While transactions are in flight we send feedback ourselves; while none is,
- * the server's apply loop does.  It keeps its own account, which
- * feedback_synchronize_native() brings up to date, and which knows nothing of
- * what we have sent: feedback_forward() sees to it that no position goes back.
+ * While transactions are in flight, the leader sends feedback itself; otherwise the
+ * server's apply loop does.  The loop keeps its own account, which
+ * feedback_synchronize_native() brings up to date.  That account knows nothing about the
+ * feedback that the leader has sent; feedback_forward() makes sure that no position goes
+ * backwards.
  */
 #include "postgres.h"
 
@@ -41,20 +43,25 @@ typedef struct CommitPosition
 	XLogRecPtr	local_end;
 } CommitPosition;
 
-static CommitPosition awaited;	/* not flushed yet, if valid */
+/* Of transactions that writers have committed. */
+static CommitPosition awaited;	/* not known to be flushed, if valid */
 static CommitPosition newest;
-
-/* What the publisher knows. */
-static XLogRecPtr reported_write;
-static XLogRecPtr reported_flush;
-static XLogRecPtr reported_apply;
-
-static XLogRecPtr flushed;		/* end on the publisher of what is flushed */
+static XLogRecPtr flushed;		/* the newest remote_end that is flushed */
 static bool native_is_behind;	/* newest is not in the server's account */
-static bool native_committed;	/* the loop has, since the newest was */
-static TimestampTz last_sent;
 
-/* The end of the local WAL, as a position that it can be flushed up to. */
+/* Has the server's apply loop committed anything since the newest of these? */
+static bool native_committed;
+
+/* What the publisher was told, and when. */
+static struct
+{
+	XLogRecPtr	write;
+	XLogRecPtr	flush;
+	XLogRecPtr	apply;
+	TimestampTz time;
+}			reported;
+
+/* Returns the end of the local WAL, as a position up to which it can be flushed. */
 static XLogRecPtr
 local_wal_end(void)
 {
@@ -62,10 +69,7 @@ local_wal_end(void)
 	uint64		header = XLogSegmentOffset(end, wal_segment_size) < XLOG_BLCKSZ ?
 		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
 
-	/*
-	 * On a new page, the position is behind its header, which is not there
-	 * yet.
-	 */
+	/* On a new page, the position is behind a header that does not exist yet. */
 	return end % XLOG_BLCKSZ == header ? end - header : end;
 }
 
@@ -77,8 +81,8 @@ feedback_native_committed(void)
 }
 
 /*
- * Notes that a transaction is committed.  Called in commit order.  local_end
- * is invalid where nothing was written.
+ * Notes that a writer has committed a transaction.  Called in commit order.  local_end is
+ * invalid if nothing was written.
  */
 void
 feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end)
@@ -96,9 +100,9 @@ feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end)
 		awaited = newest;
 }
 
-/* Looks how far the local WAL is flushed. */
+/* Checks how far the local WAL is flushed. */
 static void
-look_at_flush(void)
+check_flush(void)
 {
 	XLogRecPtr	local_flush;
 
@@ -117,20 +121,20 @@ look_at_flush(void)
 	}
 }
 
-/* Is something committed that is not known to be flushed? */
+/* Has a writer committed anything that is not known to be flushed? */
 bool
 feedback_flush_pending(void)
 {
-	look_at_flush();
+	check_flush();
 	return !XLogRecPtrIsInvalid(awaited.remote_end);
 }
 
 /*
- * Makes what is committed as durable as the subscription's synchronous_commit
- * asks for: the writers have left that to us.
+ * Makes what is committed as durable as the subscription's synchronous_commit asks for.
+ * The writers have left that to the leader.
  */
-void
-feedback_flush(void)
+static void
+flush_as_asked(void)
 {
 	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF || !feedback_flush_pending())
 		return;
@@ -151,23 +155,23 @@ send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 	char		memory[STATUS_LENGTH];
 	MessageBuilder status;
 
-	reported_write = Max(reported_write, received);
-	reported_flush = Max(reported_flush, flush);
-	reported_apply = Max(reported_apply, apply);
+	reported.write = Max(reported.write, received);
+	reported.flush = Max(reported.flush, flush);
+	reported.apply = Max(reported.apply, apply);
 
 	message_start(&status, memory, sizeof(memory), 'r');
-	message_uint64(&status, reported_write);
-	message_uint64(&status, reported_flush);
-	message_uint64(&status, reported_apply);
+	message_uint64(&status, reported.write);
+	message_uint64(&status, reported.flush);
+	message_uint64(&status, reported.apply);
 	message_uint64(&status, now);
 	message_byte(&status, request_reply);
 	(seam_native->walrcv_send) (conn, status.data, status.length);
-	last_sent = now;
+	reported.time = now;
 }
 
 /*
- * Sends our progress while transactions are in flight, if there is any, or it
- * is time to, or force is set.  "received" is the end of what has arrived.
+ * While transactions are in flight, sends feedback if there is progress, if it is time
+ * to, or if "force" is set.  "received" is the end of what has arrived.
  */
 void
 feedback_send(WalReceiverConn *conn, XLogRecPtr received, bool force, bool request_reply)
@@ -177,17 +181,15 @@ feedback_send(WalReceiverConn *conn, XLogRecPtr received, bool force, bool reque
 	if (!force && wal_receiver_status_interval <= 0)
 		return;
 
-	feedback_flush();
-	look_at_flush();
+	flush_as_asked();
+	check_flush();
 	now = GetCurrentTimestamp();
-	if (force || flushed > reported_flush || newest.remote_end > reported_apply ||
-		TimestampDifferenceExceeds(last_sent, now, wal_receiver_status_interval * 1000))
+	if (force || flushed > reported.flush || newest.remote_end > reported.apply ||
+		TimestampDifferenceExceeds(reported.time, now, wal_receiver_status_interval * 1000))
 		send_status(conn, received, flushed, newest.remote_end, now, request_reply);
 }
 
-/*
- * Sends what the server's apply loop wants to send.
- */
+/* In place of walrcv_send: sends what the server's apply loop sends. */
 void
 feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
 {
@@ -205,13 +207,14 @@ feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
 }
 
 /*
- * Tells the server's account what the writers have committed.  Called when no
- * transaction is in flight, before the server's apply loop goes on.
+ * Enters into the server's account what the writers have committed.  Called when drained,
+ * before the server's apply loop continues.
  *
- * With "durable" it is flushed, so that the loop reports all of it before it
- * does anything else.  While tables are synchronized that matters: the loop may
- * mark them READY and start again, and a transaction that was skipped for them,
- * which no origin remembers, must not be sent again then.
+ * With "durable", flushes it, so that the loop reports all of it to the publisher before
+ * it does anything else.  This matters while tables are synchronized: the loop may mark a
+ * table READY and restart.  The publisher must not send transactions again then of which
+ * changes were skipped because of that table's state: no replication origin
+ * remembers that they were skipped.
  */
 void
 feedback_synchronize_native(bool durable)
@@ -220,7 +223,7 @@ feedback_synchronize_native(bool durable)
 		return;
 	if (durable)
 		XLogFlush(newest.local_end);
-	feedback_flush();
+	flush_as_asked();
 	store_flush_position(newest.remote_end, newest.local_end);
 	native_is_behind = false;
 }

@@ -1,6 +1,6 @@
 /*
  * feedback.h
- *	  What the publisher is told about our progress.
+ *	  What the publisher is told about progress.
  */
 #ifndef WEFT_FEEDBACK_H
 #define WEFT_FEEDBACK_H
@@ -11,7 +11,6 @@
 extern void feedback_native_committed(void);
 extern void feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end);
 extern bool feedback_flush_pending(void);
-extern void feedback_flush(void);
 extern void feedback_send(WalReceiverConn *conn, XLogRecPtr received,
 						  bool force, bool request_reply);
 extern void feedback_forward(WalReceiverConn *conn, const char *buffer, int length);

@@ -45,30 +45,30 @@ typedef enum HandoverKind
 	HANDOVER_END,				/* the stream has ended */
 } HandoverKind;
 
-typedef struct Message
+typedef struct KeptMessage
 {
 	char	   *data;			/* NULL: none */
 	int			length;
-} Message;
+} KeptMessage;
 
 /*
  * What is over once the loop has applied a message: a transaction, or WAL without one if
  * there is no commit time.
  */
-typedef struct End
+typedef struct HandoverEnd
 {
 	XLogRecPtr	lsn;			/* invalid: nothing is over */
 	TimestampTz commit_time;
-} End;
+} HandoverEnd;
 
 /* What is kept for the loop.  The messages stay where they were received. */
 static HandoverKind kept = HANDOVER_NOTHING;
-static Message message;			/* for a turn: to be read again after it */
-static Message second;			/* to be given right after "message" */
-static End	message_end;		/* of both */
+static KeptMessage message;			/* for a turn: to be read again after it */
+static KeptMessage second;			/* to be given right after "message" */
+static HandoverEnd message_end;		/* of both */
 
 /* Of the message that the loop got last; it is done when the loop asks for more. */
-static End	given_end;
+static HandoverEnd given_end;
 
 static bool behind;				/* something has happened that the loop does
 								 * not know about */

@@ -4,7 +4,6 @@
  */
 #include "postgres.h"
 
-#include "receive/led_subscription.h"
 #include "receive/reception.h"
 #include "seam/seam.h"
 #include "utils/timestamp.h"
@@ -35,11 +34,4 @@ reception_take(char **message)
 		reception.ping_sent = false;
 	}
 	return length;
-}
-
-/* Shows in statistics how far the stream has arrived. */
-void
-reception_show(void)
-{
-	pg_atomic_write_u64(&led.shared->received_lsn, reception.received_lsn);
 }

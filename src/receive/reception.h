@@ -7,6 +7,7 @@
 
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
+#include "receive/led_subscription.h"
 #include "replication/walreceiver.h"
 
 typedef struct Reception
@@ -40,14 +41,22 @@ extern Reception reception;
 
 extern void reception_start(WalReceiverConn *conn);
 extern int	reception_take(char **message);
-extern void reception_show(void);
 
+/* Shows in statistics how far the stream has arrived. */
+static inline void
+reception_show(void)
+{
+	pg_atomic_write_u64(&led.shared->received_lsn, reception.received_lsn);
+}
+
+/* Everything up to lsn has arrived. */
 static inline void
 reception_arrived(XLogRecPtr lsn)
 {
 	reception.received_lsn = Max(reception.received_lsn, lsn);
 }
 
+/* Everything that ends before lsn is in the ring. */
 static inline void
 reception_settled(XLogRecPtr lsn)
 {
