@@ -48,10 +48,10 @@ publisher_offers_plugin(WalReceiverConn *conn)
 		return false;
 	values = remote_query_row(conn, NULL,
 							  "SELECT (pg_catalog.current_setting('weft.writers_per_subscription', true) IS NOT NULL"
-					   " AND (setting IS NULL OR setting = ''"
-					   " OR 'weft' = ANY (pg_catalog.regexp_split_to_array(setting, '[\\s,\"]+'))))::pg_catalog.text"
-					   " FROM pg_catalog.current_setting('output_plugin_libraries', true) setting",
-					   1);
+							  " AND (setting IS NULL OR setting = ''"
+							  " OR 'weft' = ANY (pg_catalog.regexp_split_to_array(setting, '[\\s,\"]+'))))::pg_catalog.text"
+							  " FROM pg_catalog.current_setting('output_plugin_libraries', true) setting",
+							  1);
 	return values != NULL && values[0] != NULL && strcmp(values[0], "true") == 0;
 }
 
@@ -214,7 +214,7 @@ check_membership(WalReceiverConn *conn)
 	{
 		values = remote_query_row(conn, NULL,
 								  psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
-									" WHERE identity = '%s' AND NOT is_local", identity), 1);
+										   " WHERE identity = '%s' AND NOT is_local", identity), 1);
 		known = values != NULL && strcmp(values[0], "1") == 0;
 	}
 	CommitTransactionCommand();

@@ -63,9 +63,9 @@ typedef struct HandoverEnd
 
 /* What is kept for the loop.  The messages stay where they were received. */
 static HandoverKind kept = HANDOVER_NOTHING;
-static KeptMessage message;			/* for a turn: to be read again after it */
-static KeptMessage second;			/* to be given right after "message" */
-static HandoverEnd message_end;		/* of both */
+static KeptMessage message;		/* for a turn: to be read again after it */
+static KeptMessage second;		/* to be given right after "message" */
+static HandoverEnd message_end; /* of both */
 
 /* Of the message that the loop got last; it is done when the loop asks for more. */
 static HandoverEnd given_end;

@@ -355,8 +355,8 @@ messages_keepalive(char *message, int length)
 	if (pause_drained())
 	{
 		handover_keep_end(message, length,
-							 position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
-							 0);
+						  position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
+						  0);
 		return;
 	}
 	reception_settled(end_lsn);

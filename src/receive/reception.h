@@ -21,7 +21,8 @@ typedef struct Reception
 
 	/*
 	 * Everything that ends before this is in the ring or was given to the
-	 * server's apply loop.  A message that is kept for the loop ends behind it.
+	 * server's apply loop.  A message that is kept for the loop ends behind
+	 * it.
 	 */
 	XLogRecPtr	settled_lsn;
 

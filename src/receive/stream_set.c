@@ -298,7 +298,10 @@ stream_set_renew(void)
 
 	leader_ring.producer.ring->stream_files = files;
 
-	/* The stream writers that were to roll aborted transactions back are gone. */
+	/*
+	 * The stream writers that were to roll aborted transactions back are
+	 * gone.
+	 */
 	foreach(cell, ended_streams)
 	{
 		Stream	   *stream = lfirst(cell);

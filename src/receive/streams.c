@@ -336,7 +336,10 @@ hand_over_skipped(const StreamEnd *end, char *message, int length)
 	}
 	handover_keep(begin.data, begin.length);
 
-	/* The end stays the same, except that COMMIT has no transaction ID in front. */
+	/*
+	 * The end stays the same, except that COMMIT has no transaction ID in
+	 * front.
+	 */
 	message_start(&finish, finish_memory, sizeof(finish_memory), message[0]);
 	message_bytes(&finish, message + 1, DATA_HEADER_LENGTH - 1);
 	message_byte(&finish, prepare ? LOGICAL_REP_MSG_PREPARE : LOGICAL_REP_MSG_COMMIT);

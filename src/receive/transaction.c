@@ -57,8 +57,8 @@ wait_for_space(void)
 	uint64		committed = ring_committed(leader_ring.producer.ring);
 
 	pause_sleep(PGINVALID_SOCKET,
-				 committed + 1 + (leader_ring.producer.seq - committed) / SPACE_SHARE,
-				 WEFT_WAIT_LEADER_SPACE);
+				committed + 1 + (leader_ring.producer.seq - committed) / SPACE_SHARE,
+				WEFT_WAIT_LEADER_SPACE);
 	tuning_step(&leader_ring.tuning, GetCurrentTimestamp(), true);
 }
 

@@ -17,7 +17,10 @@ typedef struct SeamSteps
 	/* In place of walrcv_create_slot, in every process. */
 	walrcv_create_slot_fn create_slot;
 
-	/* In a leader, before what comes in place of walrcv_startstreaming; and that. */
+	/*
+	 * In a leader, before what comes in place of walrcv_startstreaming; and
+	 * that.
+	 */
 	void		(*leader_before_streaming) (WalReceiverConn *conn);
 	walrcv_startstreaming_fn leader_start_streaming;
 
