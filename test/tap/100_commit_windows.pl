@@ -119,7 +119,8 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		my $second = event();
 		waits_for('WeftWriterCommitOrder');
 		is(is_there($first), $committed, "$point: the first transaction");
-		is(is_there($second), 0, "$point: the second one is not there before");
+		is(is_there($second), 0,
+			"$point: the second one is not there before");
 		$mishaps{$what}->($point, $writer);
 		all_applied("$point, $what");
 	}
@@ -193,6 +194,7 @@ foreach my $what ('', sort keys %mishaps)
 		$sub,
 		'SELECT v FROM t WHERE id = 1',
 		query($pub, 'SELECT v FROM t WHERE id = 1'));
+
 	if ($what ne '')
 	{
 		$mishaps{$what}->($point, $writer);

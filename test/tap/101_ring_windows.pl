@@ -123,9 +123,8 @@ all_applied('two writers want it');
 	waits_for('WeftLeaderDrain');
 	release_point($sub, $point);
 	all_applied('alone');
-	is( query($sub, 'SELECT events FROM seen WHERE id = 1'),
-		$next - 2,
-		'it has seen what is before it, and not what is behind');
+	is(query($sub, 'SELECT events FROM seen WHERE id = 1'),
+		$next - 2, 'it has seen what is before it, and not what is behind');
 }
 
 # A transaction becomes exclusive after the leader has looked at its table: the writer
@@ -167,6 +166,7 @@ all_applied('two writers want it');
 	detach_point($sub, 'weft-deferred-applied');
 	attach_point($sub, 'weft-writer-committed');
 	release_point($sub, 'weft-writer-retries');
+
 	foreach my $i (1 .. 5)
 	{
 		held_at($sub, 'weft-writer-committed');
@@ -204,8 +204,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 	poll($pub,
 		'SELECT sent_lsn >= pg_current_wal_flush_lsn() FROM pg_stat_replication'
 	);
-	while (
-		query($sub, 'SELECT ring_used FROM weft.stat_subscription') == 0)
+	while (query($sub, 'SELECT ring_used FROM weft.stat_subscription') == 0)
 	{
 		release($sub, $leader);
 		held_at($sub, 'weft-leader-drained');
@@ -275,8 +274,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 		$text,
 		qr/because writer \d+ has ended/,
 		'rather than that a writer is gone');
-	query($sub,
-		'DELETE FROM t WHERE id = 11; ALTER SUBSCRIPTION sub ENABLE');
+	query($sub, 'DELETE FROM t WHERE id = 11; ALTER SUBSCRIPTION sub ENABLE');
 	all_applied('enabled again');
 }
 

@@ -175,9 +175,9 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		else
 		{
 			my $pid =
-				$who eq 'leader' ? $leader
+				$who eq 'leader'        ? $leader
 			  : $who eq 'stream writer' ? $stream_writer
-			  : $writer;
+			  :                           $writer;
 
 			terminate($sub, $pid);
 			if ($who ne 'stream writer')

@@ -22,6 +22,10 @@ sub need_injection_points
 	plan skip_all => 'about Weft alone' unless weft();
 	plan skip_all => 'the server was built without injection points'
 	  unless ($ENV{enable_injection_points} // '') eq 'yes';
+
+	chomp(my $directory = `pg_config --sharedir`);
+	plan skip_all => 'the extension weft_injection is not installed'
+	  unless -e "$directory/extension/weft_injection.control";
 	return;
 }
 
@@ -81,8 +85,7 @@ sub release_point
 sub wait_until_gone
 {
 	my ($node, $pid) = @_;
-	poll($node,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	poll($node, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	return;
 }
 
