@@ -2,10 +2,11 @@
  * change.c
  *	  Routes one change of a transaction to whoever can apply it.
  *
- * A row is applied by the fast path (fast/) if its table and the stage of the attempt
- * permit; otherwise by conflict/ if the subscription detects conflicts; otherwise
- * by the server's own code.  Only the last one's errors are reported without
- * another attempt.
+ * The fast path (fast/) applies a row if its table and the stage of the attempt (attempt.c)
+ * permit that.  Otherwise conflict/ applies it if the subscription detects conflicts and
+ * conflict/ can decide about the table.  Otherwise, and for everything that is not a
+ * row, the server's own code applies the change.  An error of the fast path is never
+ * reported: the writer applies the transaction again without it.
  */
 #include "postgres.h"
 
@@ -39,9 +40,7 @@ change_rest(void)
 	InvalidateCatalogSnapshotConditionally();
 }
 
-/*
- * Applies a row with conflicts being detected.  Returns false if that is not possible.
- */
+/* Applies a row and detects conflicts.  Returns false if that is not possible. */
 static bool
 detect(const RowChange *change)
 {
@@ -53,7 +52,7 @@ detect(const RowChange *change)
 	return result;
 }
 
-/* The server takes text as it comes; what is not valid would be stored. */
+/* The server's code does not check text, and would store what is invalid. */
 static void
 check_text(const RowChange *change)
 {
@@ -87,8 +86,8 @@ lock_ready(LogicalRepRelId relid)
 }
 
 /*
- * Whether changes of a table that is being synchronized are to be applied depends on
- * where the transaction ends, which a stream writer does not know.
+ * Whether a change of a table that is being synchronized is to be applied depends on where
+ * the transaction ends.  A stream writer does not know that.
  */
 static void
 check_ready(const RowChange *change)

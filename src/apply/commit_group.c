@@ -2,45 +2,49 @@
  * commit_group.c
  *	  Reads transactions from the ring, and commits them in groups.
  *
- * A transaction is speculative while earlier ones are not committed.  What goes
- * wrong then - an error, a conflict, somebody who needs our locks - may be only
- * because it is too early: it is rolled back, waits until it is the oldest, and
- * is applied again from its beginning.  Once it was the oldest when it began,
- * what goes wrong is real, and goes to the leader.  To wait for a lock for long
- * counts as going wrong, too: while we wait, we keep our own.
+ * Actors: the leader, which appends T1, T2, ... to the ring in the publisher's order;
+ * writers W1 and W2, each of which takes runs of consecutive transactions.
  *
- * A deadlock is the exception: the oldest transaction may be chosen to end it
- * though a later one is in its way, and then is applied once more.
+ * Groups.  While there is a backlog, consecutive transactions that W1 has taken may share
+ * one local commit: they are a group.  That saves commits and waits for the commit order.
+ * Readers still see only states that the publisher had.  A group ends
+ *	 - before and after a transaction with a record that must run alone (RING_EXCLUSIVE);
+ *	 - before a transaction that has not arrived completely;
+ *	 - at the end of what W1 has taken, or at a certain size.  While it is not W1's turn
+ *	   anyway, W1 takes more transactions instead of waiting.
+ * The leader decides how many transactions a writer takes, which is a matter of speed
+ * (receive/tuning.c).  How many may share a commit is a promise to the user, and kept here.
  *
- * There are two ways to become final in mid-transaction, and unable to go back
- * ("committed to"), both only when all earlier ones are committed and nothing
- * has gone wrong:
- *	 - a record that must run alone (RING_EXCLUSIVE);
- *	 - the transaction is so long that the leader needs the space of what has
- *	   been read.
- * It need not go back: whatever earlier transactions did is there, and if what
- * we did before had been in the way of one of them, that one would have waited
- * for our locks, and yield.c would have made us give up.  In a deadlock, others
- * are given the time to be chosen.
+ * An attempt at a group of several transactions is never final (attempt.c).  If anything
+ * goes wrong, W1 rolls the whole group back, and applies its transactions one by one.
  *
- * While there is a backlog, a run of consecutive transactions may share one
- * commit, a group: that saves the price of commits and of waiting for turns,
- * and readers still see only states that the publisher had.  A group ends
- *	 - before and behind a transaction with a record that must run alone, and
- *	   before one that has not arrived in whole;
- *	 - at the end of what its writer has taken, or at a certain size.  While it is
- *	   not its turn anyway, the writer takes more instead of waiting.  How much was
- *	   taken is a matter of speed (receive/tuning.c); how many may share a commit is
- *	   a promise, and kept here.
- * In a group nothing is ever final: what goes wrong rolls all of it back, and
- * its transactions are applied one by one.  Deferred constraints, which would
- * be checked in another state than the publisher's, are no concern: triggers
- * for them do not fire here, or make the transaction run alone.
+ * A deferred constraint would be checked in another state than the publisher's.  That does
+ * not happen, since the triggers that check it either do not fire on a replica, or make
+ * the transaction run alone.
  *
- * Order of events at the end: wait for seq - 1; commit (which makes the changes
- * visible and then releases the locks); ring_commit(seq).  If we die before the
- * commit record is written, the origin still stands before this transaction; if
- * after, behind it.  The leader dies with us in both cases.
+ * Becoming committed to.  T1 can become final in the middle, and unable to be applied from
+ * its beginning again, in two cases:
+ *	 - It has a record that must run alone.
+ *	 - It is so long that the leader needs the space of what W1 has read.
+ * In both, W1 first waits until all transactions before T1 are committed, or sees that
+ * they are, and nothing has gone wrong with T1 so far.  T1 need not be applied again,
+ * because everything that earlier transactions did is there.  If what T1 did before had
+ * been in the way of an earlier T0, then T0's writer W0 would have waited for T1's locks, and
+ * W1 would have yielded them to W0 (turn.c).  In a deadlock, the other processes get
+ * time to be chosen (attempt.c).
+ *
+ * Possible deadlock: T1 is longer than the ring, the leader waits for space, and W1 waits for
+ * more of T1.  Therefore W1 releases what it has read each time before it waits, if T1 is
+ * the oldest transaction.  If T1 is not, the transactions before it are in the ring
+ * completely.  They will be committed, and ring_wait_data() returns when they are.
+ *
+ * The end of a group from T1 to T2, in this order:
+ *	 1. W1 waits until the transaction before T1 is committed.
+ *	 2. W1 commits, which makes the changes visible and then releases the locks.
+ *	 3. W1 reports that to the others (ring_commit).
+ * If W1 dies before its commit record is written, the replication origin still stands before
+ * T1; if it dies after that, the origin stands after T2.  In both cases the leader ends as
+ * well, and the next leader asks for what comes after the origin.
  */
 #include "postgres.h"
 
@@ -94,7 +98,7 @@ typedef struct CommitGroup
 	StringInfoData message;		/* one that came in pieces, so far */
 } CommitGroup;
 
-/* Globals, for attempts are functions without an argument. */
+/* Globals, since an attempt (guard.h) is a function without an argument. */
 static CommitGroup group;
 static BroadcastReader broadcast;
 
@@ -133,8 +137,8 @@ commit_to_transaction(void)
 }
 
 /*
- * Lets the leader have the space of what we have read, if there is much of it
- * and we are the oldest.
+ * Releases the space of what has been read to the leader if the transaction is the oldest,
+ * and if the leader may be waiting for it ("waiting") or it is a large share of the ring.
  */
 static void
 release_space(bool waiting)
@@ -149,16 +153,16 @@ release_space(bool waiting)
 		return;
 	commit_to_transaction();
 
-	/* The leader writes there only after it has seen this. */
+	/* The leader overwrites the space only after it has seen this. */
 	pg_memory_barrier();
 	pg_atomic_write_u64(&transaction->consumed, group.cursor.position);
 	SetLatch(&GetPGProcByNumber(writer.ring->leader_procno)->procLatch);
 }
 
 /*
- * Waits for more of the transaction; there may be none yet afterwards.  The
- * leader may be waiting for space that we can release only once we are the
- * oldest, so that is tried each time.
+ * Waits for more of the transaction.  It may return before there is any, since the leader
+ * may be waiting for space, which can be released once the transaction is the oldest.
+ * Returns false if somebody needs the writer's locks.
  */
 static bool
 wait_data(void)
@@ -172,10 +176,7 @@ wait_data(void)
 	return result;
 }
 
-/*
- * Takes in what the leader has broadcast, up to a version.  Returns false if that
- * is too early.
- */
+/* Takes in what the leader has broadcast up to a version.  Returns false if too early. */
 static bool
 catch_up(uint64 version)
 {
@@ -189,7 +190,7 @@ catch_up(uint64 version)
 	return true;
 }
 
-/* Applies one record; returns false if it came too early. */
+/* Applies one record.  Returns false if too early. */
 static bool
 apply_record(const RingRecordHeader *header, const char *payload)
 {
@@ -253,10 +254,7 @@ commit_transaction(void)
 	ring_commit(writer.ring, group.first, group.seq, local_end);
 }
 
-/*
- * Applies all changes of transaction "seq"; returns false if that was too
- * early.
- */
+/* Applies all changes of transaction "seq".  Returns false if too early. */
 static bool
 apply_changes(void)
 {
@@ -292,8 +290,8 @@ apply_changes(void)
 }
 
 /*
- * What was taken has been applied.  Takes more if there is nothing to do but to
- * wait for others.
+ * Takes more transactions if everything taken has been applied and the writer would only
+ * wait for its turn.
  */
 static bool
 take_more(void)
@@ -303,11 +301,10 @@ take_more(void)
 							guc_max_commit_group());
 	int			run = pg_atomic_read_u32(&writer.ring->run_limit);
 
-	if (group.seq != group.end || count >= limit ||
-		turn_is_oldest())
+	if (group.seq != group.end || count >= limit || turn_is_oldest())
 		return false;
 	group.end += ring_take_more(writer.ring, writer.number, group.end,
-								 Min(run, limit - count));
+								Min(run, limit - count));
 	group.last = group.end;
 	return group.seq < group.last;
 }
@@ -332,17 +329,14 @@ group_ends(void)
 	return next->alone;
 }
 
-/*
- * Applies transactions from "first" on, up to "last" at most, and commits them
- * together.
- */
+/* Applies transactions from "first" on, up to "last" at most, and commits them together. */
 static bool
 attempt(void)
 {
 	order_begin(group.first, group.last);
 	for (group.seq = group.first;; group.seq++)
 	{
-		/* What the server's code expects at BEGIN. */
+		/* The server's code expects this at BEGIN. */
 		in_remote_transaction = false;
 		if (!apply_changes())
 			return false;
@@ -356,10 +350,7 @@ attempt(void)
 	return true;
 }
 
-/*
- * Applies transactions that the writer has taken from the ring, in one or more
- * groups.
- */
+/* Applies transactions that the writer has taken from the ring, in one or more groups. */
 void
 commit_group_apply(uint64 first, int count)
 {

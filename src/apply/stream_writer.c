@@ -1,49 +1,58 @@
 /*
  * stream_writer.c
- *	  Applying transactions that were streamed.
+ *	  Applies transactions that were streamed.
  *
- * The leader keeps all that arrives of a streamed transaction in a file
- * (receive/streams.c).  A stream writer reads it while it grows, and applies it in a
- * local transaction that it keeps open.  When the transaction ends on the publisher,
- * it gets its place in the ring, and an ordinary writer takes it there.  The states
- * of StreamShared, and who changes them:
+ * Actors: the leader; T1, a streamed transaction; S1, the stream writer that applies T1 ahead
+ * of its turn; W1, the ordinary writer that takes T1 from the ring.
  *
- *	 leader		FREE -> SPOOLED			the first block arrives
- *	 leader		SPOOLED -> APPLYING		at the beginning of a block, if a stream
- *										writer has nothing to do
- *	 writer		APPLYING -> FINISHING	it is its turn: commit
- *	 writer		APPLYING -> DISCARDED	the same, but it must be applied alone
- *	 leader		APPLYING -> DISCARDED	it was aborted
- *	 stream writer	FINISHING -> COMMITTED
- *	 stream writer	APPLYING, FINISHING, DISCARDED -> FAILED	all is rolled back
- *	 leader		any of the last, or SPOOLED -> FREE		it is over
+ * The leader appends everything that arrives of T1 to a file, T1's spool
+ * (receive/streams.c).  S1 reads the spool while it grows, and applies T1 in a local
+ * transaction that it keeps open.  When T1 ends on the publisher, the leader gives it a place
+ * in the ring, where W1 takes it.  These are the states of T1's StreamShared, and who changes
+ * them:
  *
- * What leaves APPLYING does so by an atomic exchange, so only one of those who want
- * it succeeds.  Once a stream writer has set COMMITTED or FAILED, it does not look at
- * the entry any more.
+ *	 leader		FREE -> SPOOLED			T1's first block arrives
+ *	 leader		SPOOLED -> APPLYING		at the beginning of a block, if a stream writer is
+ *										idle
+ *	 W1			APPLYING -> FINISHING	it is T1's turn: commit
+ *	 W1			APPLYING -> DISCARDED	it is T1's turn, but T1 must be applied alone
+ *	 leader		APPLYING -> DISCARDED	T1 was aborted
+ *	 S1			FINISHING -> COMMITTED
+ *	 S1			APPLYING, FINISHING, DISCARDED -> FAILED	everything is rolled back
+ *	 leader		any of the last, or SPOOLED -> FREE			T1 is over
  *
- * The ordinary writer waits for its turn first; it holds no locks then.  So when it
- * asks for the commit, all earlier transactions are committed, and the stream writer's
- * is the oldest.  If the state is, or becomes, FAILED, or nobody has applied anything,
- * the writer applies the transaction itself, from the spool, as any other one that is
- * the oldest, and leaves out what is void: that is the only place where an error is
- * an error.
+ * Each transition out of APPLYING is an atomic exchange.  Therefore only one of those who
+ * want one succeeds.  Once S1 has set COMMITTED or FAILED, it no longer looks at the entry.
  *
- * So a stream writer is free to fail: an error, a missing row, a table that is not
- * READY, a TRUNCATE, a trigger that would fire, too many subtransactions, all of it
- * only means that it rolls back.  The same if somebody needs its locks.  Its
- * transaction comes before some of those that are applied beside it and behind
- * others, and which is not known before it has ended; so it gives way to every writer
- * until then.  It looks who waits for it while it has nothing to read, and every so
- * often while it has; and it does not wait for a lock for long (transaction.c).
+ * W1 first waits for T1's turn; it holds no locks then.  So when W1 asks S1 to commit, all
+ * earlier transactions are committed, and T1 is the oldest.  If the state is or becomes
+ * FAILED, or if no stream writer has applied anything of T1, then W1 applies T1 itself, from
+ * the spool, without what subtransactions that were aborted did.  It does so as for
+ * any other oldest transaction.  Only there does an error count as one.
  *
- * Subtransactions are savepoints, each defined before its first change.  To release
- * one when the publisher did would take knowing of it; what is aborted is rolled back
- * to its savepoint, and the savepoint released.
+ * Therefore S1 may fail at any time.  An error, a missing row, a table that is not READY, a
+ * TRUNCATE, a trigger that would fire, too many subtransactions: all of these only make S1
+ * roll back.
  *
- * If the stream writer dies before its commit record is written, the replication
- * origin stands before the transaction, and the leader ends, too; if after, the
- * origin is behind it.  In between nobody else commits.
+ * Possible deadlocks:
+ *	 1. W2, with an ordinary transaction T2, needs a lock that S1 holds, while S1 waits for the
+ *		leader to receive more of T1.  T1 will be committed before some of the
+ *		transactions that are applied beside it and after others; which ones is known
+ *		only when it ends.  Until then T1 counts as later than all others, so S1 yields
+ *		to every writer.  It checks who waits for its locks whenever it has nothing to
+ *		read, and at intervals while it has (must_stop).
+ *	 2. S1 waits for a lock that W2 holds, while W2 waits for T1 to be committed before T2.
+ *		S1 does not wait for a lock for long (attempt.c).
+ *	 3. W1 waits for S1 to finish or to roll back.  W1 holds no locks, and S1 either
+ *		finishes or fails.
+ *
+ * Subtransactions are savepoints.  S1 defines each before its first change.  It cannot
+ * release one when the publisher does, since the publisher does not send that.  If a
+ * subtransaction was aborted, S1 rolls back to its savepoint and releases it.
+ *
+ * If S1 dies before its commit record is written, the replication origin stands before T1, and
+ * the leader ends, too; if it dies after that, the origin stands after T1.  No other
+ * transaction commits in between.
  */
 #include "postgres.h"
 
@@ -68,32 +77,34 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* With more subtransactions than this in progress, a stream writer gives up. */
+/* A stream writer gives up if more subtransactions than this are in progress. */
 #define MAX_SAVEPOINTS 1000
 
-/* After so many records a stream writer looks around. */
+/* A stream writer looks around after this many records ... */
 #define LOOK_AROUND_RECORDS 256
 
-/* And at most so often, in microseconds, whether it is in somebody's way. */
+/* ... and checks at most this often, in microseconds, whether it must yield. */
 #define YIELD_CHECK_INTERVAL 100000
 
-/* A stream writer that has had nothing to do for so long ends, in milliseconds. */
+/* A stream writer ends after being idle for this long, in milliseconds. */
 #define IDLE_TIME 60000L
 
-static SpoolReader reader;
+/* What is being applied from a spool, by a stream writer or by an ordinary one. */
+typedef struct Streamed
+{
+	StreamShared *stream;		/* NULL in an ordinary writer */
+	SpoolReader reader;
+	uint32		changes_since_pause;
 
-/* The subtransactions with a savepoint, outermost first. */
-static TransactionId savepoints[MAX_SAVEPOINTS];
-static int	num_savepoints;
+	/* The subtransactions with a savepoint, outermost first. */
+	int			num_savepoints;
+	TransactionId savepoints[MAX_SAVEPOINTS];
 
-static TimestampTz looked_around;
-static uint32 changes_since_pause;
+	TimestampTz looked_around;	/* when the writer last checked for must_stop() */
+} Streamed;
 
-/*
- * In a stream writer: what it applies.  A global, for attempts are functions without an
- * argument.
- */
-static StreamShared *own_stream;
+/* A global, since an attempt (guard.h) is a function without an argument. */
+static Streamed streamed;
 
 /* The streamed transaction that a transaction in the ring is, or NULL. */
 StreamShared *
@@ -110,11 +121,11 @@ stream_writer_prepare_xid(StreamShared *stream)
 	return stream->prepare ? pg_atomic_read_u32(&stream->xid) : InvalidTransactionId;
 }
 
-/* Begins the local transaction, and what the server's code expects of it. */
+/* Begins the local transaction, and tells the server's code what it expects. */
 static void
 begin(StreamShared *stream)
 {
-	/* Where it ends is known only in its turn; nobody asks before. */
+	/* Where T1 ends is known only in its turn, and not needed before. */
 	XLogRecPtr	final_lsn = attempt_stage() == ATTEMPT_SPECULATIVE ? 1 : stream->final_lsn;
 	char		memory[1 + 8 + 8 + 4];
 	MessageBuilder message;
@@ -130,9 +141,9 @@ begin(StreamShared *stream)
 
 	StartTransactionCommand();
 	maybe_reread_subscription();
-	spool_read_open(&reader, &writer.ring->stream_files, stream->number);
-	num_savepoints = 0;
-	changes_since_pause = 0;
+	spool_read_open(&streamed.reader, &writer.ring->stream_files, stream->number);
+	streamed.num_savepoints = 0;
+	streamed.changes_since_pause = 0;
 	pg_atomic_write_u64(&stream->applied_changes, 0);
 }
 
@@ -150,13 +161,13 @@ enter_subtransaction(StreamShared *stream, TransactionId xid)
 
 	if (xid == pg_atomic_read_u32(&stream->xid))
 		return true;
-	for (int i = num_savepoints - 1; i >= 0; i--)
-		if (savepoints[i] == xid)
+	for (int i = streamed.num_savepoints - 1; i >= 0; i--)
+		if (streamed.savepoints[i] == xid)
 			return true;
-	if (num_savepoints == MAX_SAVEPOINTS)
+	if (streamed.num_savepoints == MAX_SAVEPOINTS)
 		return false;
 
-	/* What is open belongs to the level that it was opened in. */
+	/* A table that is open belongs to the level that it was opened at. */
 	fast_close();
 	if (!IsTransactionBlock())
 	{
@@ -166,19 +177,19 @@ enter_subtransaction(StreamShared *stream, TransactionId xid)
 	savepoint_name(name, xid);
 	DefineSavepoint(name);
 	CommitTransactionCommand();
-	savepoints[num_savepoints++] = xid;
+	streamed.savepoints[streamed.num_savepoints++] = xid;
 	return true;
 }
 
-/* A subtransaction was aborted; with it goes all that was done since it began. */
+/* A subtransaction was aborted: rolls back everything since it began. */
 static void
 abort_subtransaction(TransactionId xid)
 {
 	char		name[NAMEDATALEN];
 	RepOriginId origin = replorigin_session_origin;
-	int			level = num_savepoints - 1;
+	int			level = streamed.num_savepoints - 1;
 
-	while (level >= 0 && savepoints[level] != xid)
+	while (level >= 0 && streamed.savepoints[level] != xid)
 		level--;
 	if (level < 0)
 		return;
@@ -192,7 +203,7 @@ abort_subtransaction(TransactionId xid)
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;
 	fast_after_subabort();
-	num_savepoints = level;
+	streamed.num_savepoints = level;
 }
 
 static void
@@ -206,9 +217,8 @@ apply_change(StreamShared *stream, const char *message, int length)
 }
 
 /*
- * Ends the attempt because somebody waits for our locks who must not wait for us.
- * The server would call it a deadlock if it knew what else is waited for, so this
- * is what the log says.
+ * Ends the attempt because a process that must not wait for this one waits for its locks.
+ * The server would call it a deadlock if it knew of the other waits, so the log does.
  */
 pg_noreturn static void
 give_way(StreamShared *stream)
@@ -220,9 +230,7 @@ give_way(StreamShared *stream)
 					   pg_atomic_read_u32(&stream->xid))));
 }
 
-/*
- * Applies a record as a stream writer; returns false to give up.
- */
+/* Applies a record as a stream writer.  Returns false to give up. */
 static bool
 apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 {
@@ -233,7 +241,7 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 		case SPOOL_AFTER:
 			memcpy(&seq, payload, sizeof(seq));
 			fast_renew_snapshot();
-			if (reader.position > stream->base && ring_committed(writer.ring) < seq &&
+			if (streamed.reader.position > stream->base && ring_committed(writer.ring) < seq &&
 				!turn_wait_dependency(seq))
 				give_way(stream);
 			return true;
@@ -248,13 +256,13 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 				!enter_subtransaction(stream, record->xid))
 				return false;
 			apply_change(stream, payload, record->length);
-			changes_since_pause++;
+			streamed.changes_since_pause++;
 			return true;
 	}
 	return false;
 }
 
-/* Is the stream writer to end its work?  Called now and then while it applies. */
+/* Must the stream writer stop?  Called at intervals while it applies. */
 static bool
 must_stop(StreamShared *stream)
 {
@@ -264,9 +272,9 @@ must_stop(StreamShared *stream)
 	if (pg_atomic_read_u32(&stream->state) == STREAM_DISCARDED)
 		return true;
 	now = GetCurrentTimestamp();
-	if (now - looked_around >= YIELD_CHECK_INTERVAL)
+	if (now - streamed.looked_around >= YIELD_CHECK_INTERVAL)
 	{
-		looked_around = now;
+		streamed.looked_around = now;
 		if (turn_must_yield())
 			give_way(stream);
 	}
@@ -277,11 +285,11 @@ must_stop(StreamShared *stream)
 static void
 wait_for_more(StreamShared *stream)
 {
-	if (changes_since_pause > 0)
-		elog(DEBUG1, "applied %u changes in the streaming chunk", changes_since_pause);
-	changes_since_pause = 0;
+	if (streamed.changes_since_pause > 0)
+		elog(DEBUG1, "applied %u changes in the streaming chunk", streamed.changes_since_pause);
+	streamed.changes_since_pause = 0;
 	writer_set_activity(WRITER_WAITING_FOR_DATA);
-	if (!ring_wait_stream_data(turn_waiter(), stream, reader.position))
+	if (!ring_wait_stream_data(turn_waiter(), stream, streamed.reader.position))
 		give_way(stream);
 	writer_set_activity(WRITER_APPLYING);
 }
@@ -298,7 +306,7 @@ commit(StreamShared *stream)
 static bool
 attempt_early(void)
 {
-	StreamShared *stream = own_stream;
+	StreamShared *stream = streamed.stream;
 	SpoolRecord record;
 	char	   *payload;
 	uint64		limit = 0;
@@ -309,7 +317,7 @@ attempt_early(void)
 	{
 		uint32		state;
 
-		if (spool_read(&reader, limit, &record, &payload))
+		if (spool_read(&streamed.reader, limit, &record, &payload))
 		{
 			if (!apply_early(stream, &record, payload) ||
 				(++records % LOOK_AROUND_RECORDS == 0 && must_stop(stream)))
@@ -320,7 +328,7 @@ attempt_early(void)
 		pg_read_barrier();
 		compat_injection_point("weft-stream-looks");
 		limit = pg_atomic_read_u64(&stream->written);
-		if (reader.position < limit)
+		if (streamed.reader.position < limit)
 			continue;
 		if (state == STREAM_FINISHING)
 			break;
@@ -330,14 +338,12 @@ attempt_early(void)
 	}
 	compat_injection_point("weft-stream-finishes");
 	fast_store_all();
-	spool_read_close(&reader);
+	spool_read_close(&streamed.reader);
 	stream->local_end = commit(stream);
 	return true;
 }
 
-/*
- * Applies a streamed transaction that has ended, as the oldest one.
- */
+/* Applies a streamed transaction that has ended, as the oldest one. */
 static void
 apply_late(StreamShared *stream)
 {
@@ -348,29 +354,29 @@ apply_late(StreamShared *stream)
 	char	   *payload;
 
 	begin(stream);
-	void_ranges = spool_read_ranges(&reader, end, stream->num_void);
+	void_ranges = spool_read_ranges(&streamed.reader, end, stream->num_void);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (next < stream->num_void && reader.position >= void_ranges[next].start)
+		if (next < stream->num_void && streamed.reader.position >= void_ranges[next].start)
 		{
-			Assert(reader.position == void_ranges[next].start);
-			reader.position = void_ranges[next++].end;
+			Assert(streamed.reader.position == void_ranges[next].start);
+			streamed.reader.position = void_ranges[next++].end;
 		}
-		else if (!spool_read(&reader, end, &record, &payload))
+		else if (!spool_read(&streamed.reader, end, &record, &payload))
 			break;
 		else if (record.kind == SPOOL_RELATION)
 			server_apply_own_relation(payload, record.length);
 		else if (record.kind == SPOOL_CHANGE)
 			apply_change(stream, payload, record.length);
 	}
-	spool_read_close(&reader);
+	spool_read_close(&streamed.reader);
 }
 
 /*
- * Called by the ordinary writer that has taken a streamed transaction: waits for its
- * turn, and lets its stream writer commit it, or applies it itself; that is not
- * committed then.  Returns false if it came too early.
+ * Called by the ordinary writer that has taken a streamed transaction from the ring.  Waits for
+ * its turn, and has its stream writer commit it, or applies it and leaves the commit to
+ * the caller.  Returns false if too early.
  */
 bool
 stream_writer_apply_in_turn(const RingTransaction *transaction)
@@ -397,8 +403,8 @@ stream_writer_apply_in_turn(const RingTransaction *transaction)
 }
 
 /*
- * Says in the log why a stream writer rolls back, if that is more than a matter of
- * its being early: the error is an error only if it comes again in its turn.
+ * Logs why a stream writer rolls back, unless that is likely to be only because it is early.
+ * The error counts as one only if it comes again when it is the transaction's turn.
  */
 static void
 report(const ErrorData *error)
@@ -408,11 +414,11 @@ report(const ErrorData *error)
 		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION)
 		return;
 
-	/* Whoever looks for the error will look for what the server would say. */
+	/* A user who searches the log will search for the server's words. */
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
 			 errmsg("streamed transaction %u of subscription \"%s\" is rolled back, and applied when it has ended",
-					pg_atomic_read_u32(&own_stream->xid), MySubscription->name),
+					pg_atomic_read_u32(&streamed.stream->xid), MySubscription->name),
 			 error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ?
 			 errdetail("ERROR:  %s. %s", error->message, error->detail ? error->detail : "") :
 			 errdetail("ERROR:  %s, in place of a logical replication parallel apply worker.",
@@ -435,9 +441,9 @@ stream_writer_work(void)
 			!pg_atomic_compare_exchange_u32(&writer.shared->stream, &none,
 											STREAM_WRITER_LEAVES);
 
-	own_stream = &writer.subscription->streams[index];
+	streamed.stream = &writer.subscription->streams[index];
 	turn_begin_stream();
-	looked_around = GetCurrentTimestamp();
+	streamed.looked_around = GetCurrentTimestamp();
 	writer_reread_subscription();
 	writer_set_activity(WRITER_APPLYING);
 	committed = guard_attempt(ATTEMPT_SPECULATIVE, attempt_early, report);
@@ -447,11 +453,11 @@ stream_writer_work(void)
 		pg_atomic_fetch_add_u64(&writer.shared->transactions, 1);
 	else
 	{
-		pg_atomic_write_u64(&own_stream->applied_changes, 0);
+		pg_atomic_write_u64(&streamed.stream->applied_changes, 0);
 		pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 	}
-	ring_report_stream(own_stream, committed ? STREAM_COMMITTED : STREAM_FAILED);
-	own_stream = NULL;
+	ring_report_stream(streamed.stream, committed ? STREAM_COMMITTED : STREAM_FAILED);
+	streamed.stream = NULL;
 	server_apply_forget_own_relations();
 	pg_atomic_write_u32(&writer.shared->stream, 0);
 	return true;

@@ -2,76 +2,82 @@
  * turn.c
  *	  The commit order: whose turn it is, and who gives way to whom.
  *
- * A writer that waits for earlier transactions holds the locks of what it has
- * applied so far.  If an earlier transaction waits for one of them, neither
- * would ever go on: the wait for the commit order is not one that the server's
- * deadlock detector knows.  The same with sessions of users in between: the
- * oldest transaction waits for a user's lock, the user for ours.
+ * Actors: the leader; W1 with transaction T1 and W2 with T2, where T1 comes before T2; S1, a
+ * stream writer; U, a user's session.
  *
- * This is who may wait for whom.  "Lock" is a heavyweight lock, which the detector
- * knows; every other wait is one for a latch, which it does not.
+ * W2 holds the locks of what it has applied of T2 while it waits for T1 to be committed.
+ * The server's deadlock detector does not know of that wait.  It knows only waits for
+ * heavyweight locks ("lock" below).  Every other wait is one for a latch.  This is who may
+ * wait for whom:
  *
  *	 who			waits for			how
  *	 writer			earlier writers		latch: their commit, in or out of its turn
  *	 writer			leader				latch: more of its transaction
  *	 writer			stream writer		latch: to finish or discard; holds no locks then
  *	 writer			anybody				lock; SPECULATIVE_LOCK_TIMEOUT at most, unless
- *										it is final, and so the oldest
+ *										it is final, and therefore the oldest
  *	 stream writer	leader				latch: more of its transaction
  *	 stream writer	writers				latch: what its block needs (SPOOL_AFTER)
  *	 stream writer	anybody				lock; SPECULATIVE_LOCK_TIMEOUT at most
  *	 leader			writers				latch: space, or that nothing is in flight;
  *										holds no locks then
  *	 leader			stream writer		latch: to discard; holds no locks then
- *	 leader			sync worker			latch: that it has caught up, in the server's loop
- *	 leader			anybody				lock: what the server's loop applies, or a
+ *	 leader			sync worker			latch: that it has caught up, in the server's
+ *										apply loop
+ *	 leader			anybody				lock: what the server's apply loop applies, or a
  *										catalog
- *	 leader			parallel worker		lock, and the other way round; see below
+ *	 leader			parallel worker		lock, and the other way round; see deadlock 5
  *	 sync worker	leader				latch: how far to catch up; holds no locks then
  *	 sync worker	its helpers			latch; they are one group of locks with it
  *	 sync worker	anybody				lock
  *	 user			anybody				lock
  *	 user			leader, sync worker	latch: that they end (DROP SUBSCRIPTION)
  *
- * "Anybody" may be a writer or the leader of another subscription, too.
+ * "Anybody" includes writers and the leader of another subscription.
  *
- * Who is told to end does so, whatever it waits for, and the leader ends its writers
- * (receive/writers.c).  Any other circle that the detector does not see has a wait for a
- * latch in it, of a writer or stream writer that holds locks meanwhile.  From there the
- * chain leads, by the commit order, to the oldest transaction, or to the leader, which
- * is ahead of it if it applies something itself: nothing is in flight then, and no
- * stream writer gets more.  If neither of the two waits for a lock, nor the leader for a
- * sync worker, they go on, and so does everybody behind them, and nothing is lost but
- * some user's time.  If one of them does wait, it may be for us in the end.
+ * A process that is told to end does so, whatever it waits for, and the leader ends its
+ * writers (receive/writers.c).  Any other cycle that the detector does not see contains a wait
+ * for a latch, by a writer or stream writer W that holds locks meanwhile.  From W the chain
+ * leads, along the commit order, to the oldest transaction or to the leader.  (The leader
+ * comes before the oldest transaction if it applies something itself.  Then nothing is
+ * in flight, and no stream writer gets more.)  If neither of the two waits for a lock, and the
+ * leader does not wait for a sync worker, then they go on, and so does everybody behind
+ * them; nothing is lost but some time of a user.  If one of them does wait, it may wait for
+ * W in the end.
  *
- * So a writer or stream writer looks, from time to time, who waits for a lock that it
+ * Therefore a writer or stream writer W checks, at intervals, who waits for a lock that it
  * holds:
- *	 - a writer of the same ring with an earlier transaction: give up at once;
- *	 - one with a later transaction: as it should be;
- *	 - the leader, which applies something itself: give up at once;
- *	 - anybody else: give up if the oldest transaction, or the leader, waits as above.
- * A streamed transaction is later than all others until it has ended.
+ *	 - a writer of the same ring with an earlier transaction: W yields at once;
+ *	 - one with a later transaction: W does not yield;
+ *	 - the leader, which applies something itself: W yields at once;
+ *	 - anybody else: W yields if the oldest transaction or the leader waits as above.
+ * A streamed transaction counts as later than all others until it has ended.
  *
- * To give up is to roll back, wait until we are the oldest, and begin again: no
- * lock is held while waiting then, and the oldest waits here for the leader only.  A
- * stream writer leaves its transaction to a writer.
+ * To yield, W rolls back, waits until its transaction is the oldest, and applies it again from
+ * its beginning.  It holds no lock while it waits, and once its transaction is the oldest, it
+ * waits here for the leader only.  A stream writer leaves its transaction to an ordinary
+ * writer instead.
  *
- * A transaction that cannot go back ("committed to") never gives up: it is the oldest,
- * and if it waits here, then for the leader to receive more of it.  The leader waits for
- * no lock then, unless on a catalog.  So this circle is left: a user who has locked a
- * catalog of the server exclusively, and wants a table that such a transaction has
- * changed.  The user's lock_timeout ends it.
+ * Possible deadlocks, and how each ends:
+ *	 1. W1 waits for a lock of W2, and W2 for T1 to be committed.  W2 yields.
+ *	 2. W1 waits for a lock of U, U for a lock of W2, and W2 for T1 to be committed.  W2 sees
+ *		that U waits for it while the oldest transaction waits for a lock, and yields.
+ *	 3. The leader waits for a lock of S1, or for a sync worker that does, and S1 waits for
+ *		the leader to receive more.  S1 yields.
+ *	 4. T1 is the oldest and committed to (attempt.c), so W1 never yields.  If W1 waits here, then
+ *		for the leader to receive more of T1, and the leader waits for no lock then, except
+ *		on a catalog.  One cycle is left: U has locked a catalog of the server exclusively,
+ *		and waits for a table that T1 has changed.  U's lock_timeout ends it.
+ *	 5. The server's parallel apply workers are a part of the leader as far as the detector is
+ *		concerned: they and the leader tell each other, by locks, for whom they wait.  That
+ *		would not hold if the leader waited for a writer while they are at work.
+ *		Therefore no transaction goes into the ring while there are any, and none is given
+ *		to them while there are writers (receive/streams.c).
  *
- * The server's parallel apply workers are a part of the leader as far as the detector
- * is concerned: they tell each other with locks for whom they wait.  That would not
- * hold if the leader waited for a writer while they are at work.  So no transaction goes
- * into the ring while there are any, and none is given to them while there are writers
- * (receive/streams.c).
- *
- * Vacuum and the like wait for buffer pins, and for old snapshots, without a time-out
- * of Weft's, so whoever sleeps for long between two changes gives these back
+ * VACUUM and others wait for buffer pins and for old snapshots, without a timeout of
+ * Weft's.  Therefore a writer that sleeps between two changes gives these back
  * (change_rest).  A change that has met a conflict keeps them until it is its turn
- * (conflict/apply.c).
+ * (conflict/conflict_apply.c).
  */
 #include "postgres.h"
 
@@ -88,10 +94,14 @@
 /* A streamed transaction is later than any seq until it has ended. */
 #define FIRST_OF_STREAM PG_UINT64_MAX
 
-static RingWaiter waiter;
+typedef struct Turn
+{
+	RingWaiter	waiter;
+	uint64		first;			/* transaction of the group at hand */
+} Turn;
 
-/* The first transaction of the group at hand. */
-static uint64 first_seq;
+/* A global: the server's wait loops and callbacks ask whose turn it is. */
+static Turn turn;
 
 /* Returns the number of the writer that a process is, or -1. */
 static int
@@ -109,16 +119,16 @@ writer_seq(int number)
 	return shmem_writer_seq(writer.subscription, number);
 }
 
-/* That of a streamed transaction is known only when it has ended. */
+/* The place in the commit order; that of a streamed transaction is known once it ends. */
 static uint64
 own_seq(void)
 {
-	return first_seq == FIRST_OF_STREAM ? writer_seq(writer.number) : first_seq;
+	return turn.first == FIRST_OF_STREAM ? writer_seq(writer.number) : turn.first;
 }
 
 /*
- * Does the oldest transaction wait for a lock?  Its state is read without a
- * lock: whoever asks does so again and again.
+ * Does the oldest transaction wait for a lock?  Reads its state without a lock, since the
+ * caller asks repeatedly.
  */
 static bool
 oldest_waits(void)
@@ -129,7 +139,7 @@ oldest_waits(void)
 	{
 		int			procno = writer.ring->writer_procno[i];
 
-		/* One that was streamed has two writers. */
+		/* A streamed transaction has two writers. */
 		if (procno != INVALID_PROC_NUMBER && writer_seq(i) == oldest &&
 			GetPGProcByNumber(procno)->waitStatus == PROC_WAIT_STATUS_WAITING)
 			return true;
@@ -137,7 +147,7 @@ oldest_waits(void)
 	return false;
 }
 
-/* Does the leader wait for a lock, or for somebody who may wait for one? */
+/* Does the leader wait for a lock, or for a sync worker that may wait for one? */
 static bool
 leader_waits(void)
 {
@@ -158,7 +168,7 @@ must_yield_to(PGPROC *proc)
 	return procno == writer.ring->leader_procno || oldest_waits() || leader_waits();
 }
 
-/* Does anybody whom we must yield to wait for this lock? */
+/* Does a process to which this writer must yield wait for this lock? */
 static bool
 wanted(LOCK *lock)
 {
@@ -173,8 +183,8 @@ wanted(LOCK *lock)
 }
 
 /*
- * Must the writer give its locks up?  Asked while it waits, and now and then while a
- * stream writer applies.
+ * Must the writer give up its locks?  Called at intervals while it waits, and while a stream
+ * writer applies.
  */
 bool
 turn_must_yield(void)
@@ -190,8 +200,9 @@ turn_must_yield(void)
 		LWLock	   *partition = LockHashPartitionLockByIndex(i);
 
 		/*
-		 * Somebody who wants a lock that we hold by the fast path enters it
-		 * here first.  If that is missed, we look again soon.
+		 * A lock that this process holds by the server's fast path is entered
+		 * here by whoever wants it, before waiting for it.  If that happens
+		 * just after this check, the next one sees it.
 		 */
 		if (dlist_is_empty(&MyProc->myProcLocks[i]))
 			continue;
@@ -225,45 +236,45 @@ give_up(void *arg)
 void
 turn_init(RingRest rest)
 {
-	waiter.ring = writer.ring;
-	waiter.writer = writer.number;
-	waiter.give_up = give_up;
-	waiter.rest = rest;
+	turn.waiter.ring = writer.ring;
+	turn.waiter.writer = writer.number;
+	turn.waiter.give_up = give_up;
+	turn.waiter.rest = rest;
 }
 
-/* For waits outside of the commit order. */
+/* Returns what waits outside of the commit order need. */
 RingWaiter *
 turn_waiter(void)
 {
-	return &waiter;
+	return &turn.waiter;
 }
 
 /* The writer is going to apply a group that begins with a transaction. */
 void
 turn_begin(uint64 first)
 {
-	first_seq = first;
+	turn.first = first;
 }
 
 /* The writer is going to apply a streamed transaction, before its turn. */
 void
 turn_begin_stream(void)
 {
-	first_seq = FIRST_OF_STREAM;
+	turn.first = FIRST_OF_STREAM;
 }
 
 /* Is the writer applying a streamed transaction before its turn? */
 bool
 turn_of_stream(void)
 {
-	return first_seq == FIRST_OF_STREAM;
+	return turn.first == FIRST_OF_STREAM;
 }
 
 /* Are all transactions before the group committed? */
 bool
 turn_is_oldest(void)
 {
-	return ring_committed(writer.ring) == first_seq - 1;
+	return ring_committed(writer.ring) == turn.first - 1;
 }
 
 static bool
@@ -272,7 +283,7 @@ wait_committed(uint64 seq, WriterActivity activity, WeftWaitEvent wait_event)
 	bool		result;
 
 	writer_set_activity(activity);
-	result = ring_wait_committed(&waiter, seq, wait_event_id(wait_event));
+	result = ring_wait_committed(&turn.waiter, seq, wait_event_id(wait_event));
 	writer_set_activity(WRITER_APPLYING);
 	return result;
 }
@@ -290,7 +301,7 @@ turn_wait_oldest(void)
 		return true;
 	}
 	pg_atomic_fetch_add_u64(&writer.shared->order_waits, 1);
-	return wait_committed(first_seq - 1, WRITER_WAITING_FOR_COMMIT_ORDER,
+	return wait_committed(turn.first - 1, WRITER_WAITING_FOR_COMMIT_ORDER,
 						  WEFT_WAIT_WRITER_COMMIT_ORDER);
 }
 
@@ -303,7 +314,7 @@ bool
 turn_wait_dependency(uint64 seq)
 {
 	pg_atomic_fetch_add_u64(&writer.shared->dependency_waits, 1);
-	return wait_committed(Min(seq, first_seq - 1), WRITER_WAITING_FOR_DEPENDENCY,
+	return wait_committed(Min(seq, turn.first - 1), WRITER_WAITING_FOR_DEPENDENCY,
 						  WEFT_WAIT_WRITER_DEPENDENCY);
 }
 
@@ -314,6 +325,6 @@ turn_wait_dependency(uint64 seq)
 void
 turn_wait_retry(void)
 {
-	while (!wait_committed(first_seq - 1, WRITER_RETRYING, WEFT_WAIT_WRITER_RETRY))
+	while (!wait_committed(turn.first - 1, WRITER_RETRYING, WEFT_WAIT_WRITER_RETRY))
 		;
 }

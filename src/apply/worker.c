@@ -1,16 +1,12 @@
 /*
  * worker.c
- *	  A writer: the background worker that applies transactions.
+ *	  The background worker that a writer is.
  *
- * A writer looks to the server's apply code as if it were the apply worker: it
- * is connected as the subscription's owner, has MySubscription and a copy of
- * the leader's LogicalRepWorker entry, and the leader's replication origin.
- * The copy keeps the entry itself safe from us, and lets change.c say for a
- * moment that we are something else.
- *
- * The origin's position may be advanced by a commit only.  An abort would
- * advance it, too, if it met the origin set, so it is taken away first: in
- * transaction.c after an error, and here when the process ends.
+ * To the server's apply code, a writer looks like the subscription's apply worker.  It is
+ * connected as the subscription's owner, and has MySubscription, a copy of the leader's
+ * LogicalRepWorker entry, and the leader's replication origin.  The copy protects the entry
+ * itself from what the writer does, and lets server_apply.c pretend for a moment that the
+ * process is another kind of worker.
  */
 #include "postgres.h"
 
@@ -48,12 +44,12 @@
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
-/* Statistics are reported after so long without work, as the server does. */
+/* Report statistics after this time without work, as the server does. */
 #define STATS_INTERVAL 1000L	/* ms */
 
 static emit_log_hook_type next_emit_log_hook;
 
-/* The leader ends its writers, for a reason that it reports itself. */
+/* If the leader ends its writers, it reports the reason itself. */
 static void
 end_quietly(ErrorData *edata)
 {
@@ -96,7 +92,6 @@ connect_as_owner(void)
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* Loads the subscription. */
 static void
 load_subscription(Oid subid)
 {
@@ -113,11 +108,11 @@ load_subscription(Oid subid)
 	maybe_reread_subscription();
 	CommitTransactionCommand();
 
-	/* Durability is the leader's affair. */
+	/* The leader sees to durability. */
 	SetConfigOption("synchronous_commit", "off", PGC_BACKEND, PGC_S_OVERRIDE);
 }
 
-/* Applies streamed transactions, until it is time to end. */
+/* Applies streamed transactions until the leader ends this writer, or it is idle for long. */
 static void
 work_for_streams(void)
 {
@@ -129,7 +124,7 @@ work_for_streams(void)
 	writer.ring->writer_procno[writer.number] = INVALID_PROC_NUMBER;
 }
 
-/* Applies what there is to apply, until it is time to end. */
+/* Applies transactions from the ring until the leader ends this writer. */
 static void
 work(void)
 {
@@ -141,7 +136,7 @@ work(void)
 		int			count;
 		uint64		first;
 
-		/* One is enough to remove what is too old. */
+		/* One writer is enough to remove old rows of conflict/. */
 		if (writer.detect_conflicts && writer.number == 0)
 		{
 			long		next = conflict_clean();
@@ -162,7 +157,7 @@ work(void)
 	}
 }
 
-/* For the fast path: may a trigger fire now? */
+/* May a trigger fire now?  For the fast path. */
 static bool
 everything_before_is_there(void)
 {
@@ -198,7 +193,7 @@ worker_main(Datum main_arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/* A reload since we were forked has been ignored. */
+	/* A reload since this process was forked has been ignored. */
 	ConfigReloadPending = true;
 
 	writer_attach(main_arg);
