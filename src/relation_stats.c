@@ -2,31 +2,30 @@
  * relation_stats.c
  *	  Rows that were applied, and how, by subscription and relation.
  *
- * A hash table in dynamic shared memory for each subscription, with an entry for
- * each local table.  The leader makes it before its first writers start; writers
- * add to it what they have counted; whoever reads weft.stat_relation attaches to
- * it for the time of his query.
+ * Each subscription has a hash table in dynamic shared memory, with an entry for each
+ * local table.  The leader creates it before its first writers start; writers add what
+ * they have counted; a session that reads weft.stat_relation attaches to it for the time of
+ * its query.
  *
- * It is not pinned: it goes with the last process that is attached, so nobody has
- * to remove what a leader, or a subscription that was dropped, has left.  After a
- * crash the postmaster removes it.  It grows with the number of tables that have
- * had changes since the leader started.
+ * The hash table is not pinned: it is removed with the last process that detaches, so
+ * nothing is left behind by a leader that ended or a subscription that was dropped.  After
+ * a crash the postmaster removes it.  It grows with the number of tables that have had
+ * changes since the leader started.
  *
- * A reader must not come when the table is about to go.  So he attaches while no
- * entry of the shared root can be given up: as long as the handles stand there,
- * the leader is attached.
+ * A reader R must not attach while the hash table is being removed.  Therefore R attaches
+ * while no entry of the shared root can be released: as long as the handles are there, the
+ * leader is attached.
  *
- * Locks are taken in this order: that of the shared root (readers only), one of
- * the table's partitions (all of them, one behind the other, when it grows), those
- * of the area, the server's for dynamic shared memory.  While one is held, nobody
- * waits for anything but the next.
+ * Deadlocks: none, because locks are taken in this order: the shared root's (readers only),
+ * one of the hash table's partitions (all of them, one after the other, when it grows),
+ * those of the area, the server's for dynamic shared memory.  A process that holds one of
+ * them waits for nothing but the next.
  *
- * Statistics must not be in the way of what they are about.  An error here, be it
- * that there is no memory left, is logged once in each process, and whatever was
- * to be added is added later, or never.  As nobody rolls back after it, locks are
- * released here; writers and leaders hold no others when they come here.  The area
- * and the table are in order then: the server's code cares for that, because a
- * roll-back would do no more.
+ * Statistics must not disturb what they count.  An error here, such as a lack of memory, is
+ * logged once in each process, and what was to be added is added later, or never.  Nothing
+ * is rolled back after such an error, so the locks are released here; writers and leaders
+ * hold no others when they call these functions.  The area and the hash table are intact
+ * then: the server's code takes care of that, because a rollback would do no more.
  */
 #include "postgres.h"
 

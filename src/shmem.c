@@ -13,7 +13,7 @@
 
 typedef struct SharedRoot
 {
-	LWLock	   *lock;			/* held while an entry is claimed or given up */
+	LWLock	   *lock;			/* held while an entry is claimed or released */
 	int			num_entries;
 	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
 } SharedRoot;
@@ -21,8 +21,8 @@ typedef struct SharedRoot
 static SharedRoot *root = NULL;
 
 /*
- * Every leader is one of the server's logical replication workers, so there
- * can never be more of them than this.
+ * Every leader is one of the server's logical replication workers, so there are never
+ * more leaders than this.
  */
 static int
 shmem_num_entries(void)
@@ -37,7 +37,7 @@ shmem_size(void)
 					mul_size(shmem_num_entries(), sizeof(SubscriptionShared)));
 }
 
-/* Asks for our share of the main shared memory. */
+/* Requests space in the main shared memory. */
 void
 shmem_request(void)
 {
@@ -46,8 +46,8 @@ shmem_request(void)
 }
 
 /*
- * Returns the position in the commit order of a writer's transaction, or zero.  A
- * streamed one has none before it has ended, and comes behind all others.
+ * Returns the seq of a writer's transaction, or zero.  A streamed transaction that has not
+ * ended has no seq yet; it comes after all others.
  */
 uint64
 shmem_writer_seq(SubscriptionShared *entry, int number)
@@ -65,7 +65,7 @@ shmem_writer_seq(SubscriptionShared *entry, int number)
 	return seq == 0 ? PG_UINT64_MAX : seq;
 }
 
-/* Forgets what an earlier set of writers has left behind. */
+/* Resets what an earlier set of writers has left behind. */
 void
 shmem_reset_writers(SubscriptionShared *entry)
 {
@@ -94,7 +94,7 @@ shmem_reset_counters(SubscriptionShared *entry)
 		writer_shared_reset_counters(&entry->writers[i]);
 }
 
-/* Creates the shared root, or finds it. */
+/* Creates the shared root, or attaches to it. */
 void
 shmem_startup(void)
 {
@@ -146,9 +146,7 @@ shmem_index(const SubscriptionShared *entry)
 	return entry - root->entries;
 }
 
-/*
- * Returns the entry of the subscription, or NULL if nobody applies it now.
- */
+/* Returns the entry of the subscription, or NULL if it has no leader now. */
 SubscriptionShared *
 shmem_find(Oid subid)
 {
@@ -163,8 +161,8 @@ shmem_find(Oid subid)
 }
 
 /*
- * Gives the calling leader an entry for its subscription, with all counters at
- * zero.  Returns NULL if there is none left.
+ * Gives the calling leader an entry for its subscription, with all counters at zero.
+ * Returns NULL if no entry is free.
  */
 SubscriptionShared *
 shmem_claim(Oid subid)
@@ -200,7 +198,7 @@ shmem_claim(Oid subid)
 	return result;
 }
 
-/* Gives an entry back; no writer of it may be running any more. */
+/* Releases an entry, of which no writer may be running any more. */
 void
 shmem_release(SubscriptionShared *entry)
 {
@@ -215,7 +213,7 @@ shmem_release(SubscriptionShared *entry)
 	LWLockRelease(root->lock);
 }
 
-/* From now on no entry is claimed or given up. */
+/* Keeps entries from being claimed or released, until shmem_let_entries_go(). */
 void
 shmem_keep_entries(void)
 {

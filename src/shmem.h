@@ -2,10 +2,9 @@
  * shmem.h
  *	  The shared root: one entry for every subscription that is being applied.
  *
- * An entry is claimed by a subscription's leader when it starts and given up
- * when it ends.  Statistics are read from here by anybody, without a lock:
- * they are atomics, and a reader that meets a change of leader sees a mixture
- * of old and new at worst.
+ * A subscription's leader claims an entry when it starts, and releases it when it ends.
+ * Any process may read statistics here without a lock: they are atomics, and a reader that
+ * meets a change of leader sees a mixture of old and new at worst.
  */
 #ifndef WEFT_SHMEM_H
 #define WEFT_SHMEM_H
@@ -26,8 +25,8 @@
 typedef struct SubscriptionShared
 {
 	/*
-	 * Protects the plain fields.  They are written by the leader only, so the
-	 * leader reads them without it.
+	 * Protects the plain fields.  Only the leader writes them, so the leader
+	 * reads them without it.
 	 */
 	slock_t		mutex;
 
@@ -35,27 +34,27 @@ typedef struct SubscriptionShared
 	Oid			dbid;
 	Oid			userid;			/* owner of the subscription */
 	int			leader_pid;
-	uint32		generation;		/* counts the sets of writers started here */
+	uint32		generation;		/* how many sets of writers were started here */
 	int			num_writers;	/* how many run now */
 	dsm_handle	ring;
 	RepOriginId origin;
 	bool		detect_conflicts;
 
 	/*
-	 * Of relation_stats.c; valid, once they are set, until the entry is given
-	 * up.
+	 * Of relation_stats.c; once they are set, they are valid until the entry
+	 * is released.
 	 */
 	dsa_handle	statistics_area;
 	dshash_table_handle statistics_table;
 
-	/* Why the server's own path is in use; empty while it is not. */
+	/* Why the native path is in use; empty while it is not. */
 	char		native_reason[NATIVE_REASON_LEN];
 
-	/* How many writers of the current set have ended. */
+	/* Number of writers of the current set that have ended. */
 	pg_atomic_uint32 writers_gone;
 
-	pg_atomic_uint32 batches;	/* does the publisher send some? */
-	pg_atomic_uint32 compression;	/* a Compression: which they may have */
+	pg_atomic_uint32 batches;	/* does the publisher send batches? */
+	pg_atomic_uint32 compression;	/* a Compression: what they may use */
 
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;
@@ -71,7 +70,7 @@ typedef struct SubscriptionShared
 	StreamShared streams[NUM_STREAMS];
 } SubscriptionShared;
 
-/* Fails with an ERROR and a hint where Weft was not preloaded. */
+/* Throws an error with a hint if Weft was not preloaded. */
 extern void shmem_require(void);
 
 extern void shmem_request(void);

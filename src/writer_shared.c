@@ -6,7 +6,7 @@
 
 #include "writer_shared.h"
 
-/* Forgets what an earlier writer of that number has left behind. */
+/* Resets what an earlier writer with that number has left behind. */
 void
 writer_shared_reset(WriterShared *writer)
 {

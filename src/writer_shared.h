@@ -25,17 +25,17 @@ typedef enum WriterActivity
 
 typedef struct WriterShared
 {
-	/* Zero until the writer has attached; written by the writer alone. */
+	/* Zero until the writer has attached; only the writer writes it. */
 	pg_atomic_uint32 pid;
 	pg_atomic_uint32 activity;	/* a WriterActivity */
 
 	/*
-	 * Position in the commit order of the current or last transaction, the
-	 * first one if several share a commit.  That of a stream writer is its
-	 * stream's: see shmem_writer_seq().
+	 * The seq of the current or last transaction; of the first one if several
+	 * share a commit.  A stream writer has its stream's: see
+	 * shmem_writer_seq().
 	 */
 	pg_atomic_uint64 seq;
-	pg_atomic_uint64 remote_lsn;	/* end of what was committed last, there */
+	pg_atomic_uint64 remote_lsn;	/* end of the last commit, on the publisher */
 
 	/* Counted since the leader started. */
 	pg_atomic_uint64 transactions;
@@ -45,9 +45,9 @@ typedef struct WriterShared
 	pg_atomic_uint64 misspeculations;
 
 	/*
-	 * For a stream writer: the index of the transaction that it is to apply,
-	 * from 1.  The leader sets it where it is zero, the writer sets it back,
-	 * or to STREAM_WRITER_LEAVES before it ends.
+	 * For a stream writer: the index, from 1, of the streamed transaction that
+	 * it is to apply.  The leader sets it if it is zero; the writer sets it
+	 * back to zero, or to STREAM_WRITER_LEAVES before it ends.
 	 */
 	pg_atomic_uint32 stream;
 } WriterShared;

@@ -2,10 +2,10 @@
  * broadcast.c
  *	  A log of messages that every writer must have seen.
  *
- * A list in dynamic shared memory with one writer, the leader, and many
- * readers, without a lock: a message and the link to it are complete before
- * the version that includes it is stored, and a reader follows a link only
- * for a version that it has been told of.
+ * The log is a list in dynamic shared memory, which the leader extends and the writers
+ * read, without a lock.  The leader completes a message and the link to it before it
+ * stores the version that includes them; a writer follows a link only for a version that
+ * the ring has told it of.
  */
 #include "postgres.h"
 
@@ -37,7 +37,7 @@ broadcast_startup(void)
 	tranche = lock_tranche_startup(TRANCHE);
 }
 
-/* Makes an empty log for a ring. */
+/* Creates an empty log for a ring. */
 void
 broadcast_create(BroadcastLog *log, Ring *ring)
 {
@@ -77,7 +77,7 @@ broadcast_append(BroadcastLog *log, const char *data, Size length)
 	return log->version;
 }
 
-/* Attaches a writer to a ring's log, before its first message. */
+/* Attaches a writer to a ring's log, at a place before the first message. */
 void
 broadcast_attach(BroadcastReader *reader, Ring *ring)
 {
@@ -92,8 +92,8 @@ broadcast_attach(BroadcastReader *reader, Ring *ring)
 }
 
 /*
- * Reads the next message up to a version.  Returns false if that version has
- * been reached.
+ * Reads the next message up to a version.  Returns false if the reader has reached that
+ * version.
  */
 bool
 broadcast_read(BroadcastReader *reader, uint64 version,
@@ -121,7 +121,7 @@ broadcast_read(BroadcastReader *reader, uint64 version,
 	return true;
 }
 
-/* Ends the use of a log; it goes when the last one does this. */
+/* Detaches from a log, which is removed with the last process that detaches. */
 void
 broadcast_detach(dsa_area *area)
 {

@@ -2,11 +2,10 @@
  * broadcast.h
  *	  A log of messages that every writer must have seen.
  *
- * The leader appends; version n is the log's first n messages.  Each
- * transaction says which version it starts with, and transactions are taken
- * in order, so a writer only ever moves forward.  Nothing is removed: the log
- * lives as long as the ring, and the leader starts anew when it has become too
- * long.
+ * The leader appends; version n consists of the log's first n messages.  Each
+ * transaction names the version that it starts with.  Transactions are taken in order,
+ * so a writer only moves forward.  Nothing is removed: the log lives as long as the ring,
+ * and when the log has become too long, the leader replaces both.
  */
 #ifndef WEFT_BROADCAST_H
 #define WEFT_BROADCAST_H
@@ -20,7 +19,7 @@ typedef struct BroadcastLog
 	dsa_area   *area;
 	dsa_pointer last;			/* the newest message */
 	uint64		version;
-	Size		bytes;			/* used so far */
+	Size		bytes;			/* of all messages so far */
 } BroadcastLog;
 
 /* A writer's place. */

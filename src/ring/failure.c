@@ -1,10 +1,10 @@
 /*
  * failure.c
- *	  An error on its way from the writer that met it to the leader.
+ *	  Carries an error from the writer that met it to the leader.
  *
- * The leader throws it as its own, so that all that the server does about an
- * error while applying (statistics, disable_on_error, the pause before the
- * next start) happens as without Weft.
+ * The leader throws it as its own.  Therefore everything that the server does about an
+ * apply error (statistics, disable_on_error, the pause before the restart) happens as
+ * without Weft.
  */
 #include "postgres.h"
 
@@ -29,7 +29,7 @@ copy_text(char *target, const char *source)
 	target[length] = '\0';
 }
 
-/* Hands an error over to the leader. */
+/* Stores a writer's error for the leader. */
 void
 failure_report(Failure *failure, const ErrorData *error)
 {
@@ -48,7 +48,7 @@ failure_reported(Failure *failure)
 	return pg_atomic_read_u32(&failure->reported) != 0;
 }
 
-/* Throws the error that a writer has reported. */
+/* In the leader: throws the error that a writer has reported. */
 void
 failure_throw(Failure *failure)
 {

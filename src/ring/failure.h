@@ -1,6 +1,6 @@
 /*
  * failure.h
- *	  An error on its way from the writer that met it to the leader.
+ *	  Carries an error from the writer that met it to the leader.
  */
 #ifndef WEFT_FAILURE_H
 #define WEFT_FAILURE_H
@@ -9,14 +9,14 @@
 #include "port/atomics.h"
 #include "utils/elog.h"
 
-/* Longer texts are cut. */
+/* Longer texts are truncated. */
 #define FAILURE_TEXT_LEN 2048
 
 typedef struct Failure
 {
 	/*
 	 * Set last.  Only the writer of the oldest transaction reports a failure,
-	 * and it ends then, so there is never more than one.
+	 * and then it ends, so there is never more than one.
 	 */
 	pg_atomic_uint32 reported;
 	int			sqlerrcode;

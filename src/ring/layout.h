@@ -25,20 +25,20 @@
 typedef enum RingRecordKind
 {
 	RING_MESSAGE,				/* payload is (part of) a message */
-	RING_BROADCAST,				/* catch up with the broadcast log up to
+	RING_BROADCAST,				/* read the broadcast log up to version
 								 * "number", then go on */
 } RingRecordKind;
 
-/* The message goes on in the next record. */
+/* The message continues in the next record. */
 #define RING_MORE		0x0001
 
 /*
- * Whoever reads this record waits first until its transaction is the oldest;
- * from there on the transaction is not applied a second time.
+ * A writer that reads this record first waits until its transaction is the oldest.  From
+ * there on the transaction cannot be retried.
  */
 #define RING_EXCLUSIVE	0x0002
 
-/* For a RING_MESSAGE with a change; apply/order.c tells what they are good for. */
+/* For a RING_MESSAGE with a change; apply/order.c explains their use. */
 #define RING_ROW_AGAIN	0x0004	/* its transaction has touched the row before */
 #define RING_SEVERAL	0x0008	/* it depends on more than "number" says, all
 								 * of it before that in the commit order */
@@ -72,13 +72,14 @@ typedef struct RingTransaction
 	pg_atomic_uint32 data_awaited;	/* writer sleeps until "end" moves */
 	int			stream;			/* index of a streamed transaction, from 1;
 								 * its changes are in the spool.  Else zero. */
-	int			writer;			/* who applies it, valid once taken */
+	int			writer;			/* number of the writer that applies it; valid
+								 * once taken */
 
 	XLogRecPtr	end_lsn;		/* on the publisher */
 	TimestampTz commit_time;	/* on the publisher */
 
 	/* Set by the writer before it advances Ring.committed. */
-	XLogRecPtr	local_end;		/* end of our commit record, or invalid */
+	XLogRecPtr	local_end;		/* end of the local commit record, or invalid */
 } RingTransaction;
 
 /* A field that is written often gets a cache line of its own. */
@@ -108,27 +109,28 @@ typedef struct Ring
 	/* Written by any writer: highest seq taken. */
 	RingCounter taken;
 
-	/* How many stream writers there have ever been; set by the leader. */
+	/* Highest number of stream writers so far; set by the leader. */
 	pg_atomic_uint32 num_stream_writers;
 
-	/* Bit n: writer n sleeps because there was nothing to take. */
+	/* Bit n: writer n is idle: it sleeps because there was nothing to take. */
 	RingCounter idle_writers;
 
 	/*
-	 * Set by the leader (receive/tuning.c): how many transactions a writer
-	 * takes at a time if there are enough, how many may share a commit, and
-	 * how many writers, those with the lowest numbers, take any.
+	 * Set by the leader (receive/tuning.c): the maximum number of transactions
+	 * that a writer takes at a time, the maximum that share a commit, and the
+	 * number of active writers; these are the ones with the lowest numbers, and
+	 * the others take nothing.
 	 */
 	pg_atomic_uint32 run_limit;
 	pg_atomic_uint32 group_limit;
 	pg_atomic_uint32 active_writers;
 
-	/* Set by the leader to send the writers home once they are idle. */
+	/* Set by the leader to end the writers once they are idle. */
 	pg_atomic_uint32 stop;
 
 	/*
-	 * Who sleeps until "committed" has reached a number: the leader, the
-	 * writers.  Zero: not sleeping.
+	 * The seq that "committed" must reach for the leader, or the writer, to be
+	 * woken; zero while it does not sleep for that.
 	 */
 	pg_atomic_uint64 leader_awaits;
 	pg_atomic_uint64 writer_awaits[WEFT_MAX_PROCESSES];

@@ -2,48 +2,48 @@
  * ring.c
  *	  The shared-memory buffer between a leader and its writers.
  *
- * One leader appends, many writers read.  Ring positions are 64-bit numbers
- * that only grow; a position's place in memory is its remainder by the size.
- * A record is a header of 16 bytes and a payload, and is never cut by the end
- * of the memory: a message that would be is split into two records, and so is
- * one that does not fit into the space that is free (RING_MORE).
+ * One leader appends, many writers read.  Ring positions are 64-bit numbers that only
+ * grow; the place of a position in memory is its remainder modulo the size.  A record is a
+ * header of 16 bytes and a payload.  A record never wraps around the end of the memory:
+ * the leader splits a message that would into two records (RING_MORE), and also one that
+ * does not fit into the free space.
  *
- * Transactions get their seq in the order in which they committed on the
- * publisher, and stand in the ring in that order, one behind the other.  The
- * way of one of them, with who does it and what the next step relies on:
+ * Transactions get their seq in the order in which they committed on the publisher, and
+ * stand in the ring in that order, one after the other.  The life of transaction T with
+ * number seq, which leader L sends to writer W:
  *
- *	 leader  ring_begin		fills the descriptor transactions[seq].  The slot is
- *							free because seq - RING_TRANSACTIONS is committed and
- *							the leader has looked at it since.
- *	 leader  ring_append	copies records into free memory.
- *	 leader  ring_publish	end := write position, then published := seq.  Happens
- *							at ring_complete, or earlier if the transaction is
- *							long or the leader must wait for space.
- *	 writer  ring_take		taken := seq, by compare-and-exchange, so exactly one
- *							writer gets it, and in the order of seq.  It may take
- *							a run of several, one behind the other, and more
- *							behind these while it would have to wait.
- *	 writer  ring_read		reads up to "end", and waits there unless "complete".
- *	 writer  (wait.c)		waits until committed = seq - 1, commits, sets
- *							local_end, then committed := seq.  For a run that
- *							shares a commit, seq - 1 is what is before its first
- *							transaction, and seq its last.
- *	 leader  ring_used		memory up to the transaction's end is free again.
+ *	 L  ring_begin		fills in the descriptor transactions[seq].  The slot is free,
+ *						because seq - RING_TRANSACTIONS has committed and L has collected
+ *						it since.
+ *	 L  ring_append		copies records into free memory.
+ *	 L  ring_publish	end := write position, then published := seq.  Happens in
+ *						ring_complete, or earlier if T is long or L must wait for space.
+ *	 W  ring_take		taken := seq, by compare-and-exchange.  Therefore exactly one
+ *						writer gets T, and transactions are taken in the order of seq.  W
+ *						may take a run of several consecutive transactions, and further
+ *						ones behind these while it would otherwise have to wait.
+ *	 W  ring_read		reads up to "end", and waits there unless T is "complete".
+ *	 W  (wait.c)		waits until committed = seq - 1, and commits.
+ *	 W  ring_commit		sets local_end, then committed := seq.  For a group that shares a
+ *						commit, W has waited for the transaction before its first one, and
+ *						"committed" becomes the seq of its last one.
+ *	 L  ring_used		the memory up to T's end is free again.
  *
- * Since space is released in commit order, the records of a transaction stay
- * until it has committed, and a writer may apply it again from its beginning.
- * The exception is a transaction that does not fit: its writer says, by moving
- * "consumed", that it will not go back.  It may do so only once the transaction
- * is the oldest, so the leader can look at the oldest transaction alone.
+ * Space is released in commit order.  Therefore T's records stay until T has committed,
+ * and W may apply T again from its beginning.  The exception is a transaction that does
+ * not fit into the ring: by advancing "consumed", W promises not to go back.  W may do so
+ * only once T is the oldest transaction, so L has to look at the oldest one only.
  *
- * Deadlock: the leader waits for space only after it has published what it
- * wrote.  Whatever fills the ring is then taken, in order, by the writers; the
- * oldest transaction waits for nobody but the leader, and if the ring is full
- * of it, "consumed" frees it.
+ * Deadlocks:
+ * 1. L waits for space, W for L: L waits for space only after it has published what it
+ *	  wrote.  The writers then take, in order, whatever fills the ring; the oldest
+ *	  transaction waits for nobody but L, and if it fills the ring alone, "consumed" frees
+ *	  its memory.
+ * 2. Among writers, and through locks: see wait.c.
  *
- * If a process dies between any two of these steps, the leader ends, takes all
- * writers with it and makes a new ring; the replication origin tells from where
- * on transactions are asked for again.
+ * If a process dies between any two of these steps, the leader ends and takes all writers
+ * with it, and the next leader makes a new ring; the replication origin tells from which
+ * position on to request transactions again.
  */
 #include "postgres.h"
 
@@ -61,14 +61,14 @@ ring_bytes(int kilobytes)
 	return pg_nextpower2_64((uint64) kilobytes * 1024);
 }
 
-/* How much shared memory a ring with so many bytes of data needs. */
+/* Returns the size of the shared memory of a ring with this many bytes of data. */
 Size
 ring_shmem_size(uint64 bytes)
 {
 	return add_size(offsetof(Ring, data), bytes);
 }
 
-/* Initialises a ring in zeroed shared memory. */
+/* Initializes a ring in zeroed shared memory. */
 void
 ring_init(Ring *ring, uint64 bytes, int num_writers)
 {
@@ -104,9 +104,7 @@ ring_init(Ring *ring, uint64 bytes, int num_writers)
 	}
 }
 
-/*
- * Finds out what the writers have released; returns the bytes in use.
- */
+/* Notes what the writers have released; returns the number of bytes in use. */
 uint64
 ring_used(RingProducer *producer)
 {
@@ -121,7 +119,7 @@ ring_used(RingProducer *producer)
 		released = Max(released,
 					   pg_atomic_read_u64(&ring_transaction(ring, committed + 1)->consumed));
 
-	/* The memory is written again only after these reads. */
+	/* These reads come before the memory is written again. */
 	pg_memory_barrier();
 
 	producer->released = released;
@@ -129,9 +127,9 @@ ring_used(RingProducer *producer)
 }
 
 /*
- * Opens the next transaction.  Returns false, with nothing changed, if there
- * are too many in the ring already.  Transactions up to seq "collected" are
- * committed, and the caller needs nothing of them any more.
+ * Opens the next transaction.  Returns false, with nothing changed, if the ring has no
+ * free descriptor.  Transactions up to seq "collected" have committed, and the caller no
+ * longer needs their descriptors.
  */
 bool
 ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected)
@@ -164,10 +162,10 @@ ring_begin(RingProducer *producer, uint64 broadcast, uint64 collected)
 }
 
 /*
- * Appends a record to the open transaction, or as much of its payload as there
- * is room for.  Returns how many bytes of the payload were taken; if that is
- * not all of them, the caller publishes, waits for space and calls again with
- * the rest.  A record without payload that finds no room returns SIZE_MAX.
+ * Appends a record to the open transaction, or as much of its payload as there is room
+ * for.  Returns the number of payload bytes appended.  If these are not all, the caller
+ * publishes, waits for space, and calls again with the rest.  For a record without payload
+ * that finds no room, returns SIZE_MAX.
  */
 Size
 ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
@@ -186,7 +184,7 @@ ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
 		if (room < RING_ALIGNMENT + length - done)
 			room = ring->size - ring_used(producer);
 
-		/* Many tiny pieces would cost more than to wait for some room. */
+		/* Many tiny pieces would cost more than waiting for more space. */
 		if (room < Min(RING_ALIGNMENT + length - done, ring->size / 8))
 			return length == 0 ? SIZE_MAX : done;
 
@@ -209,8 +207,8 @@ ring_append(RingProducer *producer, RingRecordKind kind, uint16 flags,
 }
 
 /*
- * Makes what was appended to the open transaction readable.  The first time
- * this also offers the transaction to the writers.
+ * Makes what was appended to the open transaction readable.  The first call for a
+ * transaction also offers it to the writers.
  */
 void
 ring_publish(RingProducer *producer)
@@ -234,7 +232,7 @@ ring_publish(RingProducer *producer)
 }
 
 /*
- * Says that the open transaction, which has no records, is streamed transaction
+ * Declares the open transaction, which has no records, to be streamed transaction
  * "stream", counted from 1.
  */
 void
@@ -247,9 +245,7 @@ ring_use_stream(RingProducer *producer, int stream)
 	transaction->alone = true;
 }
 
-/*
- * Closes the open transaction: all its records are there.
- */
+/* Closes the open transaction: all its records have been appended. */
 void
 ring_complete(RingProducer *producer, XLogRecPtr end_lsn, TimestampTz commit_time)
 {
@@ -274,9 +270,9 @@ name_writer(Ring *ring, uint64 first, uint64 count, int writer)
 }
 
 /*
- * Takes the next transactions for a writer: no more than its share of what is
- * there.  Returns the seq of the first one and sets *count, or returns zero if
- * there is none for it now.
+ * Takes the next transactions for a writer, at most its share of the backlog.  Returns the
+ * seq of the first one and sets *count, or returns zero if there is none for this writer
+ * now.
  */
 uint64
 ring_take(Ring *ring, int writer, int *count)
@@ -306,8 +302,8 @@ ring_take(Ring *ring, int writer, int *count)
 }
 
 /*
- * Takes transactions right behind "last", which the writer has taken before: so
- * many if there are, and nobody else was quicker.  Returns how many.
+ * Takes up to "wanted" transactions that directly follow "last", which the writer has
+ * taken before.  Returns how many: zero if another writer has taken them already.
  */
 int
 ring_take_more(Ring *ring, int writer, uint64 last, int wanted)
@@ -345,7 +341,7 @@ ring_stop(Ring *ring)
 	ring_wake_all_writers(ring);
 }
 
-/* Puts a cursor to the beginning of a transaction that was taken. */
+/* Sets a cursor to the beginning of a transaction that was taken. */
 void
 ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq)
 {
@@ -356,8 +352,8 @@ ring_rewind(RingCursor *cursor, Ring *ring, uint64 seq)
 }
 
 /*
- * Reads the next record.  The payload stays where it is, in the ring, until
- * the transaction has committed or "consumed" has passed it.
+ * Reads the next record.  The payload stays in the ring until the transaction has
+ * committed or "consumed" has passed it.
  */
 RingReadResult
 ring_read(RingCursor *cursor, const RingRecordHeader **header, const char **payload)
