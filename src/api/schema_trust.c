@@ -43,7 +43,6 @@
 #include "nodes/parsenodes.h"
 #include "utils/acl.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/catcache.h"
 #include "utils/syscache.h"
 

@@ -15,7 +15,6 @@
 #include "catalog/pg_subscription_rel.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
-#include "commands/subscriptioncmds.h"
 #include "conflict/past_origin.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"

@@ -8,7 +8,6 @@
 #include "access/table.h"
 #include "api/conflict_tables.h"
 #include "catalog/pg_index.h"
-#include "commands/trigger.h"
 #include "conflict/unique_index.h"
 #include "executor/spi.h"
 #include "fmgr.h"

@@ -10,8 +10,6 @@
 #include "api/copy_report.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
-#include "catalog/pg_type.h"
-#include "commands/defrem.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "last_error.h"
@@ -31,8 +29,6 @@
 #include "utils/pg_lsn.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
-#include "utils/wait_event.h"
 #include "wait_event.h"
 
 PG_FUNCTION_INFO_V1(weft_wait_for_subscription);

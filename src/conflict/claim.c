@@ -37,14 +37,13 @@
  * transaction again (conflict_may_retry).
  */
 #include "postgres.h"
-#include "postgres.h"
 
 #include "access/genam.h"
 #include "catalog/index.h"
 #include "conflict/claim.h"
 #include "conflict/remote_transaction.h"
-#include "conflict/tombstone.h"
 #include "conflict/row_version.h"
+#include "conflict/tombstone.h"
 #include "conflict/unique_index.h"
 #include "conflict/version.h"
 #include "executor/executor.h"
@@ -132,7 +131,7 @@ claim_find(Target *target, TupleTableSlot *row, TupleTableSlot *local, bool unco
 	return result->version.known;
 }
 
-/* Fails if another process has claimed a value of "row", which was just stored, meanwhile. */
+/* Fails if another process has claimed a value of a row while that was being stored. */
 void
 claim_check_stored(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 {

@@ -14,7 +14,6 @@
 #include "conflict/tombstone.h"
 #include "guc.h"
 #include "replication/origin.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 /* Bounds of the time between two removals, in milliseconds. */

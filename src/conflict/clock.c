@@ -10,7 +10,6 @@
 #include "replication/worker_internal.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 #include "wait_event.h"
 
 /*

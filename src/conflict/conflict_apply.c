@@ -28,30 +28,28 @@
  * REPLICA IDENTITY FULL, with which the old row, and the value in it, is sent.
  *
  * Waiting.  If an open local transaction has modified the row, then writer W1 waits for
- * it to end, locks the row, and rechecks it.  What W1 decides about therefore does not
- * change until W1 commits.  W1 takes its locks in the order of the changes that it
- * applies, which sessions cannot know.  Therefore:
+ * it to end, locks the row, and rechecks it.  Therefore the row that W1 decides about
+ * does not change until W1 commits.  W1 takes its locks in the order of the changes that
+ * it applies, which sessions cannot know.  Two failures are possible, after each of which
+ * W1 applies its transaction again (apply/attempt.c):
  *
- *	 1. W1 may wait for a row that session S has modified, while S waits for a row that
- *		W1 has locked.  The server's deadlock detection cancels W1 or S.  If it was W1,
- *		then W1 applies its transaction again (apply/attempt.c).
- *	 2. S may insert a row after W1 has looked for it.  W1's own store then fails with
- *		a unique violation, and W1 applies its transaction again, too
- *		(conflict_may_retry).
+ *	 1. A deadlock: W1 waits for a row that session S has modified, while S waits for a
+ *		row that W1 has locked.  The server's deadlock detection cancels W1 or S.
+ *	 2. A unique violation: S inserts a row after W1 has looked for it and before W1
+ *		stores its own (conflict_may_retry).
  *
  * Speculation.  Only the oldest transaction decides conflicts, after all earlier ones
  * have committed.  If W2 meets a conflict while it applies T2, and T2 is not the oldest
  * transaction, then W2 waits until T2 is, and rechecks what it has not locked.  If
  * another process needs W2's locks meanwhile, W2 misspeculates: T2 is rolled back, and
  * applied again in its turn.  What T2 has found to be no conflict, an earlier T1 cannot
- * turn into one: T1 touches other keys, or T2 has waited for T1, or it has waited for
- * T1's values in unique indexes.
+ * turn into one: T1 touches other keys, or T2 has waited for T1, or for T1's values in
+ * unique indexes.
  *
  * Changes that this cannot decide about are left to the server's own code: those of
  * tables without a key, of partitioned tables that are published as a whole, and of
  * tables that are being synchronized.
  */
-#include "postgres.h"
 #include "postgres.h"
 
 #include "access/xact.h"
@@ -59,14 +57,13 @@
 #include "commands/trigger.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/conflict_types.h"
-#include "conflict/resolve.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/resolve.h"
 #include "conflict/settings.h"
 #include "executor/executor.h"
 #include "local_table.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"

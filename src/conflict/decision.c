@@ -12,7 +12,6 @@
 #include "conflict/settings.h"
 #include "conflict/version.h"
 #include "misspeculate.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"

@@ -17,7 +17,6 @@
 #include "conflict/remote_row.h"
 #include "executor/executor.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
 

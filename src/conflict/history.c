@@ -9,9 +9,8 @@
  * The conversion to jsonb may fail, for example in a user's function, or because a json
  * value holds what jsonb does not allow.  That is no reason not to apply the change.
  * Therefore rows are converted in a subtransaction.  If that fails, each value is taken as
- * text, and if that fails, too, the row is left out.
+ * text, and if that fails, too, the row is omitted.
  */
-#include "postgres.h"
 #include "postgres.h"
 
 #include "access/xact.h"
@@ -19,8 +18,8 @@
 #include "commands/sequence.h"
 #include "conflict/history.h"
 #include "conflict/log_limit.h"
-#include "conflict/row_json.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/row_json.h"
 #include "conflict/settings.h"
 #include "conflict/store.h"
 #include "executor/executor.h"

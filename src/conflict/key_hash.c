@@ -24,7 +24,6 @@
 #include "oid_alias.h"
 #include "pinned_settings.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"

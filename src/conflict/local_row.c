@@ -6,7 +6,6 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
-#include "catalog/pg_am.h"
 #include "compat.h"
 #include "conflict/claim.h"
 #include "conflict/deleted_counter.h"

@@ -21,7 +21,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
-#include "commands/subscriptioncmds.h"
 #include "conflict/past_origin.h"
 #include "conflict/settings.h"
 #include "conflict/store.h"

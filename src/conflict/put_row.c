@@ -17,14 +17,14 @@
 #include "conflict/history.h"
 #include "conflict/local_row.h"
 #include "conflict/put_row.h"
-#include "conflict/row_version.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/row_version.h"
 #include "conflict/settings.h"
 #include "conflict/tombstone.h"
 #include "conflict/unique_conflict.h"
 #include "conflict/version.h"
 
-/* What a row that is to be stored has met. */
+/* The rows that are in the way of a row to be stored. */
 typedef struct Obstacles
 {
 	TupleTableSlot *local;		/* the row that it would replace, or NULL */

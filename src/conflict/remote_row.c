@@ -10,7 +10,6 @@
 #include "optimizer/optimizer.h"
 #include "rewrite/rewriteHandler.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 /* Makes a column's value from what was sent.  Returns false if that says "unchanged". */

@@ -8,7 +8,6 @@
 #include "access/genam.h"
 #include "conflict/row_json.h"
 #include "executor/executor.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/jsonfuncs.h"
 #include "utils/lsyscache.h"

@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/sysattr.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "conflict/row_key.h"

@@ -12,7 +12,6 @@
  * them is an error.
  */
 #include "postgres.h"
-#include "postgres.h"
 
 #include "access/tableam.h"
 #include "access/xact.h"

@@ -13,7 +13,6 @@
 #include "executor/executor.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
-#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/ruleutils.h"
 
