@@ -1,6 +1,6 @@
 /*
  * wire.c
- *	  Reading logical replication messages without trusting them.
+ *	  Reads logical replication messages without trusting them.
  */
 #include "postgres.h"
 
@@ -11,7 +11,7 @@
 #define TOO_SHORT "the message ends too early"
 #define TOO_LONG "there are bytes behind the end of the message"
 
-/* The problem that a message of fixed form has, if it has one. */
+/* Returns what is wrong with a message that should end at the cursor, or NULL. */
 static const char *
 finish(const WireCursor *cursor)
 {
@@ -22,7 +22,7 @@ finish(const WireCursor *cursor)
 	return NULL;
 }
 
-/* Reads a terminated string, which must be valid in our encoding. */
+/* Reads a terminated string, which must be valid in the encoding of the database. */
 static const char *
 read_string(WireCursor *cursor, const char **string)
 {
@@ -43,7 +43,7 @@ read_string(WireCursor *cursor, const char **string)
 	return NULL;
 }
 
-/* Puts a cursor behind the type byte and, if streamed, the transaction ID. */
+/* Puts a cursor behind the type byte and, if streamed, behind the transaction ID. */
 static void
 start_behind_type(WireCursor *cursor, const char *data, int length, bool streamed)
 {
@@ -103,8 +103,8 @@ check_type(WireCursor *cursor)
 }
 
 /*
- * Reads an INSERT, UPDATE or DELETE up to its first tuple; wire_check_tuple or
- * the caller goes on from there.
+ * Reads an INSERT, UPDATE or DELETE up to its first tuple; the caller or
+ * wire_check_tuples() continues from there.
  */
 const char *
 wire_read_change(const char *data, int length, bool streamed, WireChange *change)
@@ -131,8 +131,8 @@ wire_read_change(const char *data, int length, bool streamed, WireChange *change
 }
 
 /*
- * Checks the form of one tuple and moves behind it.  With natts -1, any number
- * of columns will do.
+ * Checks the form of one tuple and moves behind it.  With natts = -1, any number of
+ * columns is accepted.
  */
 const char *
 wire_check_tuple(WireCursor *cursor, int natts)
@@ -152,8 +152,8 @@ wire_check_tuple(WireCursor *cursor, int natts)
 }
 
 /*
- * Checks the tuples of a change that has been read so far, to its end.  With natts
- * -1, any number of columns will do.
+ * Checks all tuples of a change that wire_read_change() has read, to the end of the
+ * message.  With natts = -1, any number of columns is accepted.
  */
 const char *
 wire_check_tuples(WireChange *change, int natts)
@@ -166,7 +166,7 @@ wire_check_tuples(WireChange *change, int natts)
 	return problem ? problem : finish(&change->tuples);
 }
 
-/* Reads a RELATION message up to its columns, and checks those. */
+/* Reads a RELATION message up to its columns, and checks these. */
 const char *
 wire_read_relation(const char *data, int length, bool streamed, WireRelation *relation)
 {
@@ -210,7 +210,7 @@ wire_read_attribute(WireCursor *cursor, WireAttribute *attribute)
 	return cursor->failed ? TOO_SHORT : NULL;
 }
 
-/* Reads a TRUNCATE message; the cursor is left on the first relation. */
+/* Reads a TRUNCATE message; leaves the cursor on the first relation. */
 const char *
 wire_read_truncate(const char *data, int length, bool streamed,
 				   int *nrelids, WireCursor *relids)
@@ -225,7 +225,7 @@ wire_read_truncate(const char *data, int length, bool streamed,
 	return NULL;
 }
 
-/* Checks a message of so many bytes that ends with a terminated string. */
+/* Checks that a terminated string follows "bytes" bytes. */
 static const char *
 check_string_behind(WireCursor *cursor, int bytes)
 {
@@ -238,8 +238,8 @@ check_string_behind(WireCursor *cursor, int bytes)
 }
 
 /*
- * Checks the form of a message that is left to the server: what is not checked
- * here, the server checks itself as it reads it.
+ * Checks the form of a message that the server's own code is going to read.  The
+ * server's code checks what is not checked here.
  */
 const char *
 wire_check_other(const char *data, int length)
@@ -270,7 +270,7 @@ wire_check_other(const char *data, int length)
 			wire_bytes(&cursor, 29);
 			return finish(&cursor);
 		case LOGICAL_REP_MSG_STREAM_ABORT:
-			/* With streaming = parallel, the LSN and the time come too. */
+			/* With streaming = parallel, the LSN and the time follow. */
 			wire_bytes(&cursor, length - 1 > 8 ? 24 : 8);
 			return finish(&cursor);
 		default:
@@ -303,7 +303,7 @@ wire_invalid_text(WireCursor tuples)
 				return i + 1;
 		}
 
-		/* An UPDATE with an old tuple has a new one behind it. */
+		/* The new tuple of an UPDATE follows the old one. */
 		if (tuples.next == tuples.end || wire_uint8(&tuples) != 'N')
 			return 0;
 	}

@@ -1,13 +1,13 @@
 /*
  * wire.h
- *	  Reading logical replication messages without trusting them.
+ *	  Reads logical replication messages without trusting them.
  *
- * Everything here looks at bytes only: nothing is allocated, nothing thrown.
- * A function that can meet damage returns NULL if there is none, else what is
- * wrong, as a sentence without its full stop.
+ * These functions read bytes only: they neither allocate nor raise errors.  A function
+ * that can find a message damaged returns NULL if it is not, and otherwise what is
+ * wrong, as a sentence without a full stop.
  *
  * "data" and "length" are a message from its type byte on.  Within a streamed
- * transaction ("streamed") the type is followed by a transaction ID.
+ * transaction ("streamed") a transaction ID follows the type byte.
  */
 #ifndef WEFT_WIRE_H
 #define WEFT_WIRE_H
@@ -21,8 +21,8 @@
 #define WIRE_KEY_COLUMN 0x01
 
 /*
- * What stands in front of a message in the streaming protocol: 'w', start of the
- * data, end of WAL, time of sending.
+ * Precedes a message in the streaming replication protocol: 'w', start of the data,
+ * end of WAL, time of sending.
  */
 #define DATA_TIME_OFFSET (1 + 8 + 8)
 #define DATA_HEADER_LENGTH (DATA_TIME_OFFSET + 8)
@@ -31,7 +31,7 @@ typedef struct WireCursor
 {
 	const char *next;
 	const char *end;
-	bool		failed;			/* something ran past the end */
+	bool		failed;			/* a read reached past the end */
 } WireCursor;
 
 typedef struct WireColumn
@@ -41,7 +41,7 @@ typedef struct WireColumn
 	const char *data;			/* not terminated */
 } WireColumn;
 
-/* An INSERT, UPDATE or DELETE; the tuples are not looked into. */
+/* An INSERT, UPDATE or DELETE, up to its tuples. */
 typedef struct WireChange
 {
 	char		type;			/* a LogicalRepMsgType */
@@ -145,7 +145,7 @@ wire_uint64(WireCursor *cursor)
 	return pg_ntoh64(result);
 }
 
-/* Reads one column; false if what stands there is not one. */
+/* Reads one column; returns false if the bytes are not a column. */
 static inline bool
 wire_column(WireCursor *cursor, WireColumn *column)
 {

@@ -2,16 +2,17 @@
  * spool.c
  *	  The file that keeps a streamed transaction until it ends.
  *
- * It is a temporary file in the leader's FileSet: removed by the leader when the
- * transaction has ended, at the latest when the leader does, and by the server's
- * next start if it crashes.
+ * A spool is a temporary file in the leader's FileSet.  The leader removes it when the
+ * transaction has ended, or when the leader itself ends; after a crash, the server
+ * removes it when it starts.
  *
- * Files of a FileSet are closed by the server at the end of a local transaction,
- * so the leader, which has short ones of its own, opens the file for each block
- * that arrives, and a reader keeps it for one local transaction.
+ * The server closes files of a FileSet at the end of a local transaction.  The leader
+ * runs short local transactions of its own while a streamed transaction is in
+ * progress; therefore it opens the file again for each block that arrives.  A reader
+ * keeps the file open for one local transaction.
  *
- * The leader only appends, and announces nothing but complete records, so readers
- * need no lock: what they have been told of does not change any more.
+ * Readers need no lock.  The leader only appends, and announces only complete records;
+ * bytes that have been announced never change.
  */
 #include "postgres.h"
 
@@ -20,10 +21,16 @@
 #include "utils/resowner.h"
 #include "utils/wait_event.h"
 
-/* Of the leader's buffer, and of a reader's, unless a record is longer. */
+/*
+ * Size of the leader's buffer, and of a reader's unless a record is longer.  Large enough
+ * to make the price of a system call small compared with that of the changes.
+ */
 #define BUFFER_SIZE (256 * 1024)
 
-/* Owns the leader's open file, also between transactions. */
+/*
+ * Owns the leader's open file, which stays open between local transactions, too.  Made
+ * once in a process, like the buffer, and used for one file at a time.
+ */
 static ResourceOwner file_owner = NULL;
 
 static void
@@ -32,7 +39,10 @@ file_name(char *name, uint32 number)
 	snprintf(name, MAXPGPATH, "weft-stream-%u", number);
 }
 
-/* Prepares the writer, and lets the next file belong to nobody's transaction. */
+/*
+ * Prepares for writing behind "written" bytes.  Until the caller restores the resource
+ * owner that is returned, a file that is opened belongs to file_owner.
+ */
 static ResourceOwner
 begin_writing(SpoolWriter *writer, uint64 written)
 {
@@ -50,7 +60,7 @@ begin_writing(SpoolWriter *writer, uint64 written)
 	return old;
 }
 
-/* Creates an empty file, and opens it for writing.  One is open at a time. */
+/* Creates an empty file and opens it for writing.  One file is open at a time. */
 void
 spool_create(SpoolWriter *writer, FileSet *files, uint32 number)
 {
@@ -62,7 +72,7 @@ spool_create(SpoolWriter *writer, FileSet *files, uint32 number)
 	CurrentResourceOwner = old;
 }
 
-/* Opens a file to write on, behind so many bytes. */
+/* Opens a file in order to append to its first "written" bytes. */
 void
 spool_open(SpoolWriter *writer, FileSet *files, uint32 number, uint64 written)
 {
@@ -99,7 +109,7 @@ write_out(SpoolWriter *writer, const char *data, int length)
 	writer->written += length;
 }
 
-/* Writes what is in the buffer; the caller may announce "written" then. */
+/* Writes the buffer to the file; afterwards the caller may announce "written". */
 void
 spool_flush(SpoolWriter *writer)
 {
@@ -110,7 +120,7 @@ spool_flush(SpoolWriter *writer)
 		write_out(writer, writer->buffer, used);
 }
 
-/* Where the next record will stand. */
+/* Returns the position of the next record. */
 uint64
 spool_position(const SpoolWriter *writer)
 {
@@ -131,16 +141,14 @@ put(SpoolWriter *writer, const void *data, int length)
 	}
 }
 
-/*
- * Appends a record, whose payload is given in two pieces.
- */
+/* Appends a record.  Its payload is given in two pieces. */
 void
 spool_append(SpoolWriter *writer, SpoolRecordKind kind, TransactionId xid,
 			 const char *start, int start_length, const char *rest, int rest_length)
 {
 	SpoolRecord record = {start_length + rest_length, kind, xid};
 
-	/* What has been written must end with a record, so that it can be read. */
+	/* The file must end with a complete record whenever it is read. */
 	if (sizeof(record) + record.length > BUFFER_SIZE - writer->used)
 		spool_flush(writer);
 	put(writer, &record, sizeof(record));
@@ -150,7 +158,10 @@ spool_append(SpoolWriter *writer, SpoolRecordKind kind, TransactionId xid,
 		spool_flush(writer);
 }
 
-/* Appends what is not a record: the parts that are void, behind the last one. */
+/*
+ * Appends the void ranges, which are not a record, behind the last record.  Flushes the
+ * buffer.
+ */
 void
 spool_append_ranges(SpoolWriter *writer, const SpoolRange *ranges, int count)
 {
@@ -169,7 +180,7 @@ spool_close(SpoolWriter *writer)
 	CurrentResourceOwner = old;
 }
 
-/* Removes a file.  Who reads it may do so to its end. */
+/* Removes a file.  A process that has it open can still read it to its end. */
 void
 spool_delete(FileSet *files, uint32 number)
 {
@@ -179,7 +190,7 @@ spool_delete(FileSet *files, uint32 number)
 	FileSetDelete(files, name, false);
 }
 
-/* Opens a file to read it, in the local transaction. */
+/* Opens a file for reading; it stays open until the local transaction ends. */
 void
 spool_read_open(SpoolReader *reader, FileSet *files, uint32 number)
 {
@@ -202,7 +213,8 @@ spool_read_open(SpoolReader *reader, FileSet *files, uint32 number)
 }
 
 /*
- * Returns where the next "length" bytes are in the buffer.  The file has them.
+ * Makes sure that the buffer holds "length" bytes of the file from "position" on, and
+ * returns where they are.  Up to "limit", the file may be read.
  */
 static char *
 need(SpoolReader *reader, uint64 position, int length, uint64 limit)
@@ -218,7 +230,7 @@ need(SpoolReader *reader, uint64 position, int length, uint64 limit)
 	if (length <= reader->filled - offset)
 		return reader->buffer + offset;
 
-	/* Moves the rest to the front, and makes room for a long one. */
+	/* Moves the rest to the front; the buffer grows for a long record only. */
 	memmove(reader->buffer, reader->buffer + offset, reader->filled - offset);
 	reader->buffer_start += offset;
 	reader->filled -= offset;
@@ -249,8 +261,8 @@ need(SpoolReader *reader, uint64 position, int length, uint64 limit)
 }
 
 /*
- * Reads the next record.  Returns false if there is none before the limit.  The
- * payload stays where it is until the next call, and may be written to.
+ * Reads the next record.  Returns false if there is none before the limit.  The payload
+ * stays in place until the next call; the caller may overwrite it.
  */
 bool
 spool_read(SpoolReader *reader, uint64 limit, SpoolRecord *record, char **payload)
@@ -264,7 +276,10 @@ spool_read(SpoolReader *reader, uint64 limit, SpoolRecord *record, char **payloa
 	return true;
 }
 
-/* Reads the ranges behind the last record; they live as long as the transaction. */
+/*
+ * Reads the void ranges behind the last record.  The result lives as long as the local
+ * transaction.
+ */
 SpoolRange *
 spool_read_ranges(SpoolReader *reader, uint64 position, int count)
 {

@@ -2,9 +2,9 @@
  * spool.h
  *	  The file that keeps a streamed transaction until it ends.
  *
- * The leader writes it, from the first block of the transaction on, and writers
- * read it.  A record is a header and so many bytes; it is complete where "written"
- * of the transaction's StreamShared says so.
+ * The leader writes it from the first block of the transaction on; writers read it.
+ * A record is a header and a payload.  A reader may read all records that end before
+ * "written" of the transaction's StreamShared.
  */
 #ifndef WEFT_SPOOL_H
 #define WEFT_SPOOL_H
@@ -14,11 +14,13 @@
 
 typedef enum SpoolRecordKind
 {
-	SPOOL_CHANGE,				/* a message, without its transaction ID */
-	SPOOL_RELATION,				/* a RELATION message, the same */
-	SPOOL_AFTER,				/* a uint64: what follows needs this seq, and
-								 * so all before it, committed */
-	SPOOL_ABORT,				/* what subtransaction "xid" did is void */
+	SPOOL_CHANGE,				/* a message without its transaction ID */
+	SPOOL_RELATION,				/* a RELATION message, likewise */
+	SPOOL_AFTER,				/* a uint64: the records that follow may be
+								 * applied once this seq, and thereby all
+								 * before it, is committed */
+	SPOOL_ABORT,				/* the changes of subtransaction "xid" are
+								 * void */
 } SpoolRecordKind;
 
 typedef struct SpoolRecord
@@ -30,7 +32,7 @@ typedef struct SpoolRecord
 
 StaticAssertDecl(sizeof(SpoolRecord) == 12, "a spool record's header has no gaps");
 
-/* A part that belongs to aborted subtransactions. */
+/* A part of the file that belongs to aborted subtransactions. */
 typedef struct SpoolRange
 {
 	uint64		start;
@@ -42,19 +44,19 @@ typedef struct SpoolWriter
 {
 	File		file;
 	uint64		written;		/* bytes in the file, all complete records */
-	char	   *buffer;			/* what is not yet in the file */
+	char	   *buffer;			/* bytes that are not in the file yet */
 	int			used;
 } SpoolWriter;
 
-/* A writer's end.  It lives as long as the local transaction. */
+/* A reader's end.  It lives as long as the local transaction. */
 typedef struct SpoolReader
 {
 	File		file;
 	uint64		position;		/* of the next record */
 	char	   *buffer;
 	int			size;
-	uint64		buffer_start;	/* its place in the file */
-	int			filled;			/* bytes in it */
+	uint64		buffer_start;	/* position of the buffer in the file */
+	int			filled;			/* bytes in the buffer */
 } SpoolReader;
 
 extern void spool_create(SpoolWriter *writer, FileSet *files, uint32 number);
