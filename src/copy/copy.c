@@ -1,16 +1,23 @@
 /*
  * copy.c
- *	  The initial copy within the server's table synchronisation worker.
+ *	  The initial copy within the server's table synchronization worker.
  *
- * The worker does what it always does: it creates the slot, sets the replication
- * origin, checks privileges, copies, and catches up.  But before it sends the
- * publisher the COPY command for the table, and if the local table is empty, its rows
- * are copied here (table.c).  What is then sent is the same command without any row,
- * and the server's own code takes that in.  It ends its transaction on the publisher
- * next, and when that is done, so that nothing is held there any longer, the indexes
- * are built here, before the server commits on this side.
+ * The worker does what it always does: it creates the slot, sets the replication origin,
+ * checks privileges, copies, and catches up.  Three of its steps are extended:
  *
- * What becomes of the worker's slot in the end is seen to, too (slots.c).
+ * - Before it sends the COPY command for the table, and if the local table is empty, Weft
+ *	 copies the rows (table.c).  The worker then sends the same command without any row,
+ *	 and the server's own code takes the empty result in.
+ *
+ * - Next it ends its transaction on the publisher.  When that is done, so that the
+ *	 publisher does not hold anything for the copy any longer, Weft builds the indexes,
+ *	 before the server commits on this side.
+ *
+ * - When it has ended streaming, and when it drops its slot, slots.c makes sure that a crash
+ *	 leaves neither a table without its slot nor a slot without its table.
+ *
+ * The leader, when it starts streaming and when it receives, drops slots that workers have
+ * left behind (slots.c).
  */
 #include "postgres.h"
 
@@ -24,8 +31,8 @@
 #include "seam/seam.h"
 
 /*
- * The server is about to send the command that copies the table.  Copies it here,
- * if that can be done, and returns what the server is to send.
+ * The server is about to send the command that copies the table.  Copies the table here if
+ * possible, and returns the command that the server should send.
  */
 static const char *
 before_copy(WalReceiverConn *conn, const char *text)

@@ -71,7 +71,7 @@ decompress(WireCursor *cursor)
 	if (cursor->failed)
 		damage_report(NULL, "a batch ends too early");
 	if (!AllocSizeIsValid(length) || length / MAX_RATIO > compressed)
-		damage_report(NULL, "a compressed batch cannot be as long as it claims");
+		damage_report(NULL, "a compressed batch claims more bytes than it can hold");
 	messages = buffer_for(length);
 	if (LZ4_decompress_safe(cursor->next, messages, compressed, length) != (int) length)
 		damage_report(NULL, "a compressed batch is damaged");
@@ -102,7 +102,7 @@ batch_open(const char *message, int length)
 	if (connection_compression() == COMPRESSION_LZ4)
 		known |= BATCH_LZ4;
 	if (flags & ~known)
-		damage_report(NULL, "a batch has flags that were not asked for");
+		damage_report(NULL, "a batch has flags that were not requested");
 	publisher_holds = (flags & BATCH_MORE_HELD) != 0;
 #ifdef WEFT_LZ4
 	if (flags & BATCH_LZ4)

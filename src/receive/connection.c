@@ -224,9 +224,9 @@ check_membership(WalReceiverConn *conn)
 	if (values == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("subscription \"%s\" could not ask the publisher whether this node is a member of its group",
+				 errmsg("could not ask the publisher of subscription \"%s\" whether this node is a member of its group",
 						MySubscription->name),
-				 errhint("The role that connects needs what weft.grant_node_admin grants.")));
+				 errhint("The role that connects needs the privileges that weft.grant_node_admin grants.")));
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -248,16 +248,16 @@ start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 	stream_compression = knows_lz4 ? weft_compression : COMPRESSION_OFF;
 	if (stream_compression != weft_compression)
 		ereport(LOG,
-				(errmsg("subscription \"%s\" is sent its changes without compression",
+				(errmsg("changes for subscription \"%s\" are sent uncompressed",
 						MySubscription->name),
 				 uses_plugin ?
-				 errdetail("The publisher does not know LZ4.") :
-				 errdetail("Slot \"%s\" uses another output plugin than \"weft\".",
+				 errdetail("The publisher does not support LZ4.") :
+				 errdetail("Slot \"%s\" does not use the output plugin \"weft\".",
 						   options->slotname)));
 	if (!uses_plugin)
 	{
 		ereport(DEBUG1,
-				(errmsg_internal("slot \"%s\" uses another output plugin than \"weft\"",
+				(errmsg_internal("slot \"%s\" does not use the output plugin \"weft\"",
 								 options->slotname)));
 		return (seam_native->walrcv_startstreaming) (conn, options);
 	}

@@ -31,7 +31,7 @@ damage_report(const char *payload, const char *problem)
 			 errdetail("Message \"%s\" at LSN %X/%X: %s.",
 					   payload ? logicalrep_message_type((LogicalRepMsgType) (uint8) payload[0]) : "",
 					   LSN_FORMAT_ARGS(reception.message_lsn), problem),
-			 errhint("Nothing of this transaction has been applied. Check the publisher and what lies between it and this server.")));
+			 errhint("No change of this transaction has been applied. Check the publisher and the network between it and this server.")));
 }
 
 /* Checks a change that the server's apply loop is going to read. */

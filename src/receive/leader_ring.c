@@ -37,7 +37,7 @@ create_segment(Size size)
 
 	if (leader_ring.segment != NULL)
 		return NULL;
-	return error ? error->message : "no dynamic shared memory is left";
+	return error ? error->message : "no dynamic shared memory segment is available";
 }
 
 /*

@@ -132,7 +132,7 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	const char *problem = wire_read_commit(payload, payload_length, &commit);
 
 	if (problem == NULL && commit.commit_lsn != transaction_final_lsn)
-		problem = "the LSN is not the one that BEGIN has announced";
+		problem = "the LSN is not the one that BEGIN announced";
 	if (problem)
 		damage_report(payload, problem);
 
@@ -182,7 +182,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 
 		case LOGICAL_REP_MSG_ORIGIN:
 			if (changes_seen)
-				damage_report(payload, "the message comes behind a change");
+				damage_report(payload, "the message follows a change");
 			/* FALLTHROUGH */
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
@@ -193,7 +193,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		default:
-			damage_report(payload, "the message does not belong into a transaction");
+			damage_report(payload, "the message does not belong in a transaction");
 	}
 	if (native)
 		handover_keep(message, length);
@@ -270,7 +270,7 @@ outer_message(char *message, int length, const char *payload, int payload_length
 			break;
 
 		default:
-			damage_report(payload, "the message does not belong outside of a transaction");
+			damage_report(payload, "the message does not belong outside a transaction");
 	}
 }
 

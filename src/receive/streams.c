@@ -205,7 +205,7 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 			ends = true;
 			break;
 		default:
-			damage_report(payload, "the message does not belong into a streamed transaction");
+			damage_report(payload, "the message does not belong in a streamed transaction");
 	}
 	if (native)
 		handover_keep(message, length);

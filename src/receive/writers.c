@@ -276,12 +276,12 @@ writers_start(int count)
 	if (writers.count == 0)
 	{
 		leader_ring_drop();
-		stay_native("no background worker is left",
+		stay_native("no background worker is available",
 					"Increase \"max_worker_processes\".");
 	}
 	else if (writers.count < count)
 		ereport(LOG,
-				(errmsg("subscription \"%s\" is applied by %d of %d writers: no more background workers are left",
+				(errmsg("subscription \"%s\" is applied by %d of %d writers: no more background workers are available",
 						MySubscription->name, writers.count, count),
 				 errhint("Increase \"max_worker_processes\".")));
 	else
@@ -319,7 +319,7 @@ start_for_stream(int number, uint32 stream)
 		writers.handles[number] = NULL;
 		if (!reported)
 			ereport(LOG,
-					(errmsg("streamed transactions of subscription \"%s\" are applied when they end: no more background workers are left",
+					(errmsg("streamed transactions of subscription \"%s\" are applied when they end: no more background workers are available",
 							MySubscription->name),
 					 errhint("Increase \"max_worker_processes\", or lower \"weft.max_stream_writers\".")));
 		reported = true;

@@ -93,7 +93,7 @@ same_tables(
 # While it ends its writers to start fewer, others may take all that are free.  Then it
 # says so, and starts again.
 my @errors = grep {
-	!/conflicts of subscription "sub4" cannot be detected without writers: no background worker is left/
+	!/conflicts of subscription "sub4" cannot be detected without writers: no background worker is available/
 } split /\n/, errors_logged($sub);
 is("@errors", '', 'no error but of one that has lost its writer for a moment');
 
