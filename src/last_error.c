@@ -2,9 +2,9 @@
  * last_error.c
  *	  The last error of every subscription's apply worker.
  *
- * The server writes it to its log only.  It is kept here, its message without
- * details, until the server restarts: in a table of fixed size, in which the
- * oldest gives way.  An apply worker enters its own error while it reports it.
+ * The server writes an error only to its log.  This module keeps its message, without
+ * details, until the server restarts.  The table has a fixed size, and a new entry evicts the
+ * oldest one.  An apply worker enters its own error while it reports it.
  */
 #include "postgres.h"
 
@@ -43,12 +43,13 @@ typedef struct LastErrors
 	LastError	entries[ENTRIES];
 } LastErrors;
 
+/* Globals, since the hook below has no other way to them. */
 static LastErrors *shared = NULL;
 static emit_log_hook_type previous_emit_log_hook = NULL;
 
 PG_FUNCTION_INFO_V1(weft_stat_get_last_error);
 
-/* Asks for our share of the main shared memory. */
+/* Requests shared memory and a lock; called once, in the postmaster. */
 void
 last_error_request(void)
 {
@@ -56,7 +57,7 @@ last_error_request(void)
 	RequestNamedLWLockTranche("weft_last_error", 1);
 }
 
-/* Makes or finds it. */
+/* Creates the shared memory, or finds it. */
 void
 last_error_startup(void)
 {
@@ -72,7 +73,7 @@ last_error_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* The subscription's entry, or else the one to be used for it. */
+/* Returns the subscription's entry, or the one to be used for it. */
 static LastError *
 find_entry(Oid subid)
 {
@@ -91,8 +92,8 @@ find_entry(Oid subid)
 }
 
 /*
- * Is this an apply worker, or one of its writers, in a state in which a lock can be
- * had?  Nobody who holds ours waits for anything.
+ * Is this process an apply worker or one of its writers, in a state in which it may take a
+ * lock?  Whoever holds the lock of this module waits for nothing else.
  */
 static bool
 may_keep(void)
@@ -125,7 +126,7 @@ keep_error(ErrorData *edata)
 	LWLockRelease(shared->lock);
 }
 
-/* Takes part in reporting errors; called once, while the postmaster loads us. */
+/* Hooks into the reporting of errors; called once, while the postmaster loads Weft. */
 void
 last_error_install(void)
 {
@@ -134,7 +135,8 @@ last_error_install(void)
 }
 
 /*
- * The last error as a line of a detail, or nothing.  For whoever may see it.
+ * Returns the last error as a line of a detail, or an empty string.  The caller makes sure
+ * that the user may see it.
  */
 char *
 last_error_describe(Oid subid)

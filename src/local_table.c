@@ -1,6 +1,6 @@
 /*
  * local_table.c
- *	  What several parts of Weft need of a subscriber's table.
+ *	  A subscriber's table: its triggers, the rights on it, and executor state for it.
  */
 #include "postgres.h"
 
@@ -20,8 +20,8 @@
 #include "utils/rls.h"
 
 /*
- * Opens an ordinary table.  Fails if the caller lacks a right, before the lock is
- * queued for.
+ * Opens an ordinary table.  Fails if the caller lacks a right, and does so before it queues
+ * for the lock.
  */
 Relation
 local_table_open(Oid relid, AclMode mode, LOCKMODE lock)
@@ -53,8 +53,8 @@ local_table_fires_triggers(Relation rel)
 }
 
 /*
- * Fails, as the server's apply worker does, if the current user may not do to an open
- * table what "mode" says.
+ * Fails, as the server's apply worker does, if the current user lacks the right "mode" on an
+ * open table, or row-level security applies to it.
  */
 void
 local_table_check_rights(Relation rel, AclMode mode)
@@ -74,10 +74,10 @@ local_table_check_rights(Relation rel, AclMode mode)
 }
 
 /*
- * Makes what the executor's functions need for an open table: returns their state,
- * and in *info the table with its indexes open.  "columns" has the columns that are
- * sent; "speculative" tells whether unique indexes will be asked before a row is stored.
- * All of it is in the current memory context; the caller closes it.
+ * Sets up what the executor's functions need for an open table: returns their state, and in
+ * *info the table with its indexes open.  "columns" maps the columns that are sent;
+ * "speculative" tells whether unique indexes will be asked before a row is stored.
+ * Allocates in the current memory context; the caller closes everything.
  */
 EState *
 local_table_prepare(Relation rel, const AttrMap *columns, bool speculative,

@@ -1,6 +1,6 @@
 /*
  * local_table.h
- *	  What several parts of Weft need of a subscriber's table.
+ *	  A subscriber's table: its triggers, the rights on it, and executor state for it.
  */
 #ifndef WEFT_LOCAL_TABLE_H
 #define WEFT_LOCAL_TABLE_H
