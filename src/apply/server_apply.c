@@ -388,7 +388,10 @@ clear_error_context(void)
 	message_uint64(&commit, InvalidXLogRecPtr); /* its end */
 	message_uint64(&commit, 0); /* its time */
 
-	/* The apply worker would look after tables to synchronize; a writer must not. */
+	/*
+	 * The apply worker would look after tables to synchronize; a writer must
+	 * not.
+	 */
 	MyLogicalRepWorker->type = WORKERTYPE_PARALLEL_APPLY;
 	dispatch_message(commit.data, commit.length);
 	MyLogicalRepWorker->type = WORKERTYPE_APPLY;

@@ -100,7 +100,7 @@ typedef struct Streamed
 	int			num_savepoints;
 	TransactionId savepoints[MAX_SAVEPOINTS];
 
-	TimestampTz looked_around;	/* when the writer last checked for must_stop() */
+	TimestampTz looked_around;	/* of the last must_stop() */
 } Streamed;
 
 /* A global, since an attempt (guard.h) is a function without an argument. */
