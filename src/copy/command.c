@@ -1,16 +1,16 @@
 /*
  * command.c
- *	  The COPY command that the server sends to the publisher, taken apart.
+ *	  Takes the server's COPY command apart, and writes the commands of helpers.
  *
- * The server has found out by then which columns and rows are to be copied, and
- * has put it into one of these (copy_table() in its tablesync.c):
+ * By then the server has determined the columns and rows to copy, and has put them into
+ * one of these forms (copy_table() in its tablesync.c):
  *
  *	  COPY name (column, ...) TO STDOUT
  *	  COPY (SELECT column, ... FROM [ONLY] name [WHERE filter]) TO STDOUT
  *
- * perhaps with "WITH (FORMAT binary)".  All is taken from there, so that what is
- * copied is what the server wanted.  What does not look exactly like one of them
- * is not understood, and left to the server.
+ * followed by "WITH (FORMAT binary)" or nothing.  Everything is taken from that command, so
+ * that the rows copied are those that the server wanted.  A command that does not look
+ * exactly like one of these is not understood, and is left to the server.
  */
 #include "postgres.h"
 
@@ -22,7 +22,7 @@
 #define TO_STDOUT " TO STDOUT"
 #define WITH_BINARY " WITH (FORMAT binary)"
 
-/* Goes on behind a text that must stand here. */
+/* Skips a text; returns false if another one is at the position. */
 static bool
 skip(const char **position, const char *expected)
 {
@@ -79,7 +79,7 @@ read_columns(const char **position, CopyCommand *command)
 	return true;
 }
 
-/* Reads the filter, and what closes the query. */
+/* Reads the filter, and the end of the query. */
 static bool
 read_filter(const char **position, CopyCommand *command)
 {
@@ -98,10 +98,7 @@ read_filter(const char **position, CopyCommand *command)
 	return true;
 }
 
-/*
- * Takes the server's command for a table apart; returns false if it does not
- * look as expected.
- */
+/* Takes the server's command for a table apart; returns false if it has another form. */
 bool
 copy_command_parse(const char *text, const char *nspname, const char *relname,
 				   CopyCommand *command)
@@ -136,7 +133,7 @@ copy_command_parse(const char *text, const char *nspname, const char *relname,
 		*position == '\0';
 }
 
-/* The same command, but without any row, and without the table. */
+/* Returns a command of the same format that sends no row and reads no table. */
 char *
 copy_command_nothing(const CopyCommand *command)
 {
@@ -145,8 +142,8 @@ copy_command_nothing(const CopyCommand *command)
 }
 
 /*
- * A condition that is an error if the table's name has become that of another one.
- * It is decided when the command is planned, and costs nothing per row.
+ * Appends a condition that throws an error if the name now belongs to another table.  It is
+ * evaluated when the command is planned, and costs nothing per row.
  */
 static void
 append_identity(StringInfo query, const CopyCommand *command, const CopyTarget *target)
@@ -161,14 +158,14 @@ append_identity(StringInfo query, const CopyCommand *command, const CopyTarget *
 }
 
 /*
- * The same for the blocks from "first" to before "end", which is
- * InvalidBlockNumber for all that follow.  A row stands for the snapshot at one
- * place, so in one range, wherever it may have been moved since; in a partitioned
+ * Returns the command for the blocks from "first" up to, but not including, "end", which is
+ * InvalidBlockNumber for all that follow.  For the snapshot a row is at one place, and
+ * therefore in one range, wherever an update may have put its next version; in a partitioned
  * table, in the same range of blocks of its partition.
  *
- * Each range is a query of its own, so it must say what the first one would have
- * settled for all: which table it is, and which partitions that had.  All blocks are
- * not a range but the server's own command, which is settled at once, too.
+ * Each range is a query of its own, so each must name what a single query would determine
+ * once: the table, and its partitions.  A copy of all blocks uses the server's own command,
+ * which determines them once.
  */
 char *
 copy_command_range(const CopyCommand *command, const CopyTarget *target, bool binary,

@@ -1,6 +1,6 @@
 /*
  * command.h
- *	  The COPY command that the server sends to the publisher, taken apart.
+ *	  Takes the server's COPY command apart, and writes the commands of helpers.
  */
 #ifndef WEFT_COPY_COMMAND_H
 #define WEFT_COPY_COMMAND_H
@@ -11,20 +11,20 @@
 typedef struct CopyCommand
 {
 	List	   *columns;		/* of String: the publisher's names */
-	char	   *column_list;	/* the same as text, quoted where needed */
+	char	   *column_list;	/* as text, quoted where needed */
 	char	   *relation;		/* qualified name, quoted where needed */
 	bool		only;			/* without tables that inherit from it */
 	char	   *filter;			/* row filter, or NULL */
 	bool		binary;
-	const char *whole;			/* all of it but the format */
+	const char *whole;			/* the command without the format */
 } CopyCommand;
 
-/* The publisher's table as it was found; no name tells it. */
+/* Identifies the publisher's table, which may have been renamed. */
 typedef struct CopyTarget
 {
 	const char *relid;			/* its OID */
-	const char *leaves;			/* those of its partitions, with commas
-								 * between, or an empty string if it has none */
+	const char *leaves;			/* the OIDs of its partitions, separated by
+								 * commas; empty if it has none */
 } CopyTarget;
 
 extern bool copy_command_parse(const char *text, const char *nspname,

@@ -14,18 +14,18 @@
 #define COPY_OID_LEN 16
 #define COPY_USER_LEN (NAMEDATALEN + 32)
 
-/* The server that tables are copied from, and for whom. */
+/* The server from which tables are copied, and for whom. */
 typedef struct CopyPublisher
 {
 	Oid			subid;			/* InvalidOid if not for a subscription */
-	const char *user;			/* who wants it, as messages say it */
+	const char *user;			/* subscription or node, for messages */
 	const char *appname;		/* of the helpers' connections */
 	const char *conninfo;
 	bool		must_use_password;	/* as walrcv_connect() wants it */
 	bool		all_rows;		/* row security is an error, not a filter */
 } CopyPublisher;
 
-/* What the processes that copy one table share. */
+/* Shared by the processes that copy one table. */
 typedef struct CopyTask
 {
 	/* Fixed before the first helper starts. */
@@ -35,7 +35,7 @@ typedef struct CopyTask
 	int			num_helpers;
 	bool		binary;			/* format of what is copied */
 	BlockNumber num_blocks;
-	BlockNumber min_range;		/* blocks taken at once, at least */
+	BlockNumber min_range;		/* limits of the blocks taken at a time */
 	BlockNumber max_range;
 	char		snapshot[COPY_SNAPSHOT_LEN];
 	char		identity[COPY_IDENTITY_LEN];	/* of the publisher's server */
@@ -43,7 +43,7 @@ typedef struct CopyTask
 
 	/*
 	 * Ranges of blocks are taken in order.  The last one has no end, so that
-	 * all rows are copied whatever the size of the table was said to be.
+	 * all rows are copied even if the table is larger than it was said to be.
 	 */
 	slock_t		mutex;
 	BlockNumber next_block;
@@ -51,13 +51,13 @@ typedef struct CopyTask
 	int			ranges_taken;
 	int			ranges_done;
 
-	/* Fixed, too: a copy of CopyPublisher. */
+	/* Also fixed: a copy of CopyPublisher. */
 	bool		must_use_password;
 	bool		all_rows;
 	char		user[COPY_USER_LEN];
 	char		appname[NAMEDATALEN];
-	Size		conninfo;		/* where it begins in "texts" */
-	Size		leaves;			/* the same of CopyTarget's */
+	Size		conninfo;		/* its offset in "texts" */
+	Size		leaves;			/* the same for CopyTarget's */
 	char		texts[FLEXIBLE_ARRAY_MEMBER];	/* the COPY command; conninfo;
 												 * leaves */
 } CopyTask;

@@ -2,39 +2,46 @@
  * helper.c
  *	  Helpers: the parallel workers that copy a table.
  *
- * A table is copied in one transaction, that of its table synchronisation worker or
- * of a node that joins a group, however many processes take part.  So nobody sees its rows before the server has
- * committed it, and whatever ends the copy leaves nothing but dead rows behind, as
- * with the server's own copy.  There is nothing to be mended, and nothing that could
- * be doubled.
+ * P is the process that copies the table: a table synchronization worker, or the worker of
+ * a node that joins a group.  H1, H2, … are its helpers.  However many helpers there are,
+ * the table is copied in one transaction, P's.  Therefore nobody sees its rows before P has
+ * committed, and a copy that ends early, for whatever reason, leaves nothing but dead rows
+ * behind, as the server's own copy does: there is nothing to repair, and no row can be
+ * copied twice.
  *
- * The server's parallel workers share their leader's transaction: its ID, snapshot,
- * user, settings, and locks, among which there are no conflicts within the group.
- * The leader's transaction does not end before they have, whatever happens; that is
- * the server's rule, too.  But the server forbids them to write, since there are
- * writes that they could not do right.  Why is written where it says so:
- *	 - GetCurrentCommandId(): the leader would not learn that the current command ID
- *	   is used.  Ours has used it before the helpers start.
- *	 - heap_insert(): foreign keys need new command IDs.  Triggers do not fire here;
- *	   tables with triggers that would are not copied so (target_table.c).
- *	 - Assigning a transaction ID: ours has one before the helpers start.
- *	 - Everything else - updates, deletes, sequences, new files, temporary tables,
- *	   settings, unsafe functions - stays forbidden, for the transaction stays in
- *	   parallel mode.
- * So while rows are inserted, the worker's number says that it is none.  It must be
- * back before anything is sent to the leader, which is no more than one error, for
- * nothing below that is sent (start_helpers()).
+ * Helpers are the server's parallel workers, which share their leader's transaction: its
+ * ID, snapshot, user, settings and locks, and locks of one such group do not conflict.  P's
+ * transaction never ends before its helpers have; that is the server's rule, too.  But the
+ * server forbids parallel workers to write, because some writes would go wrong.  Its code
+ * gives the reasons:
+ *	 - GetCurrentCommandId(): P would not learn that the current command ID is used.  P has
+ *	   used it before the helpers start.
+ *	 - heap_insert(): foreign keys need new command IDs.  No triggers fire here; tables with
+ *	   triggers that would fire are not copied with helpers (target_table.c).
+ *	 - Assigning a transaction ID: P has one before the helpers start.
+ *	 - Everything else (updates, deletes, sequences, new files, temporary tables, settings,
+ *	   unsafe functions) stays forbidden, because the transaction stays in parallel mode.
+ * Therefore, while a helper inserts rows, its ParallelWorkerNumber says that it is no
+ * parallel worker.  The number must be restored before the helper sends P anything.  The
+ * only thing that it can send is one error, because start_helpers() suppresses all
+ * messages below that.
  *
- * Inserts of several processes into one table are what the server is made for; that
- * they have one transaction ID makes no difference to it.  No index is maintained
- * (indexes.c), but for those of TOAST tables, in which values have their own IDs.  Only
- * logical decoding takes a transaction for the work of one process; copy.c says when that
- * matters.
+ * The server is made for inserts of several processes into one table; that they have the
+ * same transaction ID makes no difference to it.  No index is maintained (indexes.c), apart
+ * from those of TOAST tables, whose values have IDs of their own.  Only logical decoding
+ * assumes that a transaction is the work of one process; helpers_wanted() in table.c says
+ * when that matters.
  *
- * A helper that cannot connect, or gets no lock on the publisher, says so in the log
- * and is done; it has taken no range yet.  If all are, the leader copies what is left
- * itself, on the server's connection.  After a range was taken, an error is an error
- * of the whole copy.
+ * A helper that cannot connect, or gets no lock on the publisher, logs that and ends; it
+ * has not taken a range yet.  If that happens to all helpers, P copies what is left itself,
+ * on the server's connection.  Once a helper has taken a range, its error is an error of
+ * the whole copy.
+ *
+ * Deadlocks:
+ * 1. H1 and H2 wait for each other while they extend the table: these are short waits for
+ *	  the extension lock, and lock_timeout is off for them (copy_helpers_run()).
+ * 2. H1 waits on the publisher for a lock behind a session that waits for P's transaction
+ *	  there: H1 gives up after a while (source.c).
  */
 #include "postgres.h"
 
@@ -58,13 +65,16 @@
 
 #define KEY_TASK UINT64CONST(1)
 
-/* How often the publisher hears of us, in milliseconds. */
+/* How often P sends something on its connection to the publisher, in milliseconds. */
 #define KEEP_ALIVE_INTERVAL 10000
 
-/* How long we sleep at most between two looks at the helpers, in milliseconds. */
+/* How often P checks its helpers if none of them sets its latch, in milliseconds. */
 #define LOOK_INTERVAL 1000
 
-/* In a helper, its number, while it is put away. */
+/*
+ * In a helper: its ParallelWorkerNumber while that is hidden, else -1.  Static because
+ * emit_log_hook needs it.
+ */
 static int	number = -1;
 static emit_log_hook_type previous_emit_log_hook;
 
@@ -76,7 +86,7 @@ restore_number(void)
 	number = -1;
 }
 
-/* An error that ends the process is sent without a way to catch it. */
+/* An error that ends the process is sent without being catchable. */
 static void
 emit_log(ErrorData *error)
 {
@@ -86,7 +96,7 @@ emit_log(ErrorData *error)
 		previous_emit_log_hook(error);
 }
 
-/* Copies, as if this were no parallel worker; the head of the file says why. */
+/* Copies as if this were not a parallel worker; the head of the file says why. */
 static void
 insert_rows(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn)
 {
@@ -116,7 +126,7 @@ parse_command(const CopyTask *task, Relation rel, CopyCommand *command)
 		elog(ERROR, "could not parse command of the initial copy: %s", task->texts);
 }
 
-/* What the server calls in a parallel worker. */
+/* Entry point of a helper. */
 void
 copy_helper_main(dsm_segment *segment, shm_toc *toc)
 {
@@ -140,8 +150,8 @@ copy_helper_main(dsm_segment *segment, shm_toc *toc)
 }
 
 /*
- * Is a helper still to come, or at work?  One that is gone without a word is left
- * to WaitForParallelWorkersToFinish().
+ * Is a helper starting or at work?  WaitForParallelWorkersToFinish() deals with one that
+ * has ended without a message.
  */
 static bool
 helpers_running(ParallelContext *context)
@@ -155,7 +165,7 @@ helpers_running(ParallelContext *context)
 	return false;
 }
 
-/* Waits until all helpers are done.  Their errors are thrown here. */
+/* Waits until all helpers have ended.  Their errors are thrown here. */
 static void
 wait_for_helpers(ParallelContext *context, WalReceiverConn *conn)
 {
@@ -184,7 +194,7 @@ start_helpers(const CopyTask *task, Size size)
 	ParallelContext *context;
 	CopyTask   *shared;
 
-	/* Only errors go from helpers to us. */
+	/* Helpers send nothing but errors. */
 	SetConfigOption("client_min_messages", "error", PGC_SUSET, PGC_S_OVERRIDE);
 	(void) GetCurrentTransactionId();
 	(void) GetCurrentCommandId(true);
@@ -203,8 +213,8 @@ start_helpers(const CopyTask *task, Size size)
 }
 
 /*
- * Copies a table with helpers, as many of task->num_helpers as can be had.  Returns
- * what has become of the task: not all of it need be done, if there were none.
+ * Copies a table with up to task->num_helpers helpers.  Returns the state in which they
+ * have left the task; if no helper could work, ranges are left to be taken.
  */
 CopyTask *
 copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
@@ -214,8 +224,8 @@ copy_helpers_run(const CopyTask *task, Size size, WalReceiverConn *conn)
 	ParallelContext *context;
 
 	/*
-	 * They wait for each other while the table grows; one process alone never
-	 * does.
+	 * Helpers wait for each other to extend the table, which a single process
+	 * never does.
 	 */
 	(void) set_config_option("lock_timeout", "0", PGC_SUSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);

@@ -1,29 +1,32 @@
 /*
  * indexes.c
- *	  No index is maintained while a table is filled; all are built afterwards.
+ *	  Suspends the indexes of a table while it is filled, and builds them afterwards.
  *
- * Both happen in the transaction that copies the table.  At first pg_index says
- * that the indexes are not ready, which makes inserts leave them alone; only this
- * transaction and its helpers see that, everybody else sees, and maintains, the
- * indexes as they were.  Afterwards each is built anew, into new files, under a
- * lock that keeps everybody out, and is ready again.  So if the transaction does
- * not commit, be it that the server crashes, the old files and the old rows of
- * pg_index are what there is, and they are right: the rows that were copied are
- * dead, and rows of others are in them.
+ * Both happen in transaction T, which copies the table.  First T marks the indexes in
+ * pg_index as not ready, so that inserts skip them; only T and its helpers see that, and
+ * all other sessions see, and maintain, the indexes as they were.  After the copy, T builds
+ * each index anew, into new files, under a lock that keeps everybody out, and marks it as
+ * ready again.  If T does not commit, for instance because the server crashes, the old
+ * files and the old rows of pg_index remain, and they are correct: the copied rows are dead,
+ * and the rows of other sessions are in the indexes.
  *
- * The lock is taken of the table and its indexes at once, but never waited for in a
- * queue: a session that has read the table and then analyzes it waits for us already,
- * and all other readers would wait behind us until an idle one ends its transaction.
- * So we look again and again whether nobody is in the way, and nothing comes of it if
- * somebody always is.
+ * T locks the table and its indexes together, and never waits for these locks in a queue.
  *
- * Then, or if an index cannot be built, for which each is built in a subtransaction,
- * the old files get entries of our rows, one by one.  That is what the server's own copy
- * does, and needs no lock but those that it takes in its beginning, as we do.  So rows
- * that were copied are never thrown away for the sake of an index.
+ * Deadlocks:
+ * 1. X has read the table and then analyzes it, which waits for T's ShareUpdateExclusiveLock.
+ *	  If T waited for X's lock, neither would ever end.
+ * 2. T waits for X, which has read the table and is idle in its transaction.  This is no
+ *	  deadlock, but all other readers would wait behind T.
+ * Therefore T tests repeatedly whether the locks are free, and gives up if that never
+ * happens.
  *
- * Indexes of deferrable constraints are maintained from the beginning, for natively
- * nobody checks these constraints on a replica, and building would.
+ * If T gives up, or if an index cannot be built (each is built in a subtransaction), T
+ * inserts its rows into the old files, one by one.  That is what the server's own copy does,
+ * and it needs only the locks that T has taken at its start, as the server does.  Therefore
+ * copied rows are never thrown away because of an index.
+ *
+ * Indexes of deferrable constraints are not suspended: natively these constraints are not
+ * checked on a replica, but building would check them.
  */
 #include "postgres.h"
 
@@ -55,9 +58,9 @@
 #include "utils/wait_event.h"
 
 /*
- * For how long we look for a moment without readers, in milliseconds: half as long as
- * copying the rows has taken, within these limits.  Filling takes longer than building,
- * but not by orders of magnitude.
+ * How long to look for a moment without readers, in milliseconds: half the time that
+ * copying the rows has taken, within these limits.  Filling an index takes longer than
+ * building it, but not by orders of magnitude.
  */
 #define MIN_PATIENCE 200
 #define MAX_PATIENCE 10000
@@ -81,8 +84,8 @@ copy_of_row(Oid index)
 }
 
 /*
- * Sets an index aside; returns false if it is not in use anyway, for instance
- * because building it concurrently has failed, or must be maintained.
+ * Suspends an index; returns false if it must be maintained, or is not in use, for instance
+ * because building it concurrently has failed.
  */
 static bool
 suspend(Relation catalog, Oid index)
@@ -111,9 +114,7 @@ tables_of(Relation rel)
 	return find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
 }
 
-/*
- * Sets the indexes of a table and its partitions aside, and returns their OIDs.
- */
+/* Suspends the indexes of a table and its partitions, and returns their OIDs. */
 List *
 copy_indexes_suspend(Relation rel)
 {
@@ -135,7 +136,7 @@ copy_indexes_suspend(Relation rel)
 	return result;
 }
 
-/* Has nobody else a lock of this relation? */
+/* Is the relation locked by no other session? */
 static bool
 is_free(Oid relid)
 {
@@ -147,7 +148,10 @@ is_free(Oid relid)
 	return others == 0;
 }
 
-/* Locks all of these relations, or none.  A look first spares standbys the attempt. */
+/*
+ * Locks all of these relations, or none.  It first tests whether they are free, because an
+ * attempt to lock would be sent to standbys.
+ */
 static bool
 try_lock(List *relids)
 {
@@ -170,8 +174,8 @@ try_lock(List *relids)
 }
 
 /*
- * Locks tables and indexes against everybody; returns false if others are always in
- * the way.
+ * Locks tables and indexes against all other sessions; returns false if there is always one
+ * that uses them.
  */
 static bool
 lock_all(List *relids, const CopyProgress *progress)
@@ -193,8 +197,8 @@ lock_all(List *relids, const CopyProgress *progress)
 }
 
 /*
- * "Key (a)=(1) is duplicated." becomes what an insert would say, in the language of the
- * server's messages.  Another detail stays as it is.
+ * Turns "Key (a)=(1) is duplicated." into the detail that an insert would give, in the
+ * language of the server's messages.  Any other detail stays as it is.
  */
 static const char *
 already_exists(const char *detail)
@@ -213,7 +217,7 @@ already_exists(const char *detail)
 					pnstrdup(detail + before, length - before - behind));
 }
 
-/* Whoever looks for this error will look for what the server says natively. */
+/* Reports a duplicate with the message that an insert would give, which users look for. */
 static void
 report_duplicate(Oid index, const ErrorData *error)
 {
@@ -231,8 +235,8 @@ report_duplicate(Oid index, const ErrorData *error)
 }
 
 /*
- * An index could not be built.  Goes on with the error if it is the rows' fault, or
- * somebody's wish; all else may come of building, and need not come of filling.
+ * An index could not be built.  Rethrows the error if it is about the rows, or was
+ * requested by somebody; any other error may be due to building, and filling may succeed.
  */
 static void
 look_at_error(Oid index, ErrorData *error)
@@ -249,7 +253,7 @@ look_at_error(Oid index, ErrorData *error)
 					get_rel_name(index), error->message)));
 }
 
-/* Builds an index; returns false if that has failed, and its old files are in place. */
+/* Builds an index; returns false if that failed and its old files are in place. */
 static bool
 build(Oid index)
 {
@@ -272,7 +276,7 @@ build(Oid index)
 		error = CopyErrorData();
 		FlushErrorState();
 
-		/* It is not to be advanced by this. */
+		/* The rollback must not advance the replication origin. */
 		replorigin_session_origin = InvalidRepOriginId;
 		RollbackAndReleaseCurrentSubTransaction();
 		replorigin_session_origin = origin;
@@ -286,7 +290,7 @@ build(Oid index)
 	return error == NULL;
 }
 
-/* Indexes are in use again, with the files that they had. */
+/* Puts indexes into use again, with their old files. */
 static void
 resume(List *indexes)
 {
@@ -298,7 +302,7 @@ resume(List *indexes)
 	CommandCounterIncrement();
 }
 
-/* Is this a row of our transaction, so one that was copied? */
+/* Was the row copied by this transaction? */
 static bool
 was_copied(TupleTableSlot *slot)
 {
@@ -308,7 +312,7 @@ was_copied(TupleTableSlot *slot)
 	return TransactionIdIsCurrentTransactionId(DatumGetTransactionId(xmin));
 }
 
-/* Makes entries of the rows that were copied in these indexes of the table. */
+/* Inserts the copied rows into these indexes of the table. */
 static void
 insert_entries(Relation rel, List *indexes)
 {
@@ -339,7 +343,7 @@ insert_entries(Relation rel, List *indexes)
 }
 
 /*
- * Fills indexes of a table.  As when it is built, expressions in them have the rights
+ * Fills indexes of a table.  As when an index is built, its expressions run with the rights
  * of the table's owner.
  */
 static void
@@ -376,7 +380,7 @@ fill_all(List *tables, List *indexes, CopyProgress *progress)
 	}
 }
 
-/* Builds, or fills, what has been set aside. */
+/* Builds, or fills, the suspended indexes. */
 void
 copy_indexes_build(Relation rel, List *indexes, CopyProgress *progress)
 {

@@ -27,8 +27,8 @@ typedef struct CopyRoot
 static CopyRoot *root = NULL;
 
 /*
- * Every table that is being copied has one of the server's logical replication
- * workers; as many may be remembered for their errors.
+ * Each table that is being copied occupies one of the server's logical replication workers;
+ * the errors of as many further tables may be remembered.
  */
 static int
 num_entries(void)
@@ -43,7 +43,7 @@ shmem_size(void)
 					mul_size(num_entries(), sizeof(CopyProgress)));
 }
 
-/* Asks for our share of the main shared memory. */
+/* Requests space in the main shared memory. */
 void
 copy_progress_request(void)
 {
@@ -71,7 +71,7 @@ reset(CopyProgress *entry)
 	pg_atomic_init_u64(&entry->copied_at, 0);
 }
 
-/* Creates the entries, or finds them. */
+/* Creates the entries, or attaches to them. */
 void
 copy_progress_startup(void)
 {
@@ -106,7 +106,7 @@ release(int code, Datum arg)
 	LWLockRelease(root->lock);
 }
 
-/* The entry of the table, else a free one, else one that is only remembered. */
+/* Returns the entry of the table, else a free one, else the oldest without an owner. */
 static CopyProgress *
 choose(Oid subid, Oid relid)
 {
@@ -129,8 +129,8 @@ choose(Oid subid, Oid relid)
 }
 
 /*
- * Gives the calling process an entry for a table, until it ends or copies another
- * one.  What failed before stays to be seen until then.
+ * Gives the calling process an entry for a table, until it ends or copies another one.  The
+ * error of an earlier attempt stays visible.
  */
 CopyProgress *
 copy_progress_claim(Oid subid, Oid relid)
@@ -167,7 +167,7 @@ copy_progress_claim(Oid subid, Oid relid)
 	return mine = entry;
 }
 
-/* Returns how many helpers the entry's owner may start, at most so many. */
+/* Returns how many helpers the entry's owner may start, up to "helpers". */
 int
 copy_progress_reserve(CopyProgress *entry, int helpers)
 {
@@ -190,9 +190,9 @@ copy_progress_release_helpers(CopyProgress *entry)
 }
 
 /*
- * Was it not the rows' fault, nor somebody's wish, that indexes could not be built?  Then
- * this could go on for ever, while the server's own copy might need no more memory or
- * disk space than there is.
+ * Did building the indexes fail for another reason than the rows, or somebody's request?
+ * Then it might fail forever, while the memory and disk space may suffice for the server's
+ * own copy.
  */
 static bool
 cannot_index(const CopyProgress *entry, const ErrorData *error)
@@ -219,7 +219,7 @@ copy_progress_failed(CopyProgress *entry, const ErrorData *error)
 	pg_atomic_write_u32(&entry->phase, COPY_FAILED);
 }
 
-/* From now on only one process is to copy the table at a time. */
+/* From now on only one process may copy the table. */
 void
 copy_progress_set_alone(CopyProgress *entry)
 {
@@ -228,7 +228,7 @@ copy_progress_set_alone(CopyProgress *entry)
 	LWLockRelease(root->lock);
 }
 
-/* What does the last copy of a table say about the next one? */
+/* Returns what the last copy of a table says about the next one. */
 CopyVerdict
 copy_progress_verdict(Oid subid, Oid relid)
 {
@@ -259,7 +259,7 @@ copy_progress_get(int index)
 	return &root->entries[index];
 }
 
-/* Returns copies of all entries of this database, and how many these are. */
+/* Copies all entries of this database; returns their number. */
 int
 copy_progress_read(CopyProgress **entries)
 {
@@ -275,8 +275,8 @@ copy_progress_read(CopyProgress **entries)
 }
 
 /*
- * How much of a table has been copied, from 0 to 1.  What the publisher's blocks
- * hold differs, but there are many of them.
+ * Returns how much of a table has been copied, from 0 to 1.  The publisher's blocks do not
+ * all hold the same amount, but there are many of them.
  */
 double
 copy_progress_fraction(const CopyProgress *entry)
@@ -289,14 +289,14 @@ copy_progress_fraction(const CopyProgress *entry)
 	return blocks > 0 ? Min(done / blocks, 1) : 0;
 }
 
-/* A table synchronisation worker ends without having dropped its slot (slots.c). */
+/* A table synchronization worker ends without having dropped its slot (slots.c). */
 void
 copy_progress_leave_slot(void)
 {
 	pg_atomic_fetch_add_u32(&root->slots_left, 1);
 }
 
-/* Changes whenever that has happened. */
+/* Returns a number that changes whenever that has happened. */
 uint32
 copy_progress_slots_left(void)
 {

@@ -2,10 +2,10 @@
  * progress.h
  *	  The tables that are being copied, in shared memory.
  *
- * An entry belongs to a process, which copies one table after the other, while "pid"
- * is not zero: a table synchronisation worker, or one that joins a node group.
- * After that it stays, for its last error, until its table is copied again or
- * its place is needed.
+ * While "pid" is not zero, an entry belongs to a process that copies one table after
+ * another: a table synchronization worker, or the worker of a node that joins a group.
+ * Then the entry stays, because of its last error, until its table is copied again or
+ * another table needs its place.
  */
 #ifndef WEFT_COPY_PROGRESS_H
 #define WEFT_COPY_PROGRESS_H
@@ -14,12 +14,13 @@
 #include "port/atomics.h"
 #include "storage/spin.h"
 
-/* Why the server is to copy a table itself the next time. */
+/* May helpers take part in the next copy of a table? */
 typedef enum CopyVerdict
 {
 	COPY_ALLOWED,
-	COPY_UNSAFE,				/* it failed for what helpers may not do */
-	COPY_UNINDEXED,				/* its indexes could not be built */
+	COPY_UNSAFE,				/* no: it failed because of something that
+								 * helpers may not do */
+	COPY_UNINDEXED,				/* no: its indexes could not be built */
 } CopyVerdict;
 
 typedef enum CopyPhase
@@ -34,7 +35,7 @@ typedef enum CopyPhase
 
 typedef struct CopyProgress
 {
-	/* What the entry's owner alone writes, under the lock of all entries. */
+	/* Only the entry's owner writes these, under the lock of all entries. */
 	Oid			dbid;			/* InvalidOid while the entry is free */
 	Oid			subid;			/* InvalidOid if not for a subscription */
 	Oid			relid;
@@ -42,8 +43,8 @@ typedef struct CopyProgress
 	int			reserved;		/* helpers that weft.max_copy_workers counts */
 	TimestampTz started_at;
 	CopyVerdict verdict;
-	bool		alone;			/* one process must copy it; kept for the next
-								 * time */
+	bool		alone;			/* one process must copy it, in the next
+								 * attempt, too */
 	char		last_error[COPY_ERROR_LEN];
 
 	/* The rest is read and written without a lock. */
@@ -53,7 +54,7 @@ typedef struct CopyProgress
 	pg_atomic_uint32 indexes;	/* to be built */
 	pg_atomic_uint32 indexes_done;
 	pg_atomic_uint64 rows;
-	pg_atomic_uint64 bytes;		/* as they came from the publisher */
+	pg_atomic_uint64 bytes;		/* as received from the publisher */
 	pg_atomic_uint64 table_bytes;	/* size of the table there */
 	pg_atomic_uint64 blocks;	/* of the publisher's table or largest
 								 * partition */

@@ -1,12 +1,13 @@
 /*
  * ranges.c
- *	  Ranges of rows from the publisher into the table.
+ *	  Copies ranges of rows from the publisher into the table.
  *
- * The server's COPY FROM puts the rows into the table, one COPY FROM for all
- * ranges that a process takes: it asks for data, and gets that of one COPY TO
- * after the other as if it were one.  In text, that is just so; in binary, each has
- * a header and an end mark of its own.  The publisher sends each row as one
- * message, the header in front of the first one and the end mark by itself.
+ * The server's COPY FROM stores the rows.  A process runs one COPY FROM for all the ranges
+ * that it takes: COPY FROM asks for data, and gets the data of one COPY TO after another
+ * as if it were a single one.  In text format, the data needs no change; in binary format,
+ * each COPY TO has a header and an end mark of its own.  The publisher sends each row as
+ * one message, the header in the message of the first row, and the end mark as a message
+ * by itself.
  */
 #include "postgres.h"
 
@@ -27,7 +28,7 @@ static const char signature[11] = "PGCOPY\n\377\r\n";
 
 #define HEADER_LEN (sizeof(signature) + 2 * sizeof(uint32))
 
-/* Progress is told after so many bytes. */
+/* Progress is reported every so many bytes: rarely enough to cost nothing. */
 #define PROGRESS_STEP (256 * 1024)
 
 typedef struct RangeReader
@@ -39,11 +40,11 @@ typedef struct RangeReader
 	bool		helper;			/* it is a helper's */
 
 	bool		in_range;		/* a COPY TO is running */
-	bool		at_header;		/* nothing has come from it yet */
-	bool		any_header;		/* COPY FROM has got one */
+	bool		at_header;		/* nothing has arrived from it yet */
+	bool		any_header;		/* COPY FROM has received one */
 	BlockNumber range_blocks;	/* for progress */
 
-	/* Not told yet. */
+	/* Not reported yet. */
 	uint64		bytes;
 	uint64		rows;
 } RangeReader;
@@ -52,7 +53,7 @@ typedef struct RangeReader
 static RangeReader reader;
 
 static void
-tell_progress(void)
+report_progress(void)
 {
 	pg_atomic_fetch_add_u64(&reader.progress->bytes, reader.bytes);
 	pg_atomic_fetch_add_u64(&reader.progress->rows, reader.rows);
@@ -61,8 +62,8 @@ tell_progress(void)
 }
 
 /*
- * Takes the next range; returns false if there is none left.  Ranges get smaller
- * towards the end, so that all processes end at about the same time.
+ * Takes the next range; returns false if none is left.  Ranges get smaller towards the
+ * end, so that all processes finish at about the same time.
  */
 static bool
 take_range(BlockNumber *first, BlockNumber *end)
@@ -128,7 +129,7 @@ end_range(void)
 				 errmsg("initial contents of table %s end without a header",
 						reader.command->relation)));
 	reader.in_range = false;
-	tell_progress();
+	report_progress();
 	pg_atomic_fetch_add_u64(&reader.progress->blocks_done, reader.range_blocks);
 	compat_injection_point("weft-copy-range-done");
 	SpinLockAcquire(&task->mutex);
@@ -137,8 +138,8 @@ end_range(void)
 }
 
 /*
- * Looks at the header, with which the first message of a range begins, and takes
- * it off unless it is the first one of all; returns the length of what stays.
+ * Checks the header with which the first message of a range begins, and removes it unless
+ * it is the first one for COPY FROM; returns the length of what remains of it.
  */
 static int
 take_header(void)
@@ -160,7 +161,7 @@ take_header(void)
 	return 0;
 }
 
-/* Takes the end mark off, if that is what the message holds. */
+/* Removes the end mark, if that is what the message consists of. */
 static bool
 take_end_mark(int header)
 {
@@ -173,13 +174,13 @@ take_end_mark(int header)
 	return true;
 }
 
-/* A message has come. */
+/* A message has arrived. */
 static void
 take_message(void)
 {
 	reader.bytes += reader.data.length;
 	if (reader.bytes > PROGRESS_STEP)
-		tell_progress();
+		report_progress();
 	if (!reader.task->binary || !take_end_mark(reader.at_header ? take_header() : 0))
 		reader.rows++;
 	reader.at_header = false;
@@ -220,8 +221,8 @@ read_data(void *buffer, int min_read, int max_read)
 }
 
 /*
- * Copies ranges until none is left.  The table is locked, and the caller's
- * transaction may write.
+ * Copies ranges until none is left.  The table is locked, and the caller's transaction may
+ * write.
  */
 void
 copy_ranges(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn, bool helper)

@@ -1,31 +1,33 @@
 /*
  * slots.c
- *	  Slots of table synchronisation workers on the publisher.
+ *	  Slots of table synchronization workers on the publisher.
  *
- * When a table is synchronized, the server's worker writes that down (SYNCDONE), drops its
- * slot on the publisher, and commits.  If it dies between the last two, be it that the
- * server crashes, the slot is gone, and the next worker asks for it again, for ever.
- * So what is written down is committed, and on disk, before the slot is dropped:
- * right after the worker has ended streaming from it, which it does just before.
+ * W is the table synchronization worker, L the leader of the subscription.
  *
- * If it dies between these, the slot stays, and natively nobody would ever look for it.
- * Here the leader does: when it starts, which it does after a crash; and when a worker
- * has ended in between and says so in shared memory, with a connection of its own, since
- * that of its stream takes no commands.  It looks again a while later if the publisher has not
- * noticed yet that the worker is gone, or cannot be reached.
+ * When a table is synchronized, the server's W records that (SYNCDONE), drops its slot on
+ * the publisher, and commits.  If W dies between the last two steps, for instance because
+ * the server crashes, the slot is gone, and the next worker requests it again, forever.
+ * Therefore W commits the record, and flushes it, before it drops the slot: directly after
+ * it has ended streaming from the slot, which is the step before.
  *
- * The leader knows such slots by their names, which have the subscription's and the
- * table's OIDs and this server's identifier, as the server makes them, and drops those
- * of tables that do not need one any more.  But a clone of this server, a promoted
- * standby for instance, makes slots of the same names.  There cannot be two of one
- * name: so a slot that another server has made is younger than our worker's, which was
- * dropped after the table was synchronized, and begins behind the position at which it was;
- * ours has never been confirmed any further than that.  A slot that begins behind it
- * is left alone.  (The position is that of READY, if the table has got so far.  A clone
- * that makes its slot in the moment between the two would lose it.)
+ * If W dies between that commit and the drop, the slot remains, and natively nobody would
+ * ever look for it.  L does: when it starts, as it does after a crash; and when a worker
+ * that has ended in between has said so in shared memory.  In that case L uses a connection
+ * of its own, because that of its stream takes no commands.  L looks again after
+ * RETRY_INTERVAL if the publisher has not noticed yet that W is gone, or is unreachable.
  *
- * The worker may be about to drop one of them itself, and finds it gone; to it, that
- * is as good.
+ * L recognizes such slots by their names, which contain the OIDs of the subscription and of
+ * the table, and this server's system identifier, as the server makes them.  L drops the
+ * slots of tables that need none any more.  But a clone C of this server, such as a promoted
+ * standby, makes slots of the same names.  Two slots cannot have the same name, so C made
+ * its slot after W's was dropped, which was after the table was synchronized.  C's slot
+ * therefore begins after the position of that, and W's slot has never been confirmed any
+ * further than that position.  L leaves a slot alone that begins after it.  (The position is
+ * that of READY, if the table has reached that state.  A clone that makes its slot between
+ * the two would lose it.)
+ *
+ * W may be about to drop the slot that L drops.  W then finds that the slot is gone, and
+ * treats this as success.
  */
 #include "postgres.h"
 
@@ -44,17 +46,20 @@
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
 
-/* So long after a slot could not be dropped, the leader looks again; in milliseconds. */
+/* After how long the leader looks again if a slot could not be dropped, in milliseconds. */
 #define RETRY_INTERVAL 10000
 
-/* In a table synchronisation worker: its slot is not needed and not yet dropped. */
+/*
+ * In a table synchronization worker: its slot is not needed and not yet dropped.  Static
+ * because a callback at the end of the process needs it.
+ */
 static bool slot_unused = false;
 
-/* In a leader: what copy_progress_slots_left() was when it last looked. */
+/* In a leader: copy_progress_slots_left() at its last look, and when to look again. */
 static uint32 slots_left_seen = 0;
 static TimestampTz look_again_at = 0;	/* or zero */
 
-/* A table synchronisation worker ends. */
+/* A table synchronization worker ends. */
 static void
 tell_leader(int code, Datum arg)
 {
@@ -62,7 +67,7 @@ tell_leader(int code, Datum arg)
 		copy_progress_leave_slot();
 }
 
-/* A table synchronisation worker has ended streaming. */
+/* A table synchronization worker has ended streaming. */
 void
 copy_slot_unused(void)
 {
@@ -76,7 +81,7 @@ copy_slot_unused(void)
 	compat_injection_point("weft-copy-drop-slot");
 }
 
-/* A table synchronisation worker has asked to drop its slot, and got an answer. */
+/* A table synchronization worker has received the answer to the drop of its slot. */
 void
 copy_slot_dropped(WalRcvExecResult *result)
 {
@@ -87,21 +92,21 @@ copy_slot_dropped(WalRcvExecResult *result)
 		slot_unused = false;
 }
 
-/* Is it the slot of a table that is synchronized, and not that of a clone of this server? */
+/* Is this the slot of a synchronized table, and not that of a clone of this server? */
 static bool
 is_left_over(const char *slot, const char *confirmed)
 {
 	Oid			subid;
 	Oid			relid;
-	XLogRecPtr	in_step;
+	XLogRecPtr	synchronized;
 	char		state;
 
 	if (sscanf(slot, "pg_%u_sync_%u_", &subid, &relid) != 2 || subid != MySubscription->oid)
 		return false;
-	state = GetSubscriptionRelState(subid, relid, &in_step);
+	state = GetSubscriptionRelState(subid, relid, &synchronized);
 	return (state == SUBREL_STATE_SYNCDONE || state == SUBREL_STATE_READY) &&
 		confirmed != NULL &&
-		DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(confirmed))) <= in_step;
+		DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(confirmed))) <= synchronized;
 }
 
 /* Returns whether it is gone. */
@@ -125,8 +130,8 @@ drop(WalReceiverConn *conn, const char *slot)
 }
 
 /*
- * Finds all slots there whose names say that they are of our workers: rows of name,
- * confirmed position, and whether it is active.  Returns false if that cannot be found out.
+ * Finds all slots there whose names are those of this subscription's workers: rows of name,
+ * confirmed position, and whether the slot is active.  Returns false if the query fails.
  */
 static bool
 find_slots(WalReceiverConn *conn, List **slots)
@@ -149,7 +154,7 @@ find_slots(WalReceiverConn *conn, List **slots)
 	return answer.problem == NULL;
 }
 
-/* Drops what is left over.  Returns false if it is worth while to look again. */
+/* Drops slots that were left behind.  Returns false if the leader should look again. */
 static bool
 clean(WalReceiverConn *conn)
 {
@@ -188,8 +193,8 @@ copy_slots_clean(WalReceiverConn *conn)
 }
 
 /*
- * A leader is about to receive a message.  Looks for slots that a worker of any
- * subscription may have left since it last did, unless it is applying something.
+ * A leader is about to receive a message.  Unless it is applying something, it looks for
+ * slots if a worker of any subscription may have left one behind since its last look.
  */
 void
 copy_slots_check(void)

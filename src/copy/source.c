@@ -1,36 +1,39 @@
 /*
  * source.c
- *	  What the publisher has: the table's size, and the server's snapshot for
- *	  other connections.
+ *	  The publisher's table: its size, and the server's snapshot for other connections.
  *
- * The table synchronisation worker's connection has begun a transaction with the
- * snapshot of the slot's consistent point.  That transaction stays open, idle,
- * while helpers copy in transactions of their own with the same snapshot.
+ * P is the process that copies the table, H its helper, X any session on the publisher.
+ * P's connection has begun a transaction there with the snapshot of the slot's consistent
+ * point.  That transaction stays open, idle, while helpers copy in transactions of their
+ * own with the same snapshot.
  *
- * What the helpers' ranges mean must not change meanwhile:
+ * The meaning of the helpers' ranges must not change meanwhile:
  *
- *	- Every one of these transactions first locks the table, then its partitions, as the
- *	  COPY in it would.  So none of them is removed, emptied or rewritten.
- *	- Each range says which partitions there were for the snapshot, for another one may be
- *	  attached at any time, and which table it is, for a schema may be renamed (command.c).
+ *	- Each of these transactions first locks the table, then its partitions, as the COPY in
+ *	  it would.  Therefore none of them is dropped, truncated or rewritten.
+ *	- Each range names the partitions that the snapshot sees, because another one may be
+ *	  attached at any time, and the table's OID, because a schema may be renamed
+ *	  (command.c).
  *
- * A helper must not wait for these locks: who stands before it in the queue may wait
- * for the first transaction, which nobody would see as a deadlock.  So it gives up
- * soon, and others do its work.  Once it has them all, whoever waits for the first
- * transaction waits for the helper, too.
+ * Planning a range locks all indexes of the table, which the server's own COPY of a table
+ * does not do; REINDEX, which blocks writes, would have to wait for the whole copy.
+ * Therefore each range is a subtransaction that is rolled back, which releases these locks
+ * (copy_source_begin_ranges()).
  *
- * Planning a range locks all indexes of the table, which the server's own COPY of a
- * table does not do; REINDEX, which keeps out writers, would have to wait for the whole
- * copy.  So each range is a subtransaction that is rolled back, and with it these locks
- * (copy_source_begin_ranges()).  To wait for them is no danger: nobody who has an index
- * can wait for the first transaction without waiting for the helper, which the
- * publisher sees as a deadlock.
+ * Deadlocks:
+ * 1. H waits for a lock on the table behind X in the queue, and X waits for P's
+ *	  transaction.  P is idle there and waits for H on this side, so nobody would see a
+ *	  deadlock.  Therefore H gives up after LOCK_TIMEOUT, and others do its work.  Once H
+ *	  has all its locks, a session that waits for P's transaction waits for H, too.
+ * 2. H waits for a lock on an index that X holds.  X cannot wait for P's transaction without
+ *	  waiting for H, too, and the publisher detects that deadlock.
  *
- * Who may read no more than some columns may not name a row's place, so there are no
- * ranges then; nor are there where another access method has other places.
+ * A role that may read only some columns must not use a row's ctid, so there are no ranges
+ * for it; nor are there for tables of another access method, where ctid means something
+ * else.
  *
- * Helpers use ordinary connections, not those of max_wal_senders.  A connection
- * string may name several servers, so it is checked that it is the same one.
+ * Helpers use ordinary connections, which do not count for max_wal_senders.  A connection
+ * string may name several servers, so a helper checks that it reached the same one.
  */
 #include "postgres.h"
 
@@ -47,7 +50,7 @@
 /* Ranges of ctid are scanned as such from this version on. */
 #define FIRST_VERSION_WITH_RANGES 140000
 
-/* A helper gives up after so long without its lock, in milliseconds. */
+/* How long a helper waits for a lock on the publisher, in milliseconds. */
 #define LOCK_TIMEOUT "1000"
 
 #define IDENTITY \
@@ -56,7 +59,7 @@
 
 #define COLUMNS 9
 
-/* What is locked by a range is given back at its end. */
+/* The end of a range releases the locks that it has taken. */
 #define BEGIN_RANGES "SAVEPOINT weft_range"
 #define NEXT_RANGE "ROLLBACK TO SAVEPOINT weft_range"
 #define END_RANGES "RELEASE SAVEPOINT weft_range"
@@ -76,8 +79,9 @@ column_literals(const CopyCommand *command)
 }
 
 /*
- * The table with its partitions, as they are for the snapshot.  pg_partition_tree() would
- * lock partitions before the table, while others do it the other way.
+ * A query for the table with its partitions, as the snapshot sees them.
+ * pg_partition_tree() would lock partitions before the table, and all others lock them in
+ * the opposite order.
  */
 static char *
 with_tree(const CopyCommand *command)
@@ -94,8 +98,8 @@ with_tree(const CopyCommand *command)
 }
 
 /*
- * About how many bytes are there to copy?  This is asked first, for it costs the
- * publisher little, and most tables are small.
+ * A query for the approximate number of bytes to copy.  It comes first, because it costs
+ * the publisher little, and most tables are small.
  */
 static char *
 question_of_size(const CopyCommand *command)
@@ -164,18 +168,14 @@ ask(WalReceiverConn *conn, const CopyCommand *command, const char *query, int co
 							query, columns);
 }
 
-/*
- * Is the publisher of a version from which several processes can copy?
- */
+/* Does the publisher's version allow several processes to copy? */
 bool
 copy_source_supported(WalReceiverConn *conn)
 {
 	return walrcv_server_version(conn) >= FIRST_VERSION_WITH_RANGES;
 }
 
-/*
- * Returns about how many bytes there are to copy.  Nothing is locked.
- */
+/* Returns the approximate number of bytes to copy.  Locks nothing. */
 uint64
 copy_source_size(WalReceiverConn *conn, const CopyCommand *command)
 {
@@ -184,7 +184,7 @@ copy_source_size(WalReceiverConn *conn, const CopyCommand *command)
 	return values[0] ? strtou64(values[0], NULL, 10) : 0;
 }
 
-/* May the subscription read all of the table, so lock it and ask for ranges of it? */
+/* May the subscription read the whole table?  Then it may lock it and copy ranges. */
 static bool
 readable(WalReceiverConn *conn, const CopyCommand *command)
 {
@@ -204,8 +204,8 @@ run(WalReceiverConn *conn, const char *command)
 }
 
 /*
- * Asks the publisher for the snapshot and for what there is to copy.  The snapshot can
- * only be exported outside of a subtransaction.
+ * Asks the publisher for the snapshot and a description of the table.  The snapshot can be
+ * exported only outside of a subtransaction.
  */
 void
 copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *source)
@@ -232,8 +232,8 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 }
 
 /*
- * Makes sure that the transaction with the snapshot is still there, and shows
- * whatever is on the way that the connection is in use.
+ * Makes sure that the transaction with the snapshot still exists, and shows routers and
+ * firewalls on the way that the connection is in use.
  */
 void
 copy_source_keep_alive(WalReceiverConn *conn)
@@ -242,8 +242,8 @@ copy_source_keep_alive(WalReceiverConn *conn)
 }
 
 /*
- * What a helper says first; the same settings as on the server's connections, or on
- * those between members of a group.  A view in the table's place is not read there.
+ * The first commands of a helper: the same settings as on the server's connections, or on
+ * those between members of a group.  The latter do not read a view in the table's place.
  */
 static char *
 greeting(const CopyTask *task)
@@ -291,8 +291,8 @@ problem_with_table(WalReceiverConn *conn, const CopyTask *task, const CopyComman
 }
 
 /*
- * Connects a helper to the publisher, with the task's snapshot and a lock on the
- * table.  Returns NULL if that is not possible; nothing is lost then.
+ * Connects a helper to the publisher, with the task's snapshot and a lock on the table.
+ * If that fails, logs the problem and returns NULL; no row is lost by that.
  */
 WalReceiverConn *
 copy_source_join(const CopyTask *task, const CopyCommand *command)
@@ -329,7 +329,7 @@ copy_source_join(const CopyTask *task, const CopyCommand *command)
 	return NULL;
 }
 
-/* From here on a connection is asked for ranges. */
+/* Prepares a connection for copy_source_range(). */
 void
 copy_source_begin_ranges(WalReceiverConn *conn)
 {
@@ -337,8 +337,8 @@ copy_source_begin_ranges(WalReceiverConn *conn)
 }
 
 /*
- * Asks for a range; what an earlier one has locked is given back first.  A helper's
- * connection takes both commands at once; a walsender before version 15 does not.
+ * Starts the COPY TO of a range, after releasing what an earlier range has locked.  A
+ * helper's connection takes both commands at once; a walsender before version 15 does not.
  */
 void
 copy_source_range(WalReceiverConn *conn, const CopyCommand *command, const char *query,

@@ -15,8 +15,8 @@ typedef struct CopySource
 	char	   *identity;
 	BlockNumber num_blocks;		/* of the table or its largest partition */
 	uint64		bytes;			/* with what is stored out of line */
-	uint64		toast_bytes;	/* of this, stored out of line */
-	bool		ranges;			/* may a range of blocks be asked for? */
+	uint64		toast_bytes;	/* the part stored out of line */
+	bool		ranges;			/* can ranges of blocks be copied? */
 	List	   *types;			/* OIDs of the command's columns */
 	CopyTarget	target;
 } CopySource;

@@ -1,24 +1,24 @@
 /*
  * table.c
- *	  One table is copied with several processes.
+ *	  Copies one table with several processes.
  *
- * The caller has a transaction here, in which he has locked the table and checked
- * what its user may do, and one on the publisher that has a snapshot:
+ * The caller has a local transaction, in which it has locked the table and checked what its
+ * user may do, and a transaction on the publisher that has a snapshot:
  *
  *	 1. The publisher exports the snapshot of that transaction (source.c).
- *	 2. The indexes are set aside (indexes.c).
- *	 3. Helpers copy ranges of blocks, each on a connection of its own, within the
- *		caller's transaction on this side (helper.c, rows.c).
- *	 4. The indexes are built here.  The publisher is not needed for that any more, so
- *		the caller may end the transaction there before.
+ *	 2. The indexes are suspended (indexes.c).
+ *	 3. Helpers copy ranges of blocks, each on a connection of its own, within the caller's
+ *		local transaction (helper.c, ranges.c).
+ *	 4. The indexes are built.  The publisher is not needed for that, so the caller may end
+ *		the transaction there first.
  *
- * Whatever the copy meets is an error of the caller's transaction, and everything is
- * rolled back; so a copy that has been cut off starts from the beginning.
+ * Any error of the copy is an error of the caller's transaction, and rolls everything back.
+ * Therefore an interrupted copy starts from the beginning.
  *
- * Locks on the local table, in this order: the caller's, RowExclusiveLock at least;
- * ShareUpdateExclusiveLock while rows are copied, which lets others read and write,
- * as they natively may; AccessExclusiveLock while the indexes are built, if it can be
- * had without waiting in a queue (indexes.c).
+ * Locks on the local table, in this order: the caller's, at least RowExclusiveLock;
+ * ShareUpdateExclusiveLock while rows are copied, which lets other sessions read and write,
+ * as they natively may; AccessExclusiveLock while the indexes are built, if it is available
+ * without waiting in a queue (indexes.c).
  */
 #include "postgres.h"
 
@@ -42,15 +42,18 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-/* What one helper takes at once, in bytes on the publisher's disk. */
+/* Limits of the range that a helper takes at a time, in bytes on the publisher's disk. */
 #define MIN_RANGE_BYTES (256 * 1024)
 #define MAX_RANGE_BYTES (16 * 1024 * 1024)
 
-/* The table whose rows are there, and whose indexes are to be built. */
+/*
+ * The table whose rows have been copied, and whose indexes are still to be built.  Static
+ * because the server's code runs between the two.
+ */
 static CopyProgress *unfinished = NULL;
 static List *suspended_indexes;
 
-/* The server copies the table itself. */
+/* Logs that the server copies the table itself. */
 static void
 leave_to_server(int level, const CopyPublisher *publisher, Relation rel, const char *reason)
 {
@@ -61,8 +64,8 @@ leave_to_server(int level, const CopyPublisher *publisher, Relation rel, const c
 }
 
 /*
- * May the table be copied here?  Says why not, unless it is just small.  What the
- * publisher can tell is asked last, and what costs it more only of large tables.
+ * May helpers copy the table?  If not, logs the reason, at a low level if the table is just
+ * small.  Asks the publisher what costs it more only about large tables.
  */
 static bool
 suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
@@ -126,9 +129,9 @@ make_task(const CopyPublisher *publisher, const char *text, Relation rel,
 }
 
 /*
- * How many helpers would be good?  If the WAL may be decoded, and values are stored out
- * of line, none: decoding forgets the parts of all such values of a transaction at each
- * of its rows, since it expects them right in front of the row that they belong to.
+ * Returns how many helpers to use.  None if the WAL may be decoded and values are stored
+ * out of line: at each row of a transaction, decoding forgets the parts of all such values
+ * of the transaction, since it expects them directly before the row that they belong to.
  */
 static int
 helpers_wanted(Relation rel, const CopySource *source, const CopyProgress *progress)
@@ -141,7 +144,10 @@ helpers_wanted(Relation rel, const CopySource *source, const CopyProgress *progr
 	return weft_copy_workers_per_table;
 }
 
-/* What was not to be expected: values that are stored out of line only here. */
+/*
+ * Values may be stored out of line here although none were on the publisher.  Decoding
+ * could not read what several processes stored, so the transaction must not commit.
+ */
 static void
 check_decoding(Relation rel, CopyProgress *progress)
 {
@@ -158,9 +164,9 @@ check_decoding(Relation rel, CopyProgress *progress)
 }
 
 /*
- * No transaction may commit that has set indexes aside, and has not built them.  If it is
- * rolled back they are in use again, and the next transaction of this process, which may
- * be the one that disables the subscription, has nothing to do with them.
+ * A transaction that has suspended indexes and not built them must not commit.  If it is
+ * rolled back, the indexes are in use again, and the next transaction of this process,
+ * possibly the one that disables the subscription, has nothing to do with them.
  */
 static void
 check_finished(XactEvent event, void *arg)
@@ -215,7 +221,7 @@ copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *co
 	report_rows(rel, task, progress);
 }
 
-/* Remembers an error for the view, and goes on with it. */
+/* Remembers an error for the view; the caller rethrows it. */
 static void
 remember_error(CopyProgress *progress, MemoryContext context)
 {
@@ -224,12 +230,12 @@ remember_error(CopyProgress *progress, MemoryContext context)
 }
 
 /*
- * Copies a table, if that can be done here: its rows, but not its indexes.
+ * Copies the rows of a table, if possible.
  *
- * "conn" has begun the transaction on the publisher, and "text" is the server's
- * command for it.  Returns a command that gets no row, which may be used in its place,
- * or NULL if the table is small, or something is in the way; that is said in the log.
- * After copy_table_rows() has done it, copy_table_indexes() must be called.
+ * "conn" has begun the transaction on the publisher, and "text" is the server's command for
+ * the table.  Returns a command for no rows, to be used in its place, or NULL if the table
+ * is small or something prevents the copy, which the log tells.  If rows have been copied,
+ * the caller must then call copy_table_indexes().
  */
 const char *
 copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
@@ -276,7 +282,7 @@ copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation 
 	return result;
 }
 
-/* Have rows been copied, and indexes not yet been built? */
+/* Have rows been copied, and indexes not been built yet? */
 bool
 copy_table_unfinished(void)
 {

@@ -1,11 +1,11 @@
 /*
  * target_table.c
- *	  What the subscriber has: may helpers fill this table?
+ *	  The subscriber's table: may helpers fill it?
  *
- * They are the server's parallel workers (helper.c says why they may write), in
- * which functions that are not safe there must not run: those in defaults of
- * columns that the publisher does not fill, generated columns, CHECK constraints,
- * constraints of domains, partition keys, and indexes that are not set aside (indexes.c).
+ * Helpers are the server's parallel workers (helper.c says why they may write), so
+ * functions that are not safe in parallel workers must not run there: functions in defaults
+ * of columns that the publisher does not send, in generated columns, CHECK constraints,
+ * constraints of domains, partition keys, and indexes that are not suspended (indexes.c).
  */
 #include "postgres.h"
 
@@ -37,7 +37,7 @@
 #include "utils/typcache.h"
 #include "utils/wait_event.h"
 
-/* How often a lock is tried to get, and how long between, in milliseconds. */
+/* How often to try to get a lock, and the pause between attempts, in milliseconds. */
 #define LOCK_ATTEMPTS 10
 #define LOCK_INTERVAL 100
 
@@ -66,7 +66,7 @@ domain_is_unsafe(Oid type)
 
 	if (get_typtype(type) != TYPTYPE_DOMAIN || !DomainHasConstraints(type))
 		return false;
-	/* It is released with the memory context. */
+	/* Released with the memory context. */
 	ref = palloc(sizeof(DomainConstraintRef));
 	InitDomainConstraintRef(type, ref, CurrentMemoryContext, false);
 	foreach(cell, ref->constraints)
@@ -110,7 +110,7 @@ columns_are_unsafe(Relation rel, const CopyCommand *command)
 	return false;
 }
 
-/* Those of deferrable constraints are maintained while helpers copy. */
+/* Indexes of deferrable constraints are maintained while helpers copy. */
 static bool
 indexes_are_unsafe(Relation rel)
 {
@@ -162,8 +162,8 @@ obstacle_in(Relation rel, const CopyCommand *command)
 }
 
 /*
- * Locks a table against schema changes, VACUUM and ANALYZE; returns false if somebody
- * does one of these, or copies it, too, for longer than a moment.
+ * Locks a table against schema changes, VACUUM and ANALYZE; returns false if another session
+ * does one of these, or copies the table, too, for longer than a moment.
  */
 static bool
 lock_table(Oid relid)
@@ -181,11 +181,14 @@ lock_table(Oid relid)
 }
 
 /*
- * Returns why helpers cannot fill the table, or one of its partitions, or NULL if they
- * can.  All of them are locked from then on.  Who waits for that lock waits for the copy
- * and must not be waited for when the indexes are built, or this would be a deadlock;
- * for the same reason it is not waited for here: who has it may wait for us to end, or
- * want to build indexes, too.
+ * Returns why helpers cannot fill the table or one of its partitions, or NULL if they can.
+ * All of these are locked from then on.
+ *
+ * Deadlocks, between this process P and a session X:
+ * 1. X waits for this lock, and thereby for the copy.  Therefore P must not wait for X when
+ *	  it builds the indexes.
+ * 2. X holds this lock.  X may be waiting for P to end, or may be about to build indexes,
+ *	  too.  Therefore P does not wait for the lock, either.
  */
 const char *
 target_table_obstacle(Relation rel, const CopyCommand *command)
@@ -212,7 +215,7 @@ target_table_obstacle(Relation rel, const CopyCommand *command)
 	return result;
 }
 
-/* Does "test" hold for the table, or a partition of it that has storage? */
+/* Does "test" hold for the table, or for a partition of it with storage? */
 static bool
 any_heap(Relation rel, bool (*test) (Relation part))
 {
@@ -245,7 +248,7 @@ heap_has_rows(Relation rel)
 	return result;
 }
 
-/* Is there no row in the table, nor in a partition of it? */
+/* Is the table empty, with all its partitions? */
 bool
 target_table_empty(Relation rel)
 {
@@ -258,7 +261,7 @@ heap_decoded(Relation rel)
 	return RelationIsLogicallyLogged(rel);
 }
 
-/* May somebody decode what is written into the table from the WAL? */
+/* Can logical decoding read what is written into the table? */
 bool
 target_table_decoded(Relation rel)
 {
@@ -279,23 +282,21 @@ heap_out_of_line(Relation rel)
 	return result;
 }
 
-/* Have values of the table, be it of dead rows, been stored out of line? */
+/* Have values of the table, even of dead rows, been stored out of line? */
 bool
 target_table_out_of_line(Relation rel)
 {
 	return any_heap(rel, heap_out_of_line);
 }
 
-/*
- * Has a type the same value on this side, be it sent as text or in binary?
- */
+/* Does a value of this type arrive the same whether it is sent as text or in binary? */
 static bool
 same_in_binary(Oid type)
 {
 	HeapTuple	tuple;
 	bool		result;
 
-	/* Others may have another OID, or another meaning, there. */
+	/* Other types may have another OID, or another meaning, on the publisher. */
 	if (type >= FirstGenbkiObjectId || oid_alias_type(type))
 		return false;
 
@@ -303,15 +304,15 @@ same_in_binary(Oid type)
 		return same_in_binary(get_element_type(type));
 	switch (type)
 	{
-			/* A number of units, which lc_monetary says. */
+			/* lc_monetary says what its binary number counts. */
 		case MONEYOID:
 
 			/*
-			 * One that has become too long by its encoding is cut off as text
-			 * only.
+			 * A name that has become too long by conversion to this encoding
+			 * is truncated only as text.
 			 */
 		case NAMEOID:
-			/* It gets an encoding declaration in binary. */
+			/* In binary it gets an encoding declaration. */
 		case XMLOID:
 			return false;
 	}
@@ -328,8 +329,8 @@ same_in_binary(Oid type)
 }
 
 /*
- * Can all columns be copied in binary, although nobody has asked for it?  "types"
- * are those on the publisher.
+ * Can all columns be copied in binary, even though the subscription does not ask for it?
+ * "types" are the publisher's.
  */
 bool
 target_table_binary(Relation rel, const CopyCommand *command, List *types)
