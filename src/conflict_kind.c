@@ -55,34 +55,32 @@ conflict_kind_parse(const char *name, ConflictKind *kind)
 }
 
 /*
- * Reads weft.conflict_history_types: "all", "none", or a list of kinds.  Returns
- * false if it is something else, else sets a bit in *types for each of them.
+ * Reads weft.conflict_history_types: "all", "none", or a list of kinds.  Sets a bit in
+ * *kinds for each kind.  Returns false if the value is something else.
  */
 bool
-conflict_kinds_parse(const char *value, uint32 *types)
+conflict_kinds_parse(const char *value, uint32 *kinds)
 {
 	char	   *copy = pstrdup(value);
-	List	   *names;
-	ListCell   *cell;
+	List	   *words;
 
-	*types = 0;
-	if (!SplitIdentifierString(copy, ',', &names))
+	*kinds = 0;
+	if (!SplitIdentifierString(copy, ',', &words))
 		return false;
-	foreach(cell, names)
+	foreach_ptr(char, word, words)
 	{
 		ConflictKind kind;
-		const char *name = lfirst(cell);
 
-		if (list_length(names) == 1 && strcmp(name, "none") == 0)
+		if (list_length(words) == 1 && strcmp(word, "none") == 0)
 			continue;
-		if (list_length(names) == 1 && strcmp(name, "all") == 0)
-			*types = ~(uint32) 0;
-		else if (conflict_kind_parse(name, &kind))
-			*types |= (uint32) 1 << kind;
+		if (list_length(words) == 1 && strcmp(word, "all") == 0)
+			*kinds = ~(uint32) 0;
+		else if (conflict_kind_parse(word, &kind))
+			*kinds |= (uint32) 1 << kind;
 		else
 			return false;
 	}
-	list_free(names);
+	list_free(words);
 	pfree(copy);
 	return true;
 }

@@ -15,7 +15,7 @@ typedef enum ConflictKind
 	KIND_DELETE_ORIGIN_DIFFERS,
 	KIND_DELETE_MISSING,
 	KIND_MULTIPLE_UNIQUE_CONFLICTS,
-	KIND_PARENT_MISSING,		/* is recorded, and nothing to be decided */
+	KIND_PARENT_MISSING,		/* is only recorded, never decided */
 } ConflictKind;
 
 #define LAST_SERVER_KIND KIND_MULTIPLE_UNIQUE_CONFLICTS

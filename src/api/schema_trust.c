@@ -138,7 +138,10 @@ server_function_problem(Form_pg_proc form)
 	return NULL;
 }
 
-/* Returns what is wrong with a function, or NULL. */
+/*
+ * Returns what is wrong with a function, or NULL.  The function of an operator must not be
+ * volatile, since its arguments are not looked at.
+ */
 static const char *
 function_problem(HeapTuple function, bool may_be_volatile)
 {

@@ -60,7 +60,7 @@ new_value(Target *target, int i, TupleTableSlot *row, TupleTableSlot *other, pg_
 	IndexInfo  *info = target->info->ri_IndexRelationInfo[i];
 	pg_uuid_t	other_hash;
 
-	return unique_index_counts(index, target->key_index) &&
+	return unique_index_is_checked(index, target->key_index) &&
 		unique_index_hash(target->rel, index, info, target->estate, row, hash) &&
 		!(other != NULL &&
 		  unique_index_hash(target->rel, index, info, target->estate, other, &other_hash) &&
@@ -160,7 +160,7 @@ claim_release_tuple(Relation rel, Oid key_index, TupleTableSlot *old, TupleTable
 		pg_uuid_t	hash;
 		pg_uuid_t	new_hash;
 
-		if (unique_index_counts(index, key_index))
+		if (unique_index_is_checked(index, key_index))
 		{
 			IndexInfo  *info = BuildIndexInfo(index);
 

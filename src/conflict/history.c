@@ -99,8 +99,8 @@ convert(Target *target, TupleTableSlot *row, bool as_text, Datum *result)
 }
 
 /*
- * May an error in a conversion be ignored?  Not if it is a cancel request, or asks for a
- * rollback.
+ * May an error in a conversion be ignored?  Not if it comes from outside of the
+ * conversion: a request to stop, a deadlock, or a lock timeout.
  */
 static bool
 may_ignore(int sqlerrcode)

@@ -88,7 +88,7 @@ unique_conflicts(Target *target, TupleTableSlot *row, TupleTableSlot *own)
 		LocalRow   *found;
 		TupleTableSlot *slot;
 
-		if (!unique_index_counts(index, target->key_index))
+		if (!unique_index_is_checked(index, target->key_index))
 			continue;
 		slot = find_row(target, RelationGetRelid(index), row, own);
 		if (slot == NULL)

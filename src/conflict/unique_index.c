@@ -18,7 +18,7 @@
 
 /* Is the index one of those in which unique values are compared?  The key's is not. */
 bool
-unique_index_counts(Relation index, Oid key_index)
+unique_index_is_checked(Relation index, Oid key_index)
 {
 	return index->rd_index->indisunique && index->rd_index->indimmediate &&
 		!index->rd_index->indisexclusion && index->rd_index->indisready &&
@@ -128,7 +128,7 @@ conflict_unique_columns(Relation rel)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-		if (unique_index_counts(index, key_index))
+		if (unique_index_is_checked(index, key_index))
 		{
 			for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
 				if (index->rd_index->indkey.values[i] != 0)

@@ -10,7 +10,7 @@
 #include "utils/relcache.h"
 #include "utils/uuid.h"
 
-extern bool unique_index_counts(Relation index, Oid key_index);
+extern bool unique_index_is_checked(Relation index, Oid key_index);
 extern bool unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
 							  TupleTableSlot *row, pg_uuid_t *result);
 extern Bitmapset *conflict_unique_columns(Relation rel);
