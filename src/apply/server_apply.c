@@ -26,14 +26,13 @@
  *	   over all tables grows with every UPDATE and DELETE that has found its row.  Without a
  *	   row, the server's code looks for it and does nothing else: it fires no
  *	   trigger, and an unsuccessful search stores nothing.  If the sum has not grown, the row
- *	   is taken for missing.  That can be a mistake if a trigger has suppressed the
- *	   change, if the table is not READY, or if its access method does not count.  Then the
- *	   writer applies the transaction again when it is the oldest, which is right as
- *	   well; and the leader makes most such changes run alone anyway.  If
- *	   track_counts is off, nothing is counted, so every such change waits until its
- *	   transaction is the oldest.  The opposite mistake would take a function
- *	   that writes to a table while the message is read, in the CHECK constraint of a
- *	   domain or the input function of a type; the server assumes that there is none.
+ *	   is taken for missing.  That is a mistake if a trigger has suppressed the change, if
+ *	   the table is not READY, if its access method does not count, or if track_counts is
+ *	   off.  Then the writer applies the transaction again when it is the oldest, which is
+ *	   right as well; and the leader makes transactions run alone in the first two
+ *	   cases.  The opposite mistake would take a function that writes to a table while the
+ *	   message is read, in the CHECK constraint of a domain or the input function of a
+ *	   type; the server assumes that there is none.
  */
 #include "postgres.h"
 
@@ -246,8 +245,6 @@ apply_meets_conflict(const RowChange *change)
 		dispatch(change);
 		return false;
 	}
-	if (!pgstat_track_counts)
-		return true;
 	before = rows_stored();
 	dispatch(change);
 	return rows_stored() == before;
