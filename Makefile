@@ -13,7 +13,9 @@ EXTRA_CLEAN = $(OBJS:.o=.d)
 # These set up what they need, the server included, so that they need no
 # pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
 # already, TESTS='test/tap/003*.pl' some of the tests.
-tool_goals = demo demo-group check check-regress check-isolation check-unit check-tap check-core bench indent
+tool_goals = demo demo-group bench indent \
+	check check-static check-unit check-regress check-isolation \
+	check-tap check-tap-streamed check-tap-native check-core
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 
@@ -61,9 +63,9 @@ demo-group:
 	@tools/setup.sh release python tools/demo_group.py
 
 check:
-	@tools/setup.sh assert python tools/run-check.py static unit regress isolation tap core
+	@tools/setup.sh assert python tools/run-check.py static unit regress isolation tap tap-streamed tap-native core
 
-check-regress check-isolation check-unit check-tap check-core: check-%:
+$(filter check-%,$(tool_goals)): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
-from demo_common import DemoError, Server, console, fingerprint, main, run, step
+from demo_common import DemoError, Server, console, fingerprint, main, row_of, run, step
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -52,7 +54,7 @@ class SnapshotChecker(threading.Thread):
         self.connection = subscriber.connect()
         self.connection.execute("SET max_parallel_workers_per_gather = 0")
         self.checked = 0
-        self.distinct = set()
+        self.distinct: set[tuple] = set()
         self.wrong: list[tuple] = []
         self.error: Exception | None = None
         self.ended = threading.Event()
@@ -70,7 +72,7 @@ class SnapshotChecker(threading.Thread):
     def check(self) -> None:
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            sums = tuple(self.connection.execute(BALANCES).fetchone())
+            sums = tuple(row_of(self.connection, BALANCES))
         self.checked += 1
         self.distinct.add(sums)
         if len(set(sums)) > 1:
@@ -101,6 +103,7 @@ class Load:
     output: list[str] = field(default_factory=list)
 
     def read(self) -> None:
+        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.output.append(line)
             if progress := re.match(r"progress: .* s, ([\d.]+) tps", line):
@@ -114,7 +117,7 @@ class Load:
 
 
 @contextmanager
-def pgbench(server: Server):
+def pgbench(server: Server) -> Iterator[Load]:
     process = subprocess.Popen(
         ["pgbench", *server.socket_options, "-n", "-M", "prepared", "-P", "1",
          "-c", str(CLIENTS), "-j", "2", "-T", str(SECONDS), "postgres"],
@@ -140,7 +143,7 @@ def readable(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def statistics(connection: psycopg.Connection):
+def statistics(connection: psycopg.Connection[Any]) -> Any:
     row = connection.execute(
         "SELECT *, extract(epoch FROM lag_time)::float AS lag_seconds "
         "FROM weft.stat_subscription WHERE subname = %s",
@@ -194,7 +197,9 @@ def compare(publisher: Server, subscriber: Server) -> dict:
     return {table: rows for table, (rows, _) in here.items()}
 
 
-def summary(transactions, catch_up, checker, rows, row) -> Table:
+def summary(
+    transactions: int, catch_up: float, checker: SnapshotChecker, rows: dict, row: Any
+) -> Table:
     table = Table(title="Weft", title_justify="left", show_header=False)
     table.add_row("transactions", f"{transactions:,}")
     table.add_row("rate on the publisher", f"{transactions / SECONDS:,.0f}/s")

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.rows import namedtuple_row
@@ -70,7 +71,7 @@ class Server:
             if subprocess.run(stop, capture_output=True).returncode == 0:
                 break
 
-    def connect(self) -> psycopg.Connection:
+    def connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.conninfo, autocommit=True, row_factory=namedtuple_row)
 
     def complaints(self) -> list[str]:
@@ -78,8 +79,15 @@ class Server:
         return [line for line in lines if re.search(r"(ERROR|FATAL|PANIC|WARNING): ", line)][-10:]
 
 
+def row_of(connection: psycopg.Connection[Any], query: str) -> Any:
+    """The one row of a query."""
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return row
+
+
 @contextmanager
-def step(what: str):
+def step(what: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     console.print(f"[green]✓[/] {what} [dim]({time.monotonic() - start:.1f} s)[/]")
@@ -89,10 +97,8 @@ def fingerprint(server: Server, tables: Iterable[str]) -> dict:
     """Row count and a sum of row hashes of each table: no order, so no sort."""
     with server.connect() as connection:
         return {
-            table: tuple(
-                connection.execute(
-                    f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t"
-                ).fetchone()
+            table: row_of(
+                connection, f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t"
             )
             for table in tables
         }
@@ -108,7 +114,7 @@ def keep(directory: Path, servers: list[Server]) -> None:
     print(f"  rm -r {directory}")
 
 
-def on_signal(number: int, _frame) -> None:
+def on_signal(number: int, _frame: object) -> None:
     for again in STOP_SIGNALS:
         signal.signal(again, signal.SIG_IGN)
     raise SystemExit(128 + number)

@@ -7,10 +7,12 @@ Started by "make demo-group" through setup.sh.  KEEP=1 leaves the servers runnin
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from demo_common import DemoError, Server, console, fingerprint, main, run, step
+from demo_common import DemoError, Server, console, fingerprint, main, row_of, run, step
 from rich.table import Table
 
 GROUP = "demo"
@@ -48,7 +50,7 @@ BALANCES = """
 
 
 class Member(Server):
-    def value(self, query: str, *parameters):
+    def value(self, query: str, *parameters: object) -> Any:
         with self.connect() as connection:
             row = connection.execute(query, parameters or None).fetchone()
             return row[0] if row else None
@@ -66,7 +68,7 @@ def offer_plugin() -> str:
 
 
 @contextmanager
-def load(members: list[Member], seconds: int):
+def load(members: list[Member], seconds: int) -> Iterator[list[int]]:
     """pgbench on all members at once; yields a list that is filled with their counts."""
     counts: list[int] = []
     processes = [
@@ -119,7 +121,7 @@ def compare(members: list[Member]) -> dict:
 def check_balances(members: list[Member], transactions: int) -> None:
     for member in members:
         with member.connect() as connection:
-            row = connection.execute(BALANCES).fetchone()
+            row = row_of(connection, BALANCES)
         if len({row.accounts, row.branches, row.tellers, row.history}) != 1:
             raise DemoError(f"the sums of balances differ on {member.name}: {row}")
         if row.transactions != transactions:

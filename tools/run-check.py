@@ -14,8 +14,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 # Servers mostly wait for each other, so two tests at once suit two cores.
 PARALLEL_TESTS = 2
@@ -35,6 +37,16 @@ def pg_config(what: str) -> str:
 
 PGXS = Path(pg_config("--pgxs")).parent.parent.parent
 
+# Suites that run some of the TAP tests once more.
+SHORTER = {"WEFT_CRASHES": "2", "WEFT_SEEDS": "3"}
+MODES = {
+    "tap-streamed": ({"WEFT_STREAMED": "1", **SHORTER}, {"004_crash"}),
+    "tap-native": (
+        {"WEFT_TEST_NATIVE": "1", **SHORTER},
+        {"001_basic", "002_features", "003_random", "005_deadlock", "009_relations"},
+    ),
+}
+
 results: list[tuple[str, str, str]] = []
 running: set[subprocess.Popen] = set()
 interrupted = False
@@ -42,10 +54,10 @@ interrupted = False
 
 def report(status: str, suite: str, name: str, remark: str = "") -> None:
     results.append((status, suite, name))
-    print(f"{status:<7} {suite:<9} {name} {remark}".rstrip(), flush=True)
+    print(f"{status:<7} {suite:<12} {name} {remark}".rstrip(), flush=True)
 
 
-def selected(files) -> list[Path]:
+def selected(files: Iterable[Path]) -> list[Path]:
     patterns = os.environ.get("TESTS", "").split() or ["*"]
     return sorted(
         file
@@ -58,7 +70,7 @@ def selected(files) -> list[Path]:
     )
 
 
-def run(command: list, output: Path, **options) -> int:
+def run(command: list, output: Path, **options: Any) -> int:
     """Runs a command in a session of its own, so that all that it started ends with it."""
     if interrupted:
         return -1
@@ -111,6 +123,7 @@ def run_static() -> None:
         ("includes", ["python", "tools/check-includes.py"]),
         ("ruff", ["ruff", "check", "--quiet", "--no-cache", "."]),
         ("ruff-format", ["ruff", "format", "--quiet", "--check", "--no-cache", "."]),
+        ("mypy", ["mypy"]),
         ("pytest", ["pytest", "-q", "bench/tests", "tools/tests"]),
     ):
         output = LOG / f"static-{name}"
@@ -224,6 +237,13 @@ def run_unit() -> None:
         run_sql_suite("unit", "regress/pg_regress", "sql/*.sql")
 
 
+def run_tap_again(mode: str) -> None:
+    """The tests that look at a mode (test/tap/lib/WeftTest.pm), shorter than in their own."""
+    settings, names = MODES[mode]
+    files = [file for file in selected(Path("test/tap").glob("*.pl")) if file.stem in names]
+    run_perl_suite(mode, files, settings)
+
+
 def core_source() -> Path:
     version = pg_config("--version").split()[1]
     sources = Path(os.environ["WEFT_CACHE"], "sources")
@@ -261,11 +281,13 @@ SUITES = {
     ),
     "unit": run_unit,
     "tap": run_tap,
+    "tap-streamed": lambda: run_tap_again("tap-streamed"),
+    "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
 }
 
 
-def on_signal(number: int, _frame) -> None:
+def on_signal(number: int, _frame: object) -> None:
     global interrupted
     interrupted = True
     raise SystemExit(128 + number)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 SYSTEMS = (
     "publisher", "physical", "native", "native-text", "native-parallel", "pglogical", "slony",
@@ -65,7 +67,7 @@ DEFAULTS = {
 }  # fmt: skip
 
 # What runs when no scenario is named: a small one of each, in a quarter of an hour.
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "drain": {"transactions": 20_000, "scale": 5, "repeats": 1},
     "sustained": {
         "seconds": 4, "scale": 5, "clients": (1, 8), "repeats": 1,
@@ -99,7 +101,7 @@ def positives(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(positive(item) for item in text.split(",")))
 
 
-def some_of(*known: str):
+def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         chosen = tuple(dict.fromkeys(text.split(",")))
         for item in chosen:
@@ -165,7 +167,7 @@ COMMON_OPTIONS = ("systems", "writers", "repeats")
 
 def choose(name: str, small: bool, given: dict[str, object]) -> Options:
     """The scenario's defaults, and above them what was asked for."""
-    values = {**vars(DEFAULTS[name]), **(SMALL[name] if small else {})}
+    values: dict[str, Any] = {**vars(DEFAULTS[name]), **(SMALL[name] if small else {})}
     # A default belongs to the kind: 5 million rows are inserted or updated, 2 million deleted.
     if name == "large" and given.get("kind") == "delete" and not small:
         values["rows"] = 2_000_000

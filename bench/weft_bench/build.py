@@ -29,6 +29,7 @@ class Build:
     tools: Path | None = None
 
     def tool(self, name: str) -> str:
+        assert self.tools is not None
         return str(self.tools / name)
 
     def program(self, name: str) -> str:

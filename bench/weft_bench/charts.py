@@ -7,10 +7,15 @@ import re
 import statistics
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .arguments import SYSTEMS
 from .figures import Figure, by_label, format_value, select
+
+# Places on the x axis, and the median, least and greatest value at each.
+Points = tuple[list[Any], list[float], list[float], list[float]]
 
 # The same colour for the same system everywhere.
 COLOURS = {
@@ -88,14 +93,15 @@ class Charts:
                     self.over_writers(measured, f"{scenario}{suffix}-writers")
         return self.made
 
-    def finish(self, figure, name: str) -> None:
+    def finish(self, figure: Any, name: str) -> None:
         figure.text(0.01, 0.005, self.caption, fontsize=7, color="#666666")
         output = io.BytesIO()
         figure.savefig(output, format="png", dpi=110)
         self.pyplot.close(figure)
         self.made[f"{name}.png"] = output.getvalue()
 
-    def make(self, title: str, height: float = 5.0):
+    def make(self, title: str, height: float = 5.0) -> tuple[Any, Any]:
+        figure: Any
         figure, axes = self.pyplot.subplots(figsize=(9, height), layout="constrained")
         figure.get_layout_engine().set(rect=(0, 0.03, 1, 0.97))
         axes.set_title(title, loc="left", fontweight="bold")
@@ -116,11 +122,11 @@ class Charts:
             own = [f for f in measured if f.label == label]
             points = medians(own, "clients")
             self.line(axes, points, label, style, marker, with_server(label, measured))
-        clients = sorted({f.clients for f in measured})
+        clients = sorted({f.clients for f in measured if f.clients is not None})
         self.label_axes(axes, clients, "pgbench clients", unit)
         self.finish(figure, name)
 
-    def styled(self, figures: list[Figure]):
+    def styled(self, figures: list[Figure]) -> Iterator[tuple[str, str, str]]:
         """Labels, each with line and marker: those of the same system are told apart by them."""
         seen: dict[str, int] = {}
         for label in order(figures):
@@ -130,14 +136,16 @@ class Charts:
             marker = MARKERS[(list(COLOURS).index(system) + number) % len(MARKERS)]
             yield label, STYLES[number % len(STYLES)], marker
 
-    def line(self, axes, points, label: str, style: str, marker: str, named: str) -> None:
+    def line(
+        self, axes: Any, points: Points, label: str, style: str, marker: str, named: str
+    ) -> None:
         at, median, low, high = points
         colour = COLOURS[system_of(label)]
         axes.plot(at, median, style, marker=marker, color=colour, label=named, linewidth=2)
         if low != high:
             axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
 
-    def label_axes(self, axes, at: list[int], across: str, unit: str) -> None:
+    def label_axes(self, axes: Any, at: list[int], across: str, unit: str) -> None:
         if len(at) > 1:
             axes.set_xscale("log", base=2)
         axes.set_xticks(at, [str(number) for number in at])
@@ -233,7 +241,7 @@ def title_of(figures: list[Figure]) -> str:
     return f"{title}, {VARIANTS.get(variant, variant)}" if variant else title
 
 
-def medians(figures: list[Figure], across: str):
+def medians(figures: list[Figure], across: str) -> Points:
     at = sorted({getattr(f, across) for f in figures})
     groups = [[f.value for f in select(figures, **{across: place})] for place in at]
     return (

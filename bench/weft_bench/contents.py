@@ -22,11 +22,14 @@ class Contents:
     alike = True
     # Whether marks can be set.
     marked = True
-    # The transactions of the load, if they are not pgbench's own.
-    script: str | None = None
     # Bytes that one of them may write: a row that is touched for the first time takes its whole
     # page with it into the WAL.
     wal = 12_000
+
+    @property
+    def script(self) -> str | None:
+        """The transactions of the load, if they are not pgbench's own."""
+        return None
 
     @property
     def all_tables(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Figure:
         return self.system if self.writers is None else f"{self.system} ({self.writers})"
 
     def as_json(self) -> dict[str, object]:
-        record = {
+        record: dict[str, object] = {
             "scenario": self.scenario,
             "system": self.system,
             "server": self.server,
@@ -94,9 +94,11 @@ class Results:
     """All figures of a run; the file is complete JSON after every pass."""
 
     def __init__(self, target: str | int | None = None):
-        self.file = target and open(target, "r+" if isinstance(target, int) else "w")  # noqa: SIM115
+        self.file: IO[str] | None = None
+        if target is not None:
+            self.file = open(target, "r+" if isinstance(target, int) else "w")  # noqa: SIM115
         self.figures: list[Figure] = []
-        self.about: dict[str, object] = {}
+        self.about: dict[str, Any] = {}
 
     def add(self, figures: list[Figure]) -> None:
         self.figures += figures
@@ -116,11 +118,11 @@ class Results:
         self.file.write("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
         self.file.flush()
 
-    def select(self, **wanted) -> list[Figure]:
+    def select(self, **wanted: object) -> list[Figure]:
         return select(self.figures, **wanted)
 
 
-def select(figures: list[Figure], **wanted) -> list[Figure]:
+def select(figures: list[Figure], **wanted: object) -> list[Figure]:
     return [
         figure
         for figure in figures

@@ -22,22 +22,24 @@ def pgbench(server: Server, *arguments: str, options: str = "") -> Iterator[Iter
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True, text=True, env={**os.environ, "PGOPTIONS": options},
     )  # fmt: skip
+    assert process.stdout is not None
+    output = process.stdout
     said: list[str] = []
 
     def lines() -> Iterator[str]:
-        for line in process.stdout:
+        for line in output:
             said.append(line)
             yield line
 
     try:
         yield lines()
-        said += process.stdout.readlines()
+        said += output.readlines()
         if process.wait() != 0:
             raise BenchError("pgbench failed:\n" + "".join(said[-10:]))
     finally:
         process.terminate()
         process.wait()
-        process.stdout.close()
+        output.close()
 
 
 def filled_percent(line: str) -> int | None:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
+
 from .build import Build
 from .contents import MARKS, Contents
 from .daemon import Daemon
 from .errors import BenchError
 from .progress import Steps
-from .server import Fingerprint, Server, at_once
+from .server import Fingerprint, Server, at_once, value_of
 
 # What has not moved for so long never will.
 STALL_TIMEOUT = 60
@@ -115,6 +117,8 @@ class Pair:
     def compare(self) -> Fingerprint:
         """A system that loses or doubles a row has no speed."""
         tables = self.contents.all_tables
+        there: Fingerprint
+        here: Fingerprint
         there, here = at_once(*(lambda s=s: s.fingerprint(tables) for s in self.servers))
         for table in tables:
             if there[table] != here[table]:
@@ -128,16 +132,16 @@ class Pair:
 class Sign:
     """Signs of life of a subscriber that is catching up."""
 
-    def __init__(self, pair: Pair, there, here):
+    def __init__(self, pair: Pair, there: psycopg.Connection, here: psycopg.Connection):
         self.pair = pair
         self.here = here
         self.there = there
-        self.seen = None
+        self.seen: tuple | None = None
         self.first = self.extent(here)
         self.start = self.moved = self.looked = time.monotonic()
 
-    def extent(self, side) -> int:
-        return side.execute(self.pair.contents.extent).fetchone()[0]
+    def extent(self, side: psycopg.Connection) -> int:
+        return int(value_of(side, self.pair.contents.extent) or 0)
 
     def look(self, now: float) -> float:
         """Gives how far it is in percent, raises an error if there is no hope."""
@@ -149,7 +153,7 @@ class Sign:
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
             "ELSE pg_current_wal_insert_lsn() END::text"
         )
-        seen = (extent, *(side.execute(position).fetchone()[0] for side in (self.there, self.here)))
+        seen = (extent, *(value_of(side, position) for side in (self.there, self.here)))
         if seen != self.seen:
             self.seen = seen
             self.moved = now

@@ -11,6 +11,7 @@ from rich.progress import (
     BarColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -40,7 +41,7 @@ class Steps:
             refresh_per_second=2,
             disable=not console.is_terminal,
         )
-        self.whole = None
+        self.whole: TaskID | None = None
         self.label = ""
         self.title = ""
         self.passes = self.done = 0
@@ -50,19 +51,19 @@ class Steps:
         self.bars.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
     @contextmanager
     def all_of(self, what: str, passes: int) -> Iterator[None]:
         """The bar for everything, counted in passes."""
         self.title = what
-        self.whole = self.bars.add_task(f"[bold]{what}", total=passes)
+        self.whole = whole = self.bars.add_task(f"[bold]{what}", total=passes)
         self.passes, self.done, self.start = passes, 0, time.monotonic()
         try:
             yield
         finally:
-            self.bars.remove_task(self.whole)
+            self.bars.remove_task(whole)
             self.whole = None
             self.label = ""
 
@@ -75,7 +76,8 @@ class Steps:
     def passes_done(self, number: int = 1) -> None:
         """Those that a failed system will not run count, too."""
         self.done += number
-        self.bars.advance(self.whole, number)
+        if self.whole is not None:
+            self.bars.advance(self.whole, number)
         if self.bars.disable and 0 < self.done < self.passes:
             left = (time.monotonic() - self.start) / self.done * (self.passes - self.done)
             self.say(f"{self.title}: {self.done} of {self.passes} done, about {left:.0f} s left")

@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Union
 
 import psycopg
 
@@ -14,7 +16,20 @@ from .build import Build
 from .errors import BenchError, run
 
 APPLICATION = "weft bench"
-Fingerprint = dict[str, tuple[int, int]]
+Fingerprint = dict[str, tuple[Any, ...]]
+Parameters = Union[Sequence[object], Mapping[str, object]]
+
+
+def row_of(connection: psycopg.Connection, statement: str) -> tuple[Any, ...]:
+    """The one row of a query."""
+    row = connection.execute(statement).fetchone()
+    assert row is not None
+    return row
+
+
+def value_of(connection: psycopg.Connection, statement: str) -> Any:
+    """The one value of a query."""
+    return row_of(connection, statement)[0]
 
 
 class Server:
@@ -29,7 +44,7 @@ class Server:
         self.socket_options = ("-h", str(socket), "-p", "5432", "-U", "postgres")
         self.conninfo = f"host={socket} port=5432 user=postgres dbname=postgres"
 
-    def program(self, name: str, *arguments: str, **options) -> str:
+    def program(self, name: str, *arguments: str, **options: Any) -> str:
         return run(
             self.build.program(name), *arguments, environment=self.build.environment, **options
         )
@@ -80,12 +95,12 @@ class Server:
     def connect(self) -> psycopg.Connection:
         return psycopg.connect(self.conninfo, autocommit=True, application_name=APPLICATION)
 
-    def execute(self, statement: str, parameters=()) -> list[tuple]:
+    def execute(self, statement: str, parameters: Parameters = ()) -> list[tuple]:
         with self.connect() as connection:
             cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
-    def value(self, statement: str, parameters=()):
+    def value(self, statement: str, parameters: Parameters = ()) -> Any:
         return self.execute(statement, parameters)[0][0]
 
     def complaints(self) -> list[str]:
@@ -94,7 +109,7 @@ class Server:
         return [line for line in lines if alarming.search(line)][-10:]
 
     def is_standby(self) -> bool:
-        return self.value("SELECT pg_is_in_recovery()")
+        return bool(self.value("SELECT pg_is_in_recovery()"))
 
     def vacuum_and_checkpoint(self, tables: tuple[str, ...]) -> None:
         with self.connect() as connection:
@@ -107,7 +122,7 @@ class Server:
             "SELECT sum(size) >= pg_size_bytes(current_setting('min_wal_size')) FROM pg_ls_waldir()"
         )
         with self.connect() as connection:
-            while not connection.execute(kept).fetchone()[0]:
+            while not value_of(connection, kept):
                 connection.execute(
                     "SELECT count(pg_logical_emit_message(false, '', repeat('x', 1000000))) "
                     "FROM generate_series(1, 50)"
@@ -126,14 +141,15 @@ class Server:
         """Row count and sum of row hashes of each table: no order, so no sort."""
         with self.connect() as connection:
             return {
-                table: connection.execute(
-                    f"SELECT count(*), coalesce(sum(hash_record_extended(t, 0)), 0) FROM {table} t"
-                ).fetchone()
+                table: row_of(
+                    connection,
+                    f"SELECT count(*), coalesce(sum(hash_record_extended(t, 0)), 0) FROM {table} t",
+                )
                 for table in tables
             }
 
 
-def at_once(*functions) -> list:
+def at_once(*functions: Callable[[], Any]) -> list:
     """Runs functions side by side.  An interruption does not wait for them: the servers that
     they talk to are stopped next, which ends them."""
     results: list = [None] * len(functions)

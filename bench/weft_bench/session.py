@@ -9,6 +9,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from rich.console import Console
@@ -33,7 +34,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAILURES = (BenchError, psycopg.Error, OSError)
 
 
-def on_signal(number: int, _frame) -> None:
+def on_signal(number: int, _frame: object) -> None:
     # The way out is not to be interrupted.
     for again in STOP_SIGNALS:
         signal.signal(again, signal.SIG_IGN)
@@ -94,7 +95,7 @@ class Session:
                 self.unavailable |= {"slony": str(reason), "londiste": str(reason)}
 
     def describe(self, directory: Path) -> None:
-        about = {
+        about: dict[str, Any] = {
             "machine": describe_machine(self.builds["server"].version, directory),
             "settings": {
                 options.scenario: self.describe_settings(options)
@@ -236,12 +237,16 @@ class Session:
             templates[name] = template
         return templates[name]
 
+    def abandon(self) -> None:
+        for pair in self.pairs:
+            pair.abandon()
+
     def measure(self, cleanup: ExitStack) -> None:
         directory = make_directory(self.arguments)
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         sockets = Path(tempfile.mkdtemp(prefix="weft-bench-"))
         cleanup.callback(shutil.rmtree, sockets, ignore_errors=True)
-        cleanup.callback(lambda: [pair.abandon() for pair in self.pairs])
+        cleanup.callback(self.abandon)
         self.check_disk(directory)
         with Steps(self.console) as steps:
             self.get_builds(steps)
@@ -281,7 +286,7 @@ def run_session(arguments: Arguments) -> int:
             status = 1
         except SystemExit as stopped:
             console.print("[yellow]interrupted[/]; the servers are stopped and removed")
-            status = stopped.code
+            status = int(stopped.code or 0)
     report(arguments, results, console)
     return status
 

@@ -91,7 +91,7 @@ def summary_cells(metric: str, values: list[float] | None, references: list) -> 
     return [str(len(values)), *(format_value(value) for value in summary), *ratios]
 
 
-def median_of(figures: list[Figure], **wanted) -> float:
+def median_of(figures: list[Figure], **wanted: object) -> float:
     values = [figure.value for figure in select(figures, **wanted)]
     return statistics.median(values) if values else 0
 
@@ -111,7 +111,7 @@ def sustained_table(figures: list[Figure], metric: str) -> tuple[str, Table]:
     table = make_table()
     table.add_column("server")
     main = select(figures, metric=metric)
-    clients = sorted({figure.clients for figure in main})
+    clients = sorted({figure.clients for figure in main if figure.clients is not None})
     for number in clients:
         table.add_column(str(number), justify="right")
     for label in by_label(main):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -76,10 +77,10 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.resources.close()
 
-    def processes(self):
+    def processes(self) -> Iterator[tuple[str, int]]:
         for connection in self.connections:
             rows = connection.execute(
                 "SELECT pid, backend_type, application_name FROM pg_stat_activity"

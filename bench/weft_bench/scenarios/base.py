@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..arguments import Options
 from ..contents import Contents
 from ..figures import Figure, Results
@@ -107,7 +109,7 @@ class Scenario:
             self.options.variant,
         )  # fmt: skip
 
-    def used(self, watch: Watch, transactions: int, unit: str = "us", **where) -> list[Figure]:
+    def used(self, watch: Watch, transactions: int, unit: str = "us", **where: Any) -> list[Figure]:
         """Processor time and memory."""
         return [
             *(

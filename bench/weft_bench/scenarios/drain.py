@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from ..arguments import PASSES, Options
-from ..contents import Contents
+from ..contents import Contents, Report
 from ..load import run_load
+from ..watch import Watch
 from .base import SUBSCRIBER, Scenario
 
 
@@ -47,7 +49,7 @@ class Drain(Scenario):
             )  # fmt: skip
             published = time.monotonic() - start
             mark = pair.mark()
-        where = {"clients": clients, "pass_": pass_}
+        where: dict[str, Any] = {"clients": clients, "pass_": pass_}
         figures = [
             self.figure("publisher_tps", "transactions/s", transactions / published, **where)
         ]
@@ -63,13 +65,14 @@ class Drain(Scenario):
             self.record(figures)
 
     def script(self) -> Path | None:
-        if self.pair.contents.script is None:
+        script = self.pair.contents.script
+        if script is None:
             return None
         file = self.pair.directory / "load.sql"
-        file.write_text(self.pair.contents.script)
+        file.write_text(script)
         return file
 
-    def drain(self, mark: int, at, watch) -> float:
+    def drain(self, mark: int, at: Report, watch: Watch) -> float:
         """Lets the system go; starting its processes is part of the time."""
         with self.pair.subscriber.connect() as here:
             start = time.monotonic()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 
-from ..contents import MARKS
+import psycopg
+
+from ..contents import MARKS, LargeContents, Report
 from ..pair import LOOK_INTERVAL, POLL_INTERVAL
+from ..watch import Watch
 from .base import Scenario
 
 
 class Statement(threading.Thread):
     """The transaction, in a session of its own, so that somebody can look at the subscriber."""
 
-    def __init__(self, connection, statement: str, mark: int):
+    def __init__(self, connection: psycopg.Connection, statement: str, mark: int):
         super().__init__(daemon=True)
         self.connection = connection
         self.statement = statement
@@ -64,15 +67,17 @@ class Large(Scenario):
         self.record(figures)
         self.steps.passes_done()
 
-    def apply(self, at, watch) -> float:
+    def apply(self, at: Report, watch: Watch) -> float:
         """The time from the begin of the statement until the subscriber shows its rows and, if
         it can be waited for, the publisher's session knows that."""
         pair = self.pair
+        contents = pair.contents
+        assert isinstance(contents, LargeContents)
         pair.marks += 1
         with pair.publisher.connect() as session:
             wanted = "remote_apply" if self.synchronous else "on"
             session.execute(f"SET synchronous_commit = {wanted}")
-            statement = Statement(session, pair.contents.statement, pair.marks)
+            statement = Statement(session, contents.statement, pair.marks)
             start = time.monotonic()
             statement.start()
             end = start
@@ -85,7 +90,7 @@ class Large(Scenario):
                 raise statement.error
             return max(end, statement.ended) - start
 
-    def wait_for_rows(self, statement: Statement, at, watch) -> float:
+    def wait_for_rows(self, statement: Statement, at: Report, watch: Watch) -> float:
         """Until the statement is through on the publisher there may be nothing to be seen."""
         if not self.synchronous:
             while statement.is_alive():

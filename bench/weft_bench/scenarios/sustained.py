@@ -6,6 +6,7 @@ import time
 
 from ..arguments import Options
 from ..contents import Contents
+from ..figures import Figure
 from ..load import run_load
 from .base import Scenario
 
@@ -54,7 +55,7 @@ class Sustained(Scenario):
         self.verify()
         catch_up = caught_up - end
 
-        def figure(metric: str, unit: str, value: float):
+        def figure(metric: str, unit: str, value: float) -> Figure:
             return self.figure(metric, unit, value, clients=clients)
 
         self.record(

@@ -12,12 +12,13 @@ import psycopg
 
 from ..build import Build
 from ..pair import ABSOLUTE_TIMEOUT, Pair, wait_until
+from ..server import value_of
 
 Report = Callable[[float], None]
 Look = Callable[[], None]
 
 
-def nothing(*_) -> None:
+def nothing(*_: object) -> None:
     pass
 
 
@@ -31,12 +32,13 @@ def wait_for_tables(
 
         def done() -> bool:
             pair.check_daemons()
-            copied = here.execute(
-                "SELECT coalesce(sum(tuples_processed), 0)::bigint FROM pg_stat_progress_copy"
-            ).fetchone()[0]
+            copied = value_of(
+                here,
+                "SELECT coalesce(sum(tuples_processed), 0)::bigint FROM pg_stat_progress_copy",
+            )
             at(100 * copied / rows)
             look()
-            return bool(here.execute(query).fetchone()[0])
+            return bool(value_of(here, query))
 
         wait_until(done, what, ABSOLUTE_TIMEOUT)
 

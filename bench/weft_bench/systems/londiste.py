@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
+from ..daemon import Daemon
 from ..errors import run
 from ..pair import Pair
 from ..server import Server
@@ -64,7 +65,7 @@ class Londiste(System):
         tables = [f"public.{table}" for table in pair.contents.all_tables]
         self.command(pair, server, "add-table", *how, *tables)
 
-    def start_worker(self, pair: Pair, server: Server):
+    def start_worker(self, pair: Pair, server: Server) -> Daemon:
         return pair.start_daemon(
             f"{server.name}'s worker", pair.build.tool("londiste"),
             self.configuration(pair, server), "worker",

@@ -22,8 +22,8 @@ def advance_slots(pair: Pair) -> None:
 
 
 def slots_idle(pair: Pair) -> bool:
-    return pair.publisher.value(
-        "SELECT NOT coalesce(bool_or(active), false) FROM pg_replication_slots"
+    return not pair.publisher.value(
+        "SELECT coalesce(bool_or(active), false) FROM pg_replication_slots"
     )
 
 
@@ -101,7 +101,7 @@ class WeftStock(Subscription):
         return {
             "shared_preload_libraries": "weft",
             "weft.writers_per_subscription": self.writers,
-            "weft.max_writers_per_subscription": max(self.writers, 8),
+            "weft.max_writers_per_subscription": max(self.writers or 0, 8),
         }
 
     def prepare(self, pair: Pair) -> None:
@@ -114,7 +114,8 @@ class WeftStock(Subscription):
 
     def verify(self, pair: Pair, scenario: str) -> str | None:
         if scenario == "copy":
-            return self.verify_copy(pair)
+            self.verify_copy(pair)
+            return None
         leader, writers, native, reason = pair.subscriber.execute(
             "SELECT leader_pid, num_writers, native_transactions, native_reason "
             "FROM weft.stat_subscription"

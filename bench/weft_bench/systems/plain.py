@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from typing import Any
 
 from ..contents import CopyContents
 from ..errors import BenchError
 from ..pair import Pair
-from ..server import at_once
+from ..server import Server, at_once, value_of
 from .base import Look, Report, System
 
 PIPES = 2
@@ -27,7 +28,7 @@ class Plain(System):
         condition = f"ctid >= '({first},0)' AND ctid < '({last},0)'"
         environment = {**os.environ, **pair.build.environment, "PGAPPNAME": "plain copy"}
 
-        def psql(server, statement: str, **streams) -> subprocess.Popen:
+        def psql(server: Server, statement: str, **streams: Any) -> subprocess.Popen:
             return subprocess.Popen(
                 (pair.build.program("psql"), "-X", "-q", *server.socket_options, "-d", "postgres",
                  "-v", "ON_ERROR_STOP=1", "-c", statement),
@@ -42,6 +43,7 @@ class Plain(System):
         target = psql(
             pair.subscriber, f"COPY {table} FROM STDIN (FORMAT binary)", stdin=source.stdout
         )
+        assert source.stdout is not None
         source.stdout.close()
         if source.wait() + target.wait() != 0:
             raise BenchError("a plain COPY failed")
@@ -70,7 +72,7 @@ class Plain(System):
         size = f"SELECT pg_relation_size('{table}') / current_setting('block_size')::int"
         with pair.subscriber.connect() as here:
             while thread.is_alive():
-                at(100 * here.execute(size).fetchone()[0] / max(pages, 1))
+                at(100 * value_of(here, size) / max(pages, 1))
                 look()
                 thread.join(0.1)
         if errors:
@@ -79,6 +81,7 @@ class Plain(System):
     def prepare(self, pair: Pair) -> None:
         """What is dropped here takes no part of the time."""
         contents = pair.contents
+        assert isinstance(contents, CopyContents)
         table = contents.tables[0]
         pair.subscriber.execute(f"ALTER TABLE {table} DROP CONSTRAINT {contents.KEY}")
         for name, _ in contents.indexes:

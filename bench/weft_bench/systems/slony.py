@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 
+from ..daemon import Daemon
 from ..errors import run
 from ..pair import Pair
 from .base import Look, Report, System, nothing, wait_for_tables
@@ -57,7 +58,7 @@ class Slony(System):
             f"forward = no, omit copy = {omit_copy});\n",
         )
 
-    def start_slon(self, pair: Pair, kind: str, conninfo: str):
+    def start_slon(self, pair: Pair, kind: str, conninfo: str) -> Daemon:
         # Only errors and warnings are of interest.
         return pair.start_daemon(kind, pair.build.tool("slon"), "-d0", CLUSTER, conninfo)
 
