@@ -10,6 +10,15 @@ PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
 EXTRA_CLEAN = $(OBJS:.o=.d)
 
+# "make installcheck" tests a server that runs (CONTRIBUTING.md says how it must be
+# configured), and with TAP_TESTS servers that the tests make themselves.
+REGRESS = $(sort $(notdir $(basename $(wildcard test/regress/sql/*.sql))))
+REGRESS_OPTS = --inputdir=$(srcdir)/test/regress --encoding=UTF8 --no-locale
+ISOLATION = $(sort $(notdir $(basename $(wildcard test/isolation/specs/*.spec))))
+ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --encoding=UTF8 --no-locale
+TAP_TESTS = 1
+PROVE_TESTS ?= test/tap/*.pl
+
 # These set up what they need, the server included, so that they need no
 # pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
 # already, TESTS='test/tap/003*.pl' some of the tests.
@@ -30,6 +39,10 @@ override with_llvm = no
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# After the include, which sets it.
+PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
+export with_icu enable_injection_points
 
 $(install_script): $(sort $(wildcard sql/[0-9]-*.sql))
 	cat $^ >$@

@@ -43,7 +43,7 @@ MODES = {
     "tap-streamed": ({"WEFT_STREAMED": "1", **SHORTER}, {"004_crash"}),
     "tap-native": (
         {"WEFT_TEST_NATIVE": "1", **SHORTER},
-        {"001_basic", "002_features", "003_random", "005_deadlock", "009_relations"},
+        {"001_basic", "002_features", "003_random", "005_deadlock", "010_subscriptions"},
     ),
 }
 

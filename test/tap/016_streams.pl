@@ -10,6 +10,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
+plan skip_all => 'this is about Weft alone' unless weft();
+
 my @tables = qw(large other fired);
 my $pub =
   new_publisher('publisher', conf => 'logical_decoding_work_mem = 64kB');

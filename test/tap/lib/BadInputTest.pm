@@ -1,6 +1,6 @@
-# Bad input: whatever a publisher sends, the subscriber says clearly what is
-# wrong with it, does not crash, applies nothing of the transaction, loses none
-# of those before it, and goes on by itself once the input is right.
+# Bad input: whatever a publisher sends, the subscriber reports clearly what is
+# wrong, does not crash, applies nothing of the transaction, loses none of the
+# transactions before it, and continues by itself once the input is correct.
 #
 # A test creates a subscription, adds cases (transactions that are damaged at
 # first), and runs them all in one go.
@@ -38,7 +38,7 @@ our @t_columns = ([ 'a', $int4, 1 ], [ 'b', $text, 0 ]);
 our ($node, $pub, $sub);
 my $postmaster_pid;
 
-# What the tables are to hold in the end.
+# The expected final contents of the tables.
 my %log;
 our %t;
 
@@ -56,9 +56,9 @@ sub postmaster_pid
 	return (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
 }
 
-# "log" takes what each transaction has to say, and nothing ever leaves it: a
-# row of a damaged transaction that was visible for a moment is there for ever,
-# and one that was applied twice is there twice.
+# Each transaction inserts into "log", and nothing is ever deleted from it: a row of
+# a damaged transaction that was visible for a moment stays, and a row that was
+# applied twice is there twice.
 #
 # "answers" are those of the publisher, see FakePublisher.pm.
 sub start_subscriber
@@ -90,7 +90,7 @@ EOC
 	return;
 }
 
-# The server has come through all this.
+# The server has survived all this.
 sub stop_subscriber
 {
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
@@ -115,7 +115,7 @@ sub stop_subscriber
 	return;
 }
 
-# The subscriptions have no tables to copy: all are there and ready.
+# The subscriptions have no tables to copy: all tables are ready.
 sub create_subscription
 {
 	my ($name, $options) = @_;
@@ -168,7 +168,7 @@ sub log_row
 	return msg_insert($log_rel, [ $number, $what ], %p);
 }
 
-# How many rows of the log say this, in a transaction.
+# The number of rows in the log with this text, in a transaction.
 sub count_rows
 {
 	my ($transaction, $what) = @_;
@@ -194,12 +194,12 @@ sub good_transaction
 	return;
 }
 
-# Publishes a transaction that holds the changes and a row of the log before
+# Publishes a transaction that contains the changes, with a row of the log before
 # and after them.  At first, "damage" is done to its messages: BEGIN, row,
 # changes, row, COMMIT.  The damaged one is the third; if another one is, then
 # "damage" returns it.  The error must be as "expect" says.
 #
-# "native" is set if the native worker says the same.
+# "native" is set if the native worker reports the same.
 #
 # "messages" is as above.
 sub damaged_transaction
@@ -307,7 +307,7 @@ sub out_of_order
 	return;
 }
 
-# What only the subscriber's tables can tell.
+# Damage that shows only with the subscriber's tables.
 sub cannot_be_applied
 {
 	my ($name, $regexp, $data, %p) = @_;
@@ -326,7 +326,7 @@ sub new_key
 	return ++$last;
 }
 
-# Changes of "t", which take note of what the table is to hold.
+# Changes of "t", which record the expected contents of the table.
 sub insert_t
 {
 	my ($a, $b, @values) = @_;
@@ -346,7 +346,7 @@ sub update_t
 #### What the log must say
 ####
 
-# The log as a list of reports: what was said by one process at a time.
+# The log as a list of reports: consecutive lines of one process.
 sub reports
 {
 	my ($log) = @_;
@@ -379,8 +379,8 @@ sub reports
 	return @reports;
 }
 
-# Each of these makes a function that tells whether a report says what it
-# should say about a case.
+# Each of these makes a function that checks whether a report is correct for a
+# case.
 
 # The message as such is wrong.
 sub protocol_error
@@ -399,7 +399,7 @@ sub protocol_error
 	};
 }
 
-# The message is well-formed, but what it says cannot be done.
+# The message is well-formed, but cannot be applied.
 sub apply_error
 {
 	my ($regexp, $type) = @_;
@@ -429,8 +429,7 @@ sub any_of
 #### Running the cases
 ####
 
-# Lets the subscription work through all that is published, and checks what has
-# become of it.
+# Lets the subscription apply everything that is published, and checks the result.
 sub run_cases
 {
 	query($node, "ALTER SUBSCRIPTION $sub ENABLE");

@@ -1,5 +1,5 @@
-# What the TAP tests about conflicts share: nodes that subscribe to each other,
-# as the members of a group do, without the group.
+# Functions that the TAP tests of conflicts share: nodes that subscribe to each
+# other like the members of a group, but without a group.
 package ConflictTest;
 
 use strict;
@@ -15,8 +15,8 @@ our @EXPORT = qw(
   set_resolvers conflict_counts history
 );
 
-# A server that takes part.  Its clock is ahead by the seconds in "ahead", if
-# WEFT_FAKETIME is the path of libfaketime.
+# Start a node.  If WEFT_FAKETIME is the path of libfaketime, then its clock is ahead
+# by "ahead" seconds.
 sub new_member
 {
 	my ($name, %params) = @_;
@@ -47,7 +47,7 @@ sub new_members
 	  1 .. $count;
 }
 
-# Tables on all nodes, each with a key, and their publication.
+# Create tables on all nodes, each with a key, and publish them.
 sub create_tables
 {
 	my ($nodes, $schema, @tables) = @_;
@@ -89,7 +89,7 @@ sub connect_members
 	return;
 }
 
-# Wait until everything is everywhere.
+# Wait until every node has applied everything.
 sub quiet
 {
 	my ($nodes) = @_;
@@ -105,7 +105,7 @@ sub quiet
 	return;
 }
 
-# Nothing is applied between the nodes for a while.
+# Disable all subscriptions, and wait until no process applies anything.
 sub cut_off
 {
 	my ($nodes) = @_;
@@ -139,7 +139,7 @@ sub join_again
 	return;
 }
 
-# One resolver for all types of conflicts.
+# Set one resolver for all types of conflicts.
 sub set_resolvers
 {
 	my ($node, $resolver) = @_;
@@ -151,7 +151,7 @@ EOS
 	return;
 }
 
-# How many conflicts of which types have been resolved.
+# The number of conflicts resolved, by type.
 sub conflict_counts
 {
 	my ($node) = @_;
@@ -160,7 +160,7 @@ sub conflict_counts
 	);
 }
 
-# In the order of the remote transactions; writers record in any.
+# In the order of the remote transactions; writers record conflicts in any order.
 sub history
 {
 	my ($node, $columns, $where) = @_;

@@ -1,4 +1,4 @@
-# What the tests of the initial copy share.
+# Functions that the tests of the initial copy share.
 package CopyTest;
 
 use strict;
@@ -14,7 +14,7 @@ our @EXPORT = qw(
   indexes_sound nothing_left
 );
 
-# A subscriber that copies small tables with helpers, too.
+# Start a subscriber that uses helpers for small tables, too.
 sub copy_subscriber
 {
 	my ($name, %params) = @_;
@@ -33,7 +33,8 @@ EOC
 	return $node;
 }
 
-# How many processes have copied a table, by what the log says last, or 0.
+# The number of processes that copied a table, according to the last message in the
+# log, or 0.
 sub copied_by
 {
 	my ($node, $table, $offset) = @_;
@@ -42,7 +43,7 @@ sub copied_by
 	return @by ? $by[-1] : 0;
 }
 
-# Why the server has copied a table itself, by the log, or an empty string.
+# Why the server copied a table itself, according to the log, or an empty string.
 sub left_to_server
 {
 	my ($node, $table, $offset) = @_;
@@ -51,7 +52,7 @@ sub left_to_server
 	return $reason // '';
 }
 
-# One test: all indexes of the tables are valid, and hold what the tables do.
+# One test: all indexes of the tables are valid and match the tables.
 sub indexes_sound
 {
 	my ($node, $what) = @_;
@@ -71,7 +72,7 @@ EOS
 	return is($bad . $stderr, '', "$what: all indexes are sound");
 }
 
-# One test: nothing of the initial copy is left on the publisher.
+# One test: the initial copy has left nothing on the publisher.
 sub nothing_left
 {
 	my ($pub, $what) = @_;

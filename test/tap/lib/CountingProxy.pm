@@ -1,9 +1,9 @@
-# Stands between a publisher and its subscribers, and counts what the publisher
-# sends: what is asked of a line between them.
+# A proxy between a publisher and its subscribers that counts the bytes that the
+# publisher sends.
 #
-# A process of its own does that.  It listens on a Unix-domain socket, and
-# expects the publisher to do so, as the test framework has it on all systems
-# that have such sockets.
+# The proxy is a process of its own.  It listens on a Unix-domain socket, and expects
+# the publisher to do the same, as the test framework arranges wherever such sockets
+# exist.
 package CountingProxy;
 
 use strict;
@@ -17,10 +17,10 @@ use PostgreSQL::Test::Utils;
 use POSIX ();
 use Socket;
 
-# Our ends of the control connections, which other proxies must not keep open.
+# The test's ends of the control connections, which other proxies must not keep open.
 my %controls;
 
-# Nothing more is read for whoever has so much to read still.
+# The proxy reads no more for an end that still has this many bytes to receive.
 my $max_waiting = 1024 * 1024;
 
 sub new
@@ -67,14 +67,14 @@ sub connstr
 	return "host=$self->{dir} port=$self->{port} dbname=postgres";
 }
 
-# How much the publisher has sent up to now.
+# The number of bytes that the publisher has sent so far.
 sub bytes
 {
 	my ($self) = @_;
 	return $self->_ask('?');
 }
 
-# Drops all connections, and all that come, until heal() is called.
+# Drops all connections, including new ones, until heal() is called.
 sub cut
 {
 	my ($self) = @_;
@@ -119,7 +119,7 @@ sub DESTROY
 	return;
 }
 
-# Each end of a connection has what is to be written to it, and its other end.
+# Each end of a connection knows what is to be written to it, and its other end.
 sub _serve
 {
 	my ($self) = @_;
@@ -181,7 +181,7 @@ sub _serve
 	return;
 }
 
-# Nothing, if it has just been dropped.
+# Does nothing if the connection has just been dropped.
 sub _end_of
 {
 	my ($self, $fh) = @_;
@@ -209,7 +209,7 @@ sub _accept
 	return;
 }
 
-# Ends a connection, with what its other end can still be given.
+# Ends a connection, after sending the other end what it can still receive.
 sub _drop
 {
 	my ($self, $end) = @_;

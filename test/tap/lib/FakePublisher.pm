@@ -1,9 +1,9 @@
-# A publisher made of Perl, which says whatever a test wants it to say.
+# A publisher written in Perl, which sends whatever a test wants.
 #
 # It speaks as much of the frontend/backend protocol as an apply worker needs:
 # start-up without password, the few queries before START_REPLICATION, and
-# then the stream.  A process of its own does that, so that the test may run
-# psql meanwhile.  The test gives it transactions, which it keeps as a server
+# then the stream.  It is a process of its own, so that the test can run psql
+# meanwhile.  The test gives it transactions, which it keeps as a server
 # keeps its WAL: a worker that starts to stream at an LSN gets the transactions
 # that commit there or later, in order.
 #
@@ -11,11 +11,11 @@
 # nothing after it.  Once the worker has gone and comes back from the end of
 # the transaction before, which means that all the good ones are applied, the
 # worker gets the version that is right and all that follows up to the next
-# damaged one.  So one stream shows many kinds of damage, and the test need not
-# do anything in between.
+# damaged one.  Thus one stream can contain many kinds of damage, and the test need
+# not do anything in between.
 #
-# Messages are built by PgOutput.pm.  What was told to relation() of those that
-# they name in "relids" is sent before them when needed.  A test may damage
+# Messages are built by PgOutput.pm.  RELATION messages of the relations that they
+# name in "relids" (see relation()) are sent before them when needed.  A test may damage
 # "data", set "lsn", or add
 #   raw        sent instead of header and data, as the content of a CopyData
 #   bytes      sent as it is, not even as a CopyData
@@ -41,11 +41,11 @@ use Time::HiRes qw(time);
 
 our @EXPORT = qw(error_response);
 
-# So many times a damaged transaction is sent while the worker does not get
-# past the good one before it.
+# How many times a damaged transaction is sent if the worker does not get past the
+# good one before it.
 my $max_attempts = 20;
 
-# So many seconds a worker has to see that a message is damaged.
+# How many seconds a worker has to notice that a message is damaged.
 my $max_pending = 30;
 
 # A message of the frontend/backend protocol, for "bytes".
@@ -208,15 +208,15 @@ sub wait_for_flush
 	return $self->_ask({ command => 'wait', slot => $slot })->{done};
 }
 
-# What has become of the slot: "flushed", "start_replication" (the last command
+# The state of the slot: "flushed", "start_replication" (the last command
 # as it came), "queries" (those that are not known), and "damaged", one hash
 # for each transaction that has a damaged version:
 #   name      as it was published
 #   attempts  how many times the damaged version was sent
-#   accepted  it was taken for good
-#   hung      the worker did neither accept it nor go away
-#   stuck     the worker went away each time before the transactions before
-#             it were applied
+#   accepted  the worker took it for a good one
+#   hung      the worker neither accepted it nor disconnected
+#   stuck     the worker disconnected each time before it had applied the
+#             transactions before it
 #   flushed   the highest position reported as flushed before it came again
 #   restart   the position from which the worker came again
 #   log       what the subscriber's log got until then
@@ -453,8 +453,8 @@ sub _answer_waiters
 	return;
 }
 
-# A worker that neither accepts a damaged transaction nor goes away is sent
-# away.  The others are asked for their position, so that nobody need wait for
+# Disconnect a worker that neither accepts a damaged transaction nor disconnects.
+# Ask the others for their position, instead of waiting for
 # wal_receiver_status_interval.
 sub _check_time
 {
@@ -713,7 +713,7 @@ sub _start
 	return;
 }
 
-# Sends all up to the next damaged transaction, that one included.
+# Sends everything up to and including the next damaged transaction.
 sub _stream
 {
 	my ($self, $connection) = @_;

@@ -1,6 +1,6 @@
-# Trying one feature of logical replication after the other, on the same two
-# nodes.  Most are tried under a load of several clients, because that is where
-# the writers could get in each other's way; then the tables are compared.
+# Tests one feature of logical replication after another, on the same two nodes.
+# Most run under a load of several clients, because that is where writers could
+# interfere with each other; then the tables are compared.
 package FeatureTest;
 
 use strict;
@@ -49,7 +49,7 @@ sub load
 		'--random-seed=2', @options);
 }
 
-# Set a feature up on both sides, let the clients loose, compare, take it down.
+# Set a feature up on both sides, run the load, compare, and drop everything.
 #   tables       SQL for both sides
 #   publisher    more SQL for the publisher
 #   subscriber   more SQL for the subscriber

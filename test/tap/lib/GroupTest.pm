@@ -1,5 +1,5 @@
-# What the tests of node groups share: members, and waiting until all of them
-# have the same.
+# Functions that the tests of node groups share: members, and waiting until all of
+# them are in sync.
 package GroupTest;
 
 use strict;
@@ -118,7 +118,7 @@ sub wait_for_group
 	return;
 }
 
-# The nodes that a member knows of, each with its state.
+# The nodes that a member lists, each with its state.
 sub states
 {
 	my ($member) = @_;

@@ -15,7 +15,7 @@ our @EXPORT = qw(hostile_schema definition traces $owner);
 # An ordinary role on the publisher.
 our $owner = 'hostile';
 
-# What must not run.
+# The statement that must not run.
 my @statements = (
 	'CREATE TABLE public.trace ()',
 	'ALTER ROLE hostile SUPERUSER',
@@ -24,7 +24,7 @@ my @statements = (
 	'ALTER TABLE public.bystander ADD COLUMN trace int',
 	"COMMENT ON TABLE public.bystander IS 'trace'");
 
-# In literals of any length, and, cut off, in names.
+# Used in literals of any length, and, truncated, in names.
 sub fragment
 {
 	my $statement = $statements[ rand @statements ];
@@ -73,7 +73,7 @@ sub text
 	return join '', map { fragment() } 1 .. 1 + rand($max // 4);
 }
 
-# At most 63 bytes, and none that was used before.
+# At most 63 bytes long, and never used before.
 my $names = 0;
 
 sub name
@@ -204,8 +204,8 @@ sub hostile_schema
 	return encode_utf8(quoted($schema));
 }
 
-# What has become of the tables of such schemas.  What is left out is not in it, nor are
-# extended statistics, which pg_dump 17 leaves out if tables are named.
+# The resulting tables of such schemas, without what is not copied, and without
+# extended statistics, which pg_dump 17 does not dump if tables are named.
 sub definition
 {
 	my ($node, $database) = @_;
@@ -233,8 +233,8 @@ ORDER BY d COLLATE "C"
 EOS
 }
 
-# What hostile statements have left behind on a node that has had "traces" called before;
-# nothing, if they were not run.
+# What hostile statements have left on a node on which "traces" was called before; empty
+# if they did not run.
 sub traces
 {
 	my ($node) = @_;

@@ -4,7 +4,7 @@
 #   data    the message
 #   relids  the relations whose RELATION message must have been sent before
 #   xid     set if the message belongs to a streamed transaction
-# What else a test may set there stands at the head of FakePublisher.pm.
+# The head of FakePublisher.pm says what else a test may set there.
 package PgOutput;
 
 use strict;
@@ -40,7 +40,7 @@ our @EXPORT = qw(
   unchanged
 );
 
-# What a transaction commits at, in microseconds since 2000; any time will do.
+# The commit time of a transaction, in microseconds since 2000; any time will do.
 our $commit_time = 800_000_000_000_000;
 
 sub lsn_text
@@ -83,7 +83,7 @@ sub tuple
 	return $data;
 }
 
-# All that belongs to a streamed transaction carries its xid in front.
+# Everything that belongs to a streamed transaction starts with its xid.
 sub _change
 {
 	my ($type, $xid, $relids, $rest) = @_;
@@ -202,7 +202,7 @@ sub msg_stream_commit
 	};
 }
 
-# The LSN is sent to those who have asked for streaming = parallel.
+# The LSN is sent only if the subscriber has asked for streaming = parallel.
 sub msg_stream_abort
 {
 	my ($xid, $subxid, %p) = @_;

@@ -1,9 +1,9 @@
-# What the TAP tests of Weft share: nodes, waiting, load, and checks of what the
-# subscriber holds.
+# Functions that the TAP tests of Weft share: nodes, waiting, load, and checks of
+# what the subscriber contains.
 #
-# With WEFT_TEST_NATIVE=1 the same tests run against the server's own apply
-# worker, without the checks that are about Weft alone.  A check that fails
-# there is wrong.
+# With WEFT_TEST_NATIVE=1, the same tests run against the server's own apply
+# worker, without the checks that are about Weft alone.  A check that fails in
+# this mode is wrong.
 package WeftTest;
 
 use strict;
@@ -33,7 +33,7 @@ sub weft
 	return !$ENV{WEFT_TEST_NATIVE};
 }
 
-# With WEFT_STREAMED=1, tests that look at this have the publisher stream every
+# With WEFT_STREAMED=1, tests that use these make the publisher stream every
 # transaction while it is in progress.
 sub streaming_conf
 {
@@ -54,14 +54,15 @@ sub major
 	return $major;
 }
 
-# What lets subscribers use our output plugin; older minor releases allow any.
+# The setting that lets subscribers use Weft's output plugin; older minor releases
+# allow any plugin.
 our $offer_plugin =
 	`postgres --describe-config` =~ /^output_plugin_libraries\t/m
   ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
   : '';
 
-# A publisher with Weft, so that its output plugin is used; with "stock",
-# without.
+# Start a publisher with Weft, so that its output plugin is used; with "stock",
+# without Weft.
 sub new_publisher
 {
 	my ($name, %params) = @_;
@@ -112,7 +113,7 @@ EOC
 	$node->append_conf('postgresql.conf', <<EOC) if weft();
 shared_preload_libraries = 'weft'
 weft.max_writers_per_subscription = 64
-# so that there is always as much at a time as can be
+# so that as many writers as possible are always at work
 weft.tune_writers = off
 EOC
 	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
@@ -134,7 +135,8 @@ sub query_all
 	return;
 }
 
-# A session that stays open; each query, not all of them together, has a limit.
+# Open a session that stays open.  The time limit is for each query, not for all of
+# them together.
 sub open_session
 {
 	my ($node, @options) = @_;
@@ -159,7 +161,7 @@ sub set_conf
 	return;
 }
 
-# What a node is doing, for whoever has to find out why it does not go on.
+# Show what a node is doing, to help find out why it is stuck.
 sub describe
 {
 	my ($node) = @_;
@@ -187,10 +189,10 @@ sub poll
 	return;
 }
 
-# Wait until a query returns what a function finds right, and return that; by
-# default anything but nothing.  Errors (the server may be starting) count as not
-# yet.  Cluster's poll_query_until() writes the query to psql, and dies of a
-# broken pipe where psql has ended already because it could not connect.
+# Wait until a function accepts what a query returns, and return that; by default,
+# accept anything that is not empty.  After an error (the server may be starting),
+# try again.  Cluster's poll_query_until() writes the query to psql, and dies of a
+# broken pipe if psql has already ended because it could not connect.
 sub poll_for
 {
 	my ($node, $sql, $right) = @_;
@@ -289,8 +291,8 @@ sub writer_pids
 	  );
 }
 
-# kill -9 of a process of a server.  Until the postmaster has taken note of its
-# end, it would still let sessions in.
+# kill -9 a process of a server, and wait until it is gone: until the postmaster has
+# noticed, it would still accept sessions.
 sub kill_process
 {
 	my ($pid) = @_;
@@ -305,8 +307,8 @@ sub kill_process
 	return;
 }
 
-# All rows of a table (or of a subquery) as text, in an order that depends on
-# nothing but the rows.
+# Return all rows of a table (or of a subquery) as text, in an order that depends
+# only on the rows.
 sub rows
 {
 	my ($node, $from, $columns) = @_;
@@ -347,7 +349,7 @@ sub same_rows
 	return $same;
 }
 
-# One test: the tables hold the same on both nodes.
+# One test: the tables have the same rows on both nodes.
 sub same_tables
 {
 	my ($pub, $sub, $tables, $what) = @_;
@@ -366,9 +368,9 @@ sub same_tables
 	return is("@differing", '', $what);
 }
 
-# The errors of a node's own processes, not those of clients, in its log.  An
-# apply worker that starts right after another may find the origin, or the slot
-# on the publisher, in use still, and is started again then.
+# Return the errors of a node's own processes, not of clients, in its log.  An apply
+# worker that starts right after another may find the origin, or the slot on the
+# publisher, still in use; it is then started again.
 sub errors_logged
 {
 	my ($node, $offset) = @_;
@@ -414,7 +416,7 @@ sub running
 	return $load->{run}->pumpable;
 }
 
-# Wait for the end of a load.  With may_fail it may have lost its server.
+# Wait for the end of a load.  With may_fail, it may have lost its server.
 sub finish
 {
 	my ($load, %params) = @_;
@@ -427,8 +429,8 @@ sub finish
 	return;
 }
 
-# End a load that was to run for long as if its time was over: its clients finish
-# what they have begun, and it says how much that was.  It must be at work.
+# End a running load as if its time were over: its clients finish what they have
+# begun, and it reports how much that was.
 sub end_load
 {
 	my ($load) = @_;
@@ -439,8 +441,8 @@ sub end_load
 	return;
 }
 
-# End a load that was to run for long.  Its last transactions may commit after
-# it is gone, so wait for its sessions too.
+# End a running load at once.  Its last transactions may commit after it is gone, so
+# wait for its sessions, too.
 sub stop_load
 {
 	my ($load) = @_;
@@ -453,7 +455,7 @@ sub stop_load
 	return;
 }
 
-# What a test_decoding slot has to say, as a list of transactions in commit
+# Return what a test_decoding slot outputs, as a list of transactions in commit
 # order: { id => what the transaction inserted into "journal", text => all
 # changes }.
 sub decode_commits
@@ -492,7 +494,7 @@ EOC
 	return \@commits;
 }
 
-# The changes of such a transaction: [table, operation, { old key },
+# Return the changes of such a transaction: [table, operation, { old key },
 # { new tuple }].  Columns whose value is an unchanged TOAST pointer are left
 # out of the new tuple.
 sub decode_changes
@@ -550,9 +552,9 @@ sub parse_tuple
 	return \%tuple;
 }
 
-# Changes as test_decoding tells them, sorted by the table and the value of the
-# first column; those with the same ones keep their order.  Changes of tables
-# for which that is not the key are sorted as they are.
+# Sort changes, as test_decoding outputs them, by the table and the value of the
+# first column; changes in which both are equal keep their order.  Where that column
+# is not the key of the table, the whole text of the change decides.
 sub by_row
 {
 	my ($changes, $others) = @_;
@@ -568,9 +570,9 @@ sub by_row
 	return join '', sort { $row{$a} cmp $row{$b} } @lines;
 }
 
-# The first transaction of the subscriber that is not a run of whole
-# transactions of the publisher, each behind the one before.  Within it, changes
-# to different rows may be in another order.
+# Return the first transaction of the subscriber that does not consist of whole,
+# consecutive transactions of the publisher.  Within a transaction, changes of
+# different rows may be in another order.
 sub first_difference
 {
 	my ($commits, $applied, @others) = @_;
@@ -591,7 +593,7 @@ sub first_difference
 }
 
 # How many of the publisher's first commits make up this set of journal ids?
-# Nothing, if it is no prefix; then the second result says why.
+# Returns undef if they are not a prefix; the second result then says why.
 sub prefix_length
 {
 	my ($order, $ids) = @_;
