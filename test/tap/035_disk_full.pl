@@ -110,7 +110,9 @@ run_out_of_room(
 	qr/could not (extend|write)[^\n]*$no_room/,
 	sub { subscribe($pub, $sub, 'indexed', 'p_indexed') });
 
-subscribe($pub, $sub, 'streamed', 'p_streamed', 'streaming = parallel');
+# The native worker writes a file only with "on".
+subscribe($pub, $sub, 'streamed', 'p_streamed',
+	'streaming = ' . (weft() ? 'parallel' : 'on'));
 wait_for_apply($pub, $sub, 'streamed');
 run_out_of_room(
 	'stream',
