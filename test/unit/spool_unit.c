@@ -248,6 +248,68 @@ void_ranges(void)
 	spool_close(&writer);
 }
 
+/* What is behind the limit may change, as when a leader has failed to write there. */
+static void
+limit(void)
+{
+	SpoolWriter writer;
+	SpoolReader reader;
+	uint64		written;
+
+	begin(&writer);
+	append(&writer, 0, 100);
+	spool_flush(&writer);
+	written = writer.written;
+	append(&writer, 7, 5000);
+	spool_flush(&writer);
+	spool_close(&writer);
+	spool_read_open(&reader, &files, 1);
+	check_record(&reader, written, 0, 100);
+	check_end(&reader, written);
+
+	spool_open(&writer, &files, 1, written);
+	append(&writer, 1, 3000);
+	spool_flush(&writer);
+	check_record(&reader, writer.written, 1, 3000);
+	check_end(&reader, writer.written);
+	spool_read_close(&reader);
+	spool_close(&writer);
+}
+
+/* A reader skips what is void, within what it has read already, and far behind that. */
+static void
+skipping(void)
+{
+	static const int skipped[] = {3, 40, 3000, 2, 1};
+	SpoolWriter writer;
+	SpoolReader reader;
+	uint64		positions[4000];
+	int			next = 0;
+
+	begin(&writer);
+	for (int i = 0; i < lengthof(positions); i++)
+	{
+		positions[i] = spool_position(&writer);
+		append(&writer, i, i % 1000);
+	}
+	spool_flush(&writer);
+	spool_read_open(&reader, &files, 1);
+	for (int i = 0; i < lengthof(skipped); i++)
+	{
+		check_record(&reader, writer.written, next, next % 1000);
+		next += skipped[i];
+		reader.position = positions[next];
+	}
+	check_record(&reader, writer.written, next, next % 1000);
+
+	/* And back to the beginning. */
+	reader.position = 0;
+	check_record(&reader, writer.written, 0, 0);
+	check_record(&reader, writer.written, 1, 1);
+	spool_read_close(&reader);
+	spool_close(&writer);
+}
+
 /* A reader goes on with a file that is deleted; a new file has nothing of an old one. */
 static void
 deleted(void)
@@ -316,9 +378,11 @@ too_short(void)
 static const UnitTest tests[] = {
 	{"records", records},
 	{"reopened", reopened},
+	{"limit", limit},
 	{"buffer_boundaries", buffer_boundaries},
 	{"random_records", random_records},
 	{"void_ranges", void_ranges},
+	{"skipping", skipping},
 	{"deleted", deleted},
 	{"too_short", too_short},
 	{NULL, NULL}

@@ -253,6 +253,15 @@ settling(void)
 	step_after(1);
 	CHECK_EQUAL(sim.tuning.phase, TUNING_MEASURING);
 	CHECK_EQUAL(sim.tuning.committed_then, sim.producer.seq);
+
+	/* The same with all committed from the beginning. */
+	begin(WRITERS, PROCESSORS, GROUP);
+	begin_flow();
+	step_after(0);
+	step_after(14999);
+	CHECK_EQUAL(sim.tuning.phase, TUNING_SETTLING);
+	step_after(1);
+	CHECK_EQUAL(sim.tuning.phase, TUNING_MEASURING);
 }
 
 /* A measurement takes its time, and some transactions of each writer. */

@@ -21,6 +21,7 @@ static const Unit *const units[] = {
 	&broadcast_unit,
 	&dependency_unit,
 	&order_unit,
+	&relations_unit,
 	&ring_unit,
 	&spool_unit,
 	&tuning_unit,

@@ -418,14 +418,17 @@ truncates(void)
 	}
 }
 
-/* A message of so many bytes, maybe with a string behind them. */
+/*
+ * A message of so many bytes, maybe with a string behind them.  The bytes are zero, so a
+ * string that is looked for too early is found.
+ */
 static StringInfo
 make_other(char type, int bytes, const char *string)
 {
 	StringInfo	message = start(type, false);
 
 	for (int i = 0; i < bytes; i++)
-		pq_sendbyte(message, 0x11);
+		pq_sendbyte(message, 0);
 	if (string)
 		put_name(message, string);
 	return message;
