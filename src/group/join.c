@@ -41,6 +41,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "group/data.h"
 #include "group/function_guard.h"
@@ -121,6 +122,7 @@ run_step(const char *step)
 	enter_step(step);
 	begin();
 	local_run(psprintf("SELECT weft.join_step_%s()", step));
+	compat_injection_point("weft-join-step");
 	commit();
 }
 

@@ -69,8 +69,12 @@ injection_hold(COMPAT_INJECTION_ARGUMENTS)
 		elog(ERROR, "could not create file \"%s\": %m", file);
 	close(fd);
 	pgstat_report_wait_start(WaitEventInjectionPointNew(name));
-	while (exists(file) && PostmasterIsAlive())
+	while (exists(file))
+	{
+		if (!PostmasterIsAlive())
+			_exit(1);
 		pg_usleep(LOOK_INTERVAL);
+	}
 	pgstat_report_wait_end();
 	unlink(released);
 }
