@@ -1,12 +1,12 @@
 /*
  * data.c
- *	  The rows and the sequences' values of the member that is copied.
+ *	  The rows and sequences of the member that is copied.
  *
- * Nothing tells when, or where, the rows that are stored were changed last: they are
- * frozen, or of an origin that is no member's, if helpers have copied them (copy/table.c).
- * So whatever another member changes later takes effect, as it did on the member
- * that was copied (but see recent.c).  Only tables that are new, or have just been
- * truncated, can be filled with frozen rows; here they always are.
+ * Nothing tells when, or on which node, a stored row was changed last: the rows are frozen,
+ * or, if helpers have copied them, of an origin that belongs to no member (copy/table.c).
+ * Therefore any later change of another member takes effect, as it did on the member that
+ * was copied (but see recent.c).  Rows can be stored frozen only in tables that are new or
+ * have just been truncated; here they always are.
  */
 #include "postgres.h"
 
@@ -40,7 +40,7 @@
 PG_FUNCTION_INFO_V1(weft_is_empty);
 PG_FUNCTION_INFO_V1(weft_join_truncate);
 
-/* The tables to copy, and those to be emptied for it: they have no rows yet. */
+/* The tables to copy, which are truncated first; they have no rows yet. */
 #define TABLES_QUERY "SELECT relation::oid FROM weft.published_tables() relation"
 #define SEQUENCES_QUERY \
 	"SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)" \
@@ -48,8 +48,8 @@ PG_FUNCTION_INFO_V1(weft_join_truncate);
 	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
 
 /*
- * A relation there may have been replaced by another kind of relation since its name was
- * looked up.  A view would run its owner's functions as whoever reads it.
+ * On the other member, a relation may have been replaced by one of another kind since its
+ * name was looked up.  A view would run its owner's functions as the role that reads it.
  */
 static const char *const settings[] = {
 	"SET row_security = off",
@@ -80,7 +80,7 @@ read_data(void *buffer, int min_read, int max_read)
 	return copy_reader_read(&reader, next_message, buffer, min_read, max_read);
 }
 
-/* The columns that the copy is to have; quoted in "list". */
+/* Returns the names of the columns to copy, and appends them, quoted, to "list". */
 static List *
 columns_of(Relation rel, StringInfo list)
 {
@@ -99,7 +99,7 @@ columns_of(Relation rel, StringInfo list)
 	return names;
 }
 
-/* Stores what a COPY TO STDOUT on the other member sends. */
+/* Stores the rows that a COPY TO STDOUT on the other member sends. */
 static void
 copy_into(Relation rel, List *names, const char *command, bool freeze)
 {
@@ -123,7 +123,7 @@ copy_into(Relation rel, List *names, const char *command, bool freeze)
 	CommandCounterIncrement();
 }
 
-/* Copies a table with helpers, unless it is small or cannot be copied so. */
+/* Copies a table with helpers; returns false if it is small or that is not possible. */
 static bool
 copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 {
@@ -148,8 +148,9 @@ copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 }
 
 /*
- * Storing rows runs code of the table's owner: triggers, CHECK constraints, those of
- * domains, expressions of indexes.  It runs as the owner, as when changes are applied.
+ * Copies a table.  Storing rows runs code of the table's owner: triggers, constraints of
+ * tables and domains, expressions of indexes.  It runs as the owner, as when changes are
+ * applied.
  */
 static void
 copy_table(Oid relid)
@@ -175,9 +176,9 @@ copy_table(Oid relid)
 	table_close(rel, NoLock);
 }
 
-/* Stores what a command on the other member sends in a table of ours. */
+/* Stores the rows that a command on the other member sends in a table of Weft's. */
 static void
-copy_into_ours(const char *table, const char *command)
+copy_into_own_table(const char *table, const char *command)
 {
 	Relation	rel = table_open(get_relname_relid(table, get_namespace_oid("weft", false)),
 								 RowExclusiveLock);
@@ -189,8 +190,8 @@ copy_into_ours(const char *table, const char *command)
 }
 
 /*
- * Finds out which rows of a table have been changed lately on the other member, by
- * whom and when, for recent.c.
+ * Copies which rows of a table were changed recently on the other member, by which node and
+ * when, for recent.c.
  */
 static void
 copy_recent(Oid relid)
@@ -199,10 +200,10 @@ copy_recent(Oid relid)
 
 	if (command == NULL)
 		return;
-	copy_into_ours("join_recent", command);
+	copy_into_own_table("join_recent", command);
 }
 
-/* The same for rows that were deleted, and those into which counters were merged. */
+/* The same for rows that were deleted, and for rows into which counters were merged. */
 static void
 copy_conflict_state(void)
 {
@@ -210,9 +211,9 @@ copy_conflict_state(void)
 
 	if (since == NULL)
 		return;
-	copy_into_ours("join_tombstone",
+	copy_into_own_table("join_tombstone",
 				   psprintf("COPY (SELECT * FROM weft.member_tombstones(%s)) TO STDOUT", since));
-	copy_into_ours("join_merged_row",
+	copy_into_own_table("join_merged_row",
 				   psprintf("COPY (SELECT * FROM weft.member_merged_rows(%s)) TO STDOUT", since));
 	local_run("SELECT weft.keep_tombstones()");
 }
@@ -224,7 +225,7 @@ copy_sequence(const char *sequence)
 									psprintf("SELECT last_value, is_called FROM %s", sequence), 2);
 	char	   *end = NULL;
 
-	/* It may be anything there that has two columns of these names. */
+	/* On the other member it may be anything with two columns of these names. */
 	errno = 0;
 	if (values != NULL && values[0] != NULL && values[1] != NULL)
 		(void) strtoi64(values[0], &end, 10);
@@ -238,7 +239,7 @@ copy_sequence(const char *sequence)
 					   quote_literal_cstr(values[1])));
 }
 
-/* Connects to the other member, to see it as it is in a snapshot there. */
+/* Connects to the other member, to read it as a snapshot there sees it. */
 void
 data_open(const char *dsn, const char *node, const char *snapshot)
 {
@@ -268,10 +269,7 @@ for_all_tables(void (*function) (Oid relid))
 	MemoryContextDelete(context);
 }
 
-/*
- * Copies all tables and sequences of the group from there, in the transaction that
- * is in progress.
- */
+/* Copies all tables and sequences of the group, in the current transaction. */
 void
 data_copy(void)
 {
@@ -282,7 +280,7 @@ data_copy(void)
 		copy_sequence(row[0]);
 }
 
-/* Copies what recent.c needs; called when tables have their keys. */
+/* Copies what recent.c needs; called when the tables have their keys. */
 void
 data_copy_recent(void)
 {
@@ -293,7 +291,7 @@ data_copy_recent(void)
 /*
  * weft.is_empty(relation regclass)
  *
- * Has a table no rows?  No query is planned, which could run code of its owner.
+ * Is the table empty?  No query is planned, because planning could run code of its owner.
  */
 Datum
 weft_is_empty(PG_FUNCTION_ARGS)
@@ -309,8 +307,8 @@ weft_is_empty(PG_FUNCTION_ARGS)
 /*
  * weft.join_truncate()
  *
- * Before the copy: tables that are there already get new files, so that rows can be
- * stored frozen.  Fails if one has rows.  Triggers run as their table's owner.
+ * Before the copy: tables that exist already get new files, so that rows can be stored
+ * frozen.  Fails if one of them has rows.  Triggers run as their table's owner.
  */
 Datum
 weft_join_truncate(PG_FUNCTION_ARGS)
@@ -324,7 +322,7 @@ weft_join_truncate(PG_FUNCTION_ARGS)
 		Oid			relid = atooid(row[0]);
 		Relation	rel = local_table_open(relid, ACL_TRUNCATE, AccessExclusiveLock);
 
-		/* What was committed before we had the lock. */
+		/* Sees what was committed before the lock was granted. */
 		PushActiveSnapshot(GetLatestSnapshot());
 		if (!target_table_empty(rel))
 			ereport(ERROR,

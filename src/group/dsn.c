@@ -2,13 +2,13 @@
  * dsn.c
  *	  Where the connection strings of members are kept.
  *
- * They have passwords in them.  What is in a table is in the WAL, and logical
- * decoding gives it to whoever has the attribute REPLICATION, or follows a publication
- * FOR ALL TABLES.  Catalogs are not decoded.  So connection strings are options of a
- * user mapping, that of PUBLIC for the foreign server "weft_node", which nobody
- * connects to: each option has the name of a node.  Only the owner of the server, a
- * superuser, sees options there (pg_user_mappings).  The server belongs to the
- * extension, so a dump does not have them.
+ * They contain passwords.  The contents of a table are in the WAL, and logical decoding
+ * passes them to every role that has the attribute REPLICATION or follows a publication FOR
+ * ALL TABLES.  Catalogs are not decoded.  Therefore connection strings are options of a user
+ * mapping: PUBLIC's for the foreign server "weft_node", to which nobody connects.  Each
+ * option has the name of a node.  Only the owner of the server, a superuser, sees these
+ * options (pg_user_mappings).  The server belongs to the extension, so dumps do not contain
+ * them.
  */
 #include "postgres.h"
 
@@ -37,7 +37,7 @@ public_role(void)
 	return role;
 }
 
-/* Returns what is kept under a name, or NULL. */
+/* Returns the connection string of a node, or NULL. */
 static char *
 find_dsn(Oid server, const char *name)
 {
@@ -52,8 +52,8 @@ find_dsn(Oid server, const char *name)
 /*
  * weft.create_dsn_store()
  *
- * Makes the user mapping, as a part of the extension that is being created: there is
- * no command for that.
+ * Creates the user mapping as a member of the extension that is being created; no command
+ * does that.
  */
 Datum
 weft_create_dsn_store(PG_FUNCTION_ARGS)
@@ -71,7 +71,8 @@ weft_create_dsn_store(PG_FUNCTION_ARGS)
 /*
  * weft.node_dsn(name text) returns text
  *
- * Not null if there is none: functions that connect would do nothing, silently.
+ * An error rather than null if there is none: with null, functions that connect would
+ * silently do nothing.
  */
 Datum
 weft_get_node_dsn(PG_FUNCTION_ARGS)
@@ -109,8 +110,8 @@ weft_set_node_dsn(PG_FUNCTION_ARGS)
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 	/*
-	 * All strings are in one row, of which only one version may be made at a
-	 * time.
+	 * All connection strings are in one row, which only one session may update
+	 * at a time.
 	 */
 	LockDatabaseObject(ForeignServerRelationId, server, 0, ShareUpdateExclusiveLock);
 	exists = find_dsn(server, name) != NULL;

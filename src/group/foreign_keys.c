@@ -1,16 +1,17 @@
 /*
  * foreign_keys.c
- *	  Foreign keys of a schema that is copied, with its rows.
+ *	  Foreign keys of a schema that is copied with its rows.
  *
- * Rows without a parent can be on all members: one has deleted the parent while
- * another one inserted a child.  The constraint is valid there, since apply does not check
- * it.  To check it here would let every later join fail, after all has been copied.  It
- * would also plan queries on the tables, which runs code of their owners.
+ * All members may have rows without a parent: one member has deleted the parent while
+ * another inserted a child.  On the members the constraint is valid nevertheless, because
+ * apply does not check it.  If a join checked it, every later join would fail, after
+ * everything has been copied.  The check would also plan queries on the tables, which runs
+ * code of their owners.
  *
- * So the constraint becomes what it is on the member that was copied: it is added
- * without looking at rows, and then it is valid.  Planning and the triggers of the
- * constraint do not rely on that.  If the table is partitioned, then version 17 cannot add
- * it so, and the server checks the rows.
+ * Therefore the constraint becomes what it is on the member that was copied: it is added
+ * without checking rows, and then marked as valid.  Neither planning nor the triggers of the
+ * constraint rely on its having been checked.  If the table is partitioned, version 17
+ * cannot add a constraint that way, and the server checks the rows.
  */
 #include "postgres.h"
 
@@ -29,7 +30,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-/* Returns the foreign key that a statement adds, and would check, if that is all. */
+/* If a statement only adds a foreign key that would be checked, returns it, else NULL. */
 static Constraint *
 added_foreign_key(Node *statement)
 {

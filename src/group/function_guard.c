@@ -1,18 +1,19 @@
 /*
  * function_guard.c
- *	  Functions of others, in the worker that joins a node.
+ *	  Runs functions of other roles with their owners' rights, in the worker that joins a
+ *	  node.
  *
- * The worker has the rights of the role that joins, often a superuser.  While it
- * restores the schema of another member, functions of owners there may be called: by a
- * generated column or the bound of a partition, which the server evaluates for CREATE
- * TABLE, or by a domain, wherever a value of it is read.  Here such a function runs as
- * its owner, in a restricted context: it can do what the owner can do.  Functions of
- * superusers and of the role itself run as always, and so do all if the worker
- * has become somebody else already, such as the owner of a table that it copies.
+ * The worker has the rights of the role that joins, often a superuser.  While it restores
+ * the schema of another member, functions of that member's owners may be called: by a
+ * generated column or the bound of a partition, which the server evaluates for CREATE TABLE,
+ * or by a domain, wherever one of its values is read.  Here such a function runs as its
+ * owner, in a restricted context, and can do only what the owner can do.  Functions of
+ * superusers and of the role itself run as usual, and so do all functions while the worker
+ * acts as another role, such as the owner of a table that it copies.
  *
- * This uses the server's hook of the function manager, which also keeps such functions
+ * This uses the server's hooks of the function manager, which also prevent such functions
  * from being inlined.  A function with SECURITY DEFINER runs as its owner in any case.
- * Parameters that a function sets are taken back after each statement (schema.c).
+ * Parameters that a function sets are reset after each statement (schema.c).
  */
 #include "postgres.h"
 
@@ -32,9 +33,10 @@ typedef struct GuardedCall
 	int			context;
 } GuardedCall;
 
+/* The role that joins; static because the hooks have no argument for it. */
 static Oid	own_role;
 
-/* Returns a function's owner if it is to run as that, or InvalidOid. */
+/* Returns the owner as whom a function must run, or InvalidOid if it runs as usual. */
 static Oid
 untrusted_owner(Oid function)
 {
@@ -70,7 +72,7 @@ guard_call(FmgrHookEventType event, FmgrInfo *flinfo, Datum *state)
 	}
 	if (event != FHET_START)
 	{
-		/* After an error, the (sub)transaction's end does that. */
+		/* After an error, the end of the (sub)transaction does that. */
 		if (call->switched && event == FHET_END)
 			SetUserIdAndSecContext(call->user, call->context);
 		call->switched = false;
@@ -91,7 +93,7 @@ function_guard_install(void)
 {
 	own_role = GetUserId();
 
-	/* The server keeps one state for a call, which both hooks would need. */
+	/* The server keeps one state per call, and two users of the hook would need it. */
 	if (needs_fmgr_hook != NULL || fmgr_hook != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -2,41 +2,41 @@
  * join.c
  *	  The background worker that makes this node a member of a group.
  *
- * J joins, M is the member that it copies, X any other one; every connection is
- * made by J.  The steps:
+ * J joins, M is the member that it copies, X any other member; J makes every connection.
+ * The steps:
  *
- * 1. weft.join_step_prepare: removes what an earlier attempt has left, on all members;
- *	  checks once more; takes the list of members over.  weft.join_step_register: enters
- *	  J into the list of every member.  A list takes only one node that is joining
- *	  or parting, so there is never more than one in a group.
- * 2. weft.join_step_publish, weft.join_step_make_own_slots: J's publication, and its slots for
- *	  the others: whatever is written on J from now on gets to all of them.
- *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on all X.
+ * 1. weft.join_step_prepare: removes from all members what an earlier attempt has left behind;
+ *	  checks once more; takes over the list of members.  weft.join_step_register: enters J into
+ *	  the list of every member.  A list accepts only one node that is joining or parting, so
+ *	  there is never more than one in a group.
+ * 2. weft.join_step_publish, weft.join_step_make_own_slots: J's publication, and its slots for the
+ *	  others.  Everything that is written on J from now on reaches all of them.
+ *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on every X.
  *	  weft.join_step_catch_up: M applies what X had when its slot was made.
- * 3. copy(): M's slot for J and a snapshot, and where M stood towards each X in it
- *	  (snapshot.c); schema, rows and indexes.  One transaction, with a replication
- *	  origin that nobody follows, so that it is not sent to the others.  It ends
- *	  with the step "copied" in weft.join_entry.
- * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed
- *	  lately get the times of that (recent.c).  weft.join_step_follow: the subscriptions'
- *	  origins are set to where M stood, and they are enabled.
+ * 3. copy(): M's slot for J and a snapshot, with the position that M had reached for each X
+ *	  (snapshot.c); schema, rows and indexes.  This is one transaction, with a replication
+ *	  origin that nobody follows, so that it is not sent to the others.  It ends with the
+ *	  step "copied" in weft.join_entry.
+ * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed recently get
+ *	  the times of these changes (recent.c).  weft.join_step_follow: the subscriptions' origins
+ *	  are set to the positions that M had reached, and the subscriptions are enabled.
  * 5. weft.join_step_announce: the others subscribe to J.
- * 6. weft.join_step_finish: when J has what the others have now, it is a member.
+ * 6. weft.join_step_finish: when J has what the others have now, J is a member.
  *
- * Up to and including 3, nothing of all this is of any use if something goes wrong,
- * and is removed (weft.join_undo); what cannot be, because a member cannot be
- * reached or because J was killed, the next attempt or weft.part_node removes.
- * From 4 on, the worker goes on from "copied", and is started again by the
- * postmaster, or by weft.join_node_group or weft.wait_for_join_completion after a
- * restart of the server.  Every step from 4 on may be done twice.
+ * If something fails up to and including step 3, nothing that was done is of any use, and it
+ * is removed (weft.join_undo).  What cannot be removed, because a member is unreachable or J
+ * was killed, is removed by the next attempt or by weft.part_node.  From step 4 on, the
+ * worker resumes from "copied".  The postmaster restarts it after an error; after a restart
+ * of the server, weft.join_node_group or weft.wait_for_join_completion does.  Every step
+ * from 4 on may be repeated.
  *
- * A slot is not ready before all transactions that have written anything have ended,
- * in its whole server, which may be ours: no step writes and then has one made.
+ * A slot is not ready before all transactions of its server that have written anything have
+ * ended, which may include J's own.  Therefore no step writes and then has a slot made.
  *
- * Who J is, is its identity, a random number, not its name: members refuse another node
- * of the same name, and nobody removes its entry (weft.check_identity).
+ * J is identified by its identity, a random number, not by its name: members refuse another
+ * node of the same name, and nobody removes that node's entry (weft.check_identity).
  *
- * The worker runs as the role that has called weft.join_node_group.
+ * The worker runs as the role that called weft.join_node_group.
  */
 #include "postgres.h"
 
@@ -66,7 +66,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-/* After a failure in the steps from 4 on, the next attempt begins after this. */
+/* The pause before the next attempt, after a failure in step 4 or later. */
 #define RESTART_SECONDS 3
 
 /* What is in bgw_extra. */
@@ -74,7 +74,7 @@ typedef struct JoinArguments
 {
 	Oid			database;
 	Oid			role;
-	TransactionId xid;			/* which has asked for us; invalid if it has
+	TransactionId xid;			/* that requested the join; invalid if it has
 								 * not written anything */
 } JoinArguments;
 
@@ -106,7 +106,7 @@ commit(void)
 	pgstat_report_stat(true);
 }
 
-/* Says in weft.join_entry what is being done. */
+/* Records in weft.join_entry which step begins. */
 static void
 enter_step(const char *step)
 {
@@ -146,14 +146,14 @@ copy(void)
 
 	snapshot_take(&snapshot, dsn, node, row[3]);
 
-	/* Of no origin that anybody follows; it has no position of its own. */
+	/* An origin that nobody follows; it has no position of its own. */
 	replorigin_session_origin = DoNotReplicateId;
 	if (row[2][0] == 't')
 		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"));
 	else
 		local_run("SELECT weft.join_truncate()");
 
-	/* What is written here is published as soon as the tables are there. */
+	/* Rows written here are published as soon as the tables exist. */
 	local_run("SELECT weft.join_step_publish()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
@@ -179,7 +179,7 @@ is_copied(void)
 		copied = MemoryContextStrdup(TopMemoryContext, copied);
 	commit();
 
-	/* It was given up, or is complete. */
+	/* The join was given up, or is complete. */
 	if (copied == NULL)
 		proc_exit(0);
 	return copied[0] == 't';
@@ -201,10 +201,7 @@ join(void)
 		run_step(steps_after_copy[i]);
 }
 
-/*
- * After an error: undoes what has been done, if the copy is not complete, and
- * writes down why.
- */
+/* After an error: undoes everything if the copy is not complete, and records the error. */
 static void
 give_up(ErrorData *error)
 {
@@ -217,7 +214,7 @@ give_up(ErrorData *error)
 	commit();
 }
 
-/* Only one worker at a time; the lock ends with the process. */
+/* Makes sure that this is the only worker; the lock ends with the process. */
 static bool
 lock_join(void)
 {
@@ -238,7 +235,7 @@ connect_database(void)
 	pinned_settings_set();
 	load_file("libpqwalreceiver", false);
 
-	/* What was written by whoever asked for us must be committed. */
+	/* The transaction that requested the join must have committed. */
 	StartTransactionCommand();
 	if (TransactionIdIsValid(arguments.xid))
 		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
@@ -276,8 +273,8 @@ weft_join_main(Datum main_arg)
 		replorigin_session_origin = InvalidRepOriginId;
 
 		/*
-		 * One that is not ready goes with it; we are about to drop all of
-		 * ours.
+		 * A slot that is not ready is dropped by this; give_up() drops all
+		 * others of this node.
 		 */
 		if (MyReplicationSlot != NULL)
 			ReplicationSlotRelease();
@@ -297,8 +294,8 @@ weft_join_main(Datum main_arg)
 /*
  * weft.launch_join()
  *
- * Starts the worker once the transaction has committed; it does nothing if another
- * one is at work.
+ * Starts the worker once the transaction has committed.  The worker does nothing if another
+ * one is running.
  */
 Datum
 weft_launch_join(PG_FUNCTION_ARGS)

@@ -1,6 +1,6 @@
 /*
  * local_query.c
- *	  SQL in this database, for the joining of a node.
+ *	  SQL in this database, for a join.
  */
 #include "postgres.h"
 
@@ -23,7 +23,7 @@ execute(const char *command)
 		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(result));
 }
 
-/* Runs a command, or a query whose result is of no interest. */
+/* Runs a command, or a query whose result is not needed. */
 void
 local_run(const char *command)
 {
@@ -64,7 +64,7 @@ local_rows(const char *query, int columns)
 	return rows;
 }
 
-/* The first column of the first row, or NULL. */
+/* Returns the first column of the first row, or NULL. */
 char *
 local_value(const char *query)
 {

@@ -1,8 +1,9 @@
 /*
  * node_functions.c
- *	  What the SQL functions of node groups need of C: to ask other members, to make a
- *	  subscription without writing its connection string into a command, and to see
- *	  what others commit.
+ *	  What the SQL functions of node groups need of C.
+ *
+ * They query other members, create a subscription without writing its connection string
+ * into a command, and see what other sessions commit.
  */
 #include "postgres.h"
 
@@ -30,8 +31,8 @@ PG_FUNCTION_INFO_V1(weft_join_progress);
 /*
  * weft.node_query(dsn text, node text, query text) returns text
  *
- * Runs a query on another member, in a transaction of its own, and returns its
- * one value.  A command that returns nothing is given as "command".
+ * Runs a query on another member, in a transaction of its own, and returns its one value.
+ * If "is_command" is set, runs a command that returns nothing.
  */
 Datum
 weft_node_query(PG_FUNCTION_ARGS)
@@ -65,8 +66,8 @@ weft_node_query(PG_FUNCTION_ARGS)
 /*
  * weft.node_send(dsn text, node text, copy text, line text, query text)
  *
- * On another member, in one transaction: a COPY FROM STDIN of one line, and then
- * a query.  The line may hold what must not be seen.
+ * On another member, in one transaction: runs a COPY FROM STDIN of one line, and then a
+ * query.  The line may contain secrets, which must not be seen in a command.
  */
 Datum
 weft_node_send(PG_FUNCTION_ARGS)
@@ -118,8 +119,8 @@ strings_of_array(ArrayType *array, int *count)
 /*
  * weft.node_query_all(dsns text[], nodes text[], query text)
  *
- * Runs a query on all these members, on none if it fails on one of them: nobody
- * commits before all have done it.
+ * Runs a query on all these members, or, if it fails on one of them, on none: no member
+ * commits before the query has succeeded on all.
  */
 Datum
 weft_node_query_all(PG_FUNCTION_ARGS)
@@ -175,8 +176,8 @@ string_option(char *name, char *value)
  * CREATE SUBSCRIPTION for a slot of the same name that exists already.  The
  * number of writers may be null.
  *
- * Large transactions are not streamed: they are applied by the writers, which
- * detect conflicts.
+ * Large transactions are not streamed, so that the writers, which detect conflicts, apply
+ * them.
  */
 Datum
 weft_create_node_subscription(PG_FUNCTION_ARGS)
@@ -218,8 +219,8 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 /*
  * weft.join_progress() returns jsonb
  *
- * With a new snapshot: whoever waits would see the same for ever in a transaction that
- * keeps its own.
+ * Uses a new snapshot.  Otherwise a session that waits in a transaction that keeps its
+ * snapshot would see the same forever.
  */
 Datum
 weft_join_progress(PG_FUNCTION_ARGS)

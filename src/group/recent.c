@@ -1,28 +1,28 @@
 /*
  * recent.c
- *	  The times of rows that were changed lately.
+ *	  The times of rows that were changed recently.
  *
- * Of two changes that were made to a row on two members, the later one wins on all
- * of them.  So whoever applies a change must know when the row was changed last,
- * and where; and the copy of a table does not tell (data.c).
+ * If two members change the same row, the later change wins on all members.  Therefore a
+ * node that applies a change must know when and where the row was changed last, and the copy
+ * of a table does not contain that (data.c).
  *
- * Mostly that is right.  J copies M.  A change of X that M had not applied when the
- * snapshot was taken was committed on X after X's slot for J was made: we have seen
- * to it that M has all that was before.  It is later than any change of the row
- * that was made long before that, so it takes effect on J, as on M.  But it may be
- * earlier than a change that M made, or had from elsewhere, between the two.  Then
- * M keeps the row as it is, and J must do the same.
+ * Usually that does no harm.  J copies M.  Consider a change of X that M had not applied
+ * when the snapshot was taken.  It was committed on X after X's slot for J was made, because
+ * the join has made M apply everything before that.  So it is later than any change of the
+ * row that was made long before that, and it takes effect on J, as on M.  But it may be
+ * earlier than a change that M made, or received from elsewhere, between the slot and the
+ * snapshot.  Then M keeps the row as it is, and J must do the same.
  *
- * So the rows that were changed on M since X's slot was made, and a little before,
- * since clocks and the order of commits are no exact match, get their times back:
- * each such transaction's rows are written again here, as they are, in a transaction
- * with its commit time and the origin that stands for its node (recent_rows.c).  It is like any
- * other that is applied from there, and not sent to others.  That is done after the
- * copy and before anything is applied.  Rows that were changed here meanwhile have a
- * time already.
+ * Therefore rows that were changed on M since X's slot was made get their times back; so do
+ * rows changed shortly before that, because clocks and the order of commits do not match
+ * exactly.  The rows of each such transaction are written again on J, unchanged, in a
+ * transaction with the original commit time and with the origin that stands for the node
+ * (recent_rows.c).  It is like any other transaction that is applied from there, and is not
+ * sent to others.  That happens after the copy and before anything is applied.  Rows that
+ * were changed on J meanwhile have a time already.
  *
- * It takes one transaction for each of a few seconds' transactions on M.  Their
- * commits need not be flushed: weft.join_recent says what is to be done still.
+ * This takes one transaction for each transaction of a few seconds on M.  Their commits need
+ * not be flushed, since weft.join_recent says what remains to be done.
  */
 #include "postgres.h"
 
@@ -37,10 +37,10 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* So many at a time are read from the table. */
+/* How many transactions are read from the table at a time. */
 #define BATCH "500"
 
-/* The transactions that come next, as texts and as times. */
+/* Returns the next transactions, with their times as text and as numbers. */
 static List *
 next_batch(MemoryContext context)
 {
@@ -58,7 +58,7 @@ next_batch(MemoryContext context)
 	return result;
 }
 
-/* Sessions have one origin at a time. */
+/* Makes "origin" the session's origin; a session has one at a time. */
 static void
 use_origin(RepOriginId origin)
 {
@@ -72,7 +72,7 @@ use_origin(RepOriginId origin)
 	replorigin_session_origin = origin;
 }
 
-/* The rows of one transaction, table by table. */
+/* Writes the rows of one transaction again, table by table. */
 static void
 stamp_tables(const char *changed, const char *node)
 {
@@ -106,7 +106,7 @@ stamp(LocalValue *row)
 	StartTransactionCommand();
 	use_origin(atoi(row[2]));
 
-	/* No position: what is to be applied from there is still to come. */
+	/* No position: the changes from there are still to be applied. */
 	replorigin_session_origin_lsn = InvalidXLogRecPtr;
 	replorigin_session_origin_timestamp = strtoll(row[3], NULL, 10);
 	stamp_tables(row[0], row[1]);
@@ -115,7 +115,7 @@ stamp(LocalValue *row)
 	CommitTransactionCommand();
 }
 
-/* Does all that is to be done; may be called again after an interruption. */
+/* Writes all rows in weft.join_recent again; may be repeated after an interruption. */
 void
 recent_stamp(void)
 {

@@ -1,15 +1,15 @@
 /*
  * recent_rows.c
- *	  Rows that were changed lately: reading them on the member that is copied, and
- *	  writing them again on the one that joins (recent.c).
+ *	  Reads rows that were changed recently on the member that is copied, and writes them
+ *	  again on the member that joins (recent.c).
  *
- * Both work below the level of SQL.  So neither runs code of a table's owner that a
- * statement would run: triggers, rules, views, the expressions of indexes, which are
- * simplified when a statement is planned.  What is left, the expressions of
- * indexes that get an entry, runs as the table's owner.
+ * Both work below the level of SQL.  Therefore neither runs code of a table's owner that a
+ * statement would run: triggers, rules, views, and the expressions of indexes, which are
+ * simplified when a statement is planned.  The remaining code, the expressions of indexes
+ * that get an entry, runs as the table's owner.
  *
- * Rows are told by the columns of their key, each as text that depends on no setting
- * (pinned_settings.c), and are found again with the index, which knows what is equal.
+ * A row is identified by the columns of its key, each as text that depends on no setting
+ * (pinned_settings.c), and is found again with the index, which knows which keys are equal.
  */
 #include "postgres.h"
 
@@ -49,13 +49,13 @@ typedef struct KeyReader
 	int			count;
 	AttrNumber *columns;
 	FmgrInfo   *output;
-	TransactionId xid;			/* the last one that was looked up */
-	bool		known;			/* its commit time is, and may be passed on */
+	TransactionId xid;			/* looked up last */
+	bool		known;			/* its commit time is known, and it was not a copy */
 	TimestampTz time;
 	RepOriginId origin;
 } KeyReader;
 
-/* Opens a table that the caller may read completely. */
+/* Opens a table, all rows of which the caller may read. */
 static Relation
 open_readable(Oid relid)
 {
@@ -106,7 +106,7 @@ xmin_of(TupleTableSlot *row)
 												 &isnull));
 }
 
-/* Was the row changed at a time that is known, other than by being copied? */
+/* Is it known when the row was changed, other than by being copied? */
 static bool
 look_up_change(KeyReader *reader, TupleTableSlot *row)
 {
@@ -175,8 +175,8 @@ read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
  * weft.member_recent_rows(relation regclass, columns text[], since timestamptz,
  *						   OUT row_key text[], OUT changed timestamptz, OUT roident oid)
  *
- * Rows of a table that were changed since then: the columns of their key, and when
- * and under which origin they were changed.  A row that was only copied is none.
+ * Returns the rows of a table that were changed since then: the columns of their key, and
+ * when and under which origin they were changed.  A row that was only copied does not count.
  */
 Datum
 weft_member_recent_rows(PG_FUNCTION_ARGS)
@@ -190,7 +190,7 @@ weft_member_recent_rows(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* Fills a slot with the columns of a key; false if these texts are none. */
+/* Fills a slot with the columns of a key; returns false if the texts are not a key. */
 static bool
 read_key(Relation rel, Oid key_index, const char *texts, TupleTableSlot *slot)
 {
@@ -216,8 +216,8 @@ read_key(Relation rel, Oid key_index, const char *texts, TupleTableSlot *slot)
 		Oid			param;
 
 		/*
-		 * The base type, since what a domain checks need not be checked
-		 * again.
+		 * Uses the base type, because the constraints of a domain need not be
+		 * checked again.
 		 */
 		getTypeInputInfo(type, &function, &param);
 		result = !nulls[i];
@@ -231,7 +231,7 @@ read_key(Relation rel, Oid key_index, const char *texts, TupleTableSlot *slot)
 	return result;
 }
 
-/* Was the row copied by a join, and not changed since? */
+/* Was the row copied by a join, and not changed since then? */
 static bool
 is_copied(TupleTableSlot *row)
 {
@@ -243,7 +243,7 @@ is_copied(TupleTableSlot *row)
 		TransactionIdGetCommitTsData(xid, &time, &origin) && origin == DoNotReplicateId;
 }
 
-/* Writes a row that is locked again, as it is. */
+/* Writes a locked row again, unchanged. */
 static void
 write_again(ResultRelInfo *info, EState *estate, TupleTableSlot *row)
 {
@@ -290,8 +290,8 @@ stamp_rows(Relation rel, List *keys)
 
 /*
  * Writes rows of a table again, which gives them the commit time and the origin of the
- * current transaction.  "keys" has texts of arrays.  A row that was changed here
- * meanwhile, or is gone, is left alone; so is a table that is.
+ * current transaction.  "keys" contains arrays as text.  A row that was changed here
+ * meanwhile, or no longer exists, is left alone; so is a table that no longer exists.
  */
 void
 recent_rows_stamp(Oid relid, List *keys)

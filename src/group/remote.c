@@ -2,12 +2,12 @@
  * remote.c
  *	  Connections to other members of a node group.
  *
- * They are made with libpqwalreceiver, as those of subscriptions are, and by the
- * same rules: whoever is no superuser must give a password in the connection
- * string, and be asked for it.
+ * They are made with libpqwalreceiver, as those of subscriptions are, and by the same rules:
+ * a role that is not a superuser must give a password in the connection string, and the
+ * other member must ask for it.
  *
- * A connection string may hold a password.  So no error shows one, and none is
- * ever part of a command that is sent: others could read it there, in
+ * A connection string may contain a password.  Therefore no error shows one, and none is
+ * ever part of a command that is sent: others could read it on the other member, in
  * pg_stat_activity or in the log.  It goes as data, with remote_copy_in().
  */
 #include "postgres.h"
@@ -19,8 +19,8 @@
 #include "utils/memutils.h"
 
 /*
- * Checks the form of a connection string.  libpq's own message about a wrong one
- * may quote any part of it.
+ * Checks the syntax of a connection string.  libpq's own message about an invalid one may
+ * quote any part of it.
  */
 void
 remote_check_dsn(const char *dsn, const char *node)
@@ -121,7 +121,7 @@ remote_value(Remote *remote, const char *query)
 	return values ? values[0] : NULL;
 }
 
-/* Runs a COPY FROM STDIN, with this as its data. */
+/* Runs a COPY FROM STDIN with the given data. */
 void
 remote_copy_in(Remote *remote, const char *command, const char *data)
 {
@@ -132,7 +132,7 @@ remote_copy_in(Remote *remote, const char *command, const char *data)
 	walrcv_endstreaming(remote->conn, &unused);
 }
 
-/* Begins a COPY TO STDOUT; its data is to be read with walrcv_receive(). */
+/* Starts a COPY TO STDOUT; a CopyReader reads its data. */
 void
 remote_begin_copy_out(Remote *remote, const char *command)
 {
@@ -147,8 +147,8 @@ remote_close(Remote *remote)
 }
 
 /*
- * Connects, or fails with an error that names the node.  What is sent there and back
- * depends on no settings of either member (pinned_settings.c).
+ * Connects, or throws an error that names the node.  The text of values sent in either
+ * direction does not depend on settings of a member (pinned_settings.c).
  */
 Remote *
 remote_connect(const char *dsn, const char *node, bool replication)

@@ -1,6 +1,6 @@
 /*
  * schema.c
- *	  The schema of the member that is copied: pg_dump's script, run here.
+ *	  Copies the schema of a member: runs pg_dump's script here.
  */
 #include "postgres.h"
 
@@ -13,10 +13,7 @@
 #include "pg_dump_script.h"
 #include "utils/guc.h"
 
-/*
- * Returns a section of the schema of another member, as a script: "pre-data" or
- * "post-data".
- */
+/* Returns a section of another member's schema, "pre-data" or "post-data", as a script. */
 char *
 schema_dump(const char *dsn, const char *node, const char *snapshot, const char *section)
 {
@@ -34,7 +31,7 @@ schema_dump(const char *dsn, const char *node, const char *snapshot, const char 
 	return pg_dump_run(&call);
 }
 
-/* pg_dump writes the comment that every database has; only its owner may make it. */
+/* pg_dump writes the comment on "public", which only the owner of that may set. */
 static bool
 is_comment_on_public(Node *statement)
 {
@@ -44,7 +41,7 @@ is_comment_on_public(Node *statement)
 		strcmp(strVal(comment->object), "public") == 0;
 }
 
-/* A statement may call a function that sets parameters for what comes after it. */
+/* Runs a statement; parameters that a function in it may set end with it. */
 static void
 run_alone(const char *statement)
 {
@@ -54,10 +51,7 @@ run_alone(const char *statement)
 	AtEOXact_GUC(false, nest_level);
 }
 
-/*
- * Runs such a script, statement by statement, in the transaction that is in
- * progress.
- */
+/* Runs such a script, statement by statement, in the current transaction. */
 void
 schema_run(const char *script)
 {

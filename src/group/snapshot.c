@@ -1,30 +1,30 @@
 /*
  * snapshot.c
- *	  A snapshot of a member that says exactly what it had of every other one.
+ *	  A snapshot of a member that says exactly what the member had of every other one.
  *
- * J joins, and copies M.  From M it goes on with the slot that is made here: the
- * snapshot exported with it has all that was committed on M before the slot's
- * first position, and nothing else.  M's transactions that it had from another
- * member X are not sent through that slot (origin = none), so J must get them from
- * X, and begin where M stood towards X in that snapshot.
+ * J joins, and copies M.  J continues from M with the slot that is made here: the snapshot
+ * that is exported with the slot contains everything that was committed on M before the
+ * slot's first position, and nothing else.  M's transactions that came from another member X
+ * are not sent through that slot (origin = none), so J must get them from X, starting at the
+ * position that M had reached for X in that snapshot.
  *
- * That is the progress of M's replication origin for X, if nothing is applied
- * between the snapshot and looking at it.  So M's apply worker for X is ended, and
- * a session of ours takes the origin before the next one can
- * (weft.member_hold).  An apply worker gives its origin up only when its writers
- * have ended; whoever has the origin knows that nothing more will be applied with
- * it.  The launcher starts the worker again and again, which fails as long as we
- * hold the origin, and succeeds when our session ends, for whatever reason: if J
- * dies, nothing has to be put right on M.  If J cannot be reached any more, M ends
- * the session itself after a while (idle_session_timeout).
+ * That position is the progress of M's replication origin for X, if nothing is applied
+ * between the snapshot and the reading of the progress.  Therefore M's apply worker for X is
+ * ended, and a session S of J's on M takes the origin before the next worker can
+ * (weft.member_hold).  An apply worker releases its origin only after its writers have
+ * ended, so once S has the origin, nothing more will be applied with it.  The launcher
+ * restarts the worker again and again.  That fails while S has the origin, and succeeds when
+ * S ends, for whatever reason: if J dies, nothing has to be repaired on M.  If J becomes
+ * unreachable, M ends S after a while (idle_session_timeout).
  *
- * X's slot for J was made before, and M has applied since what X had then
- * (weft.join_step_make_slots): so J's position is never in front of the slot's.
+ * X's slot for J was made before, and M has since applied what X had at that time
+ * (weft.join_step_make_slots).  Therefore J's position is never before the slot's.
  *
- * The slot is not ready before all transactions that were running on M have
- * ended.  Apply waits that long, so there is a limit to it, after which we let go
- * and try again later.  Nobody that we wait for waits for us: transactions of apply
- * workers were rolled back when these ended.
+ * Deadlocks: the slot is not ready before all transactions that were running on M have
+ * ended, and S keeps M from applying for that long.  None of these transactions waits for
+ * J: those of the apply workers that J has ended were rolled back.  But a long one would keep
+ * M from applying for a long time, so J waits for at most HOLD_LIMIT, lets go, and tries
+ * again later.
  */
 #include "postgres.h"
 
@@ -35,10 +35,10 @@
 #include "utils/builtins.h"
 #include "utils/wait_event.h"
 
-/* How long each transaction is waited for that is in the way of the slot. */
+/* How long to wait for each transaction that keeps the slot from becoming ready. */
 #define HOLD_LIMIT 5000L		/* ms */
 
-/* How often it is tried, and the pause between. */
+/* Number of attempts, and the pause between them. */
 #define ATTEMPTS 10
 #define PAUSE 3000L				/* ms */
 
@@ -63,7 +63,7 @@ take_hold(const char *dsn, const char *node, const char *member)
 	return result;
 }
 
-/* Has nothing been applied since? */
+/* Has nothing been applied since the origin was taken? */
 static bool
 still_holds(Hold *hold)
 {
@@ -76,8 +76,8 @@ still_holds(Hold *hold)
 }
 
 /*
- * Makes the slot, and with it the snapshot; returns false if transactions on M do
- * not let it become ready in time.
+ * Creates the slot, and with it the snapshot; returns false if transactions on M keep it
+ * from becoming ready in time.
  */
 static bool
 create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
@@ -108,7 +108,7 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 	return true;
 }
 
-/* Keeps where M stands for the time after the copy, in the same transaction. */
+/* Stores the position that M has reached, in the transaction that copies. */
 static void
 store_position(Hold *hold)
 {
@@ -144,8 +144,8 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 }
 
 /*
- * Makes the slot on M and takes the snapshot; stores in weft.node_entry, in the
- * transaction that is in progress, where M stood towards each other member.
+ * Creates the slot on M and takes the snapshot; stores in weft.node_entry, in the current
+ * transaction, the position that M had reached for each other member.
  */
 void
 snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node, const char *slot)

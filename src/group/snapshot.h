@@ -7,7 +7,7 @@
 
 #include "group/remote.h"
 
-/* Where M, the member that is copied, stood when it was. */
+/* A snapshot of M, the member that is copied. */
 typedef struct JoinSnapshot
 {
 	Remote	   *slot;			/* keeps the snapshot valid while it is open */

@@ -1,28 +1,28 @@
 /*
  * snowflake.c
- *	  Numbers that are unique in a node group, made without asking anybody.
+ *	  Numbers that are unique in a node group, made without asking other nodes.
  *
- * From the highest bit on: the sign, which is 0; 41 bits of milliseconds since
- * 2024-01-01 UTC, enough until 2093; 10 bits with the node's number; 12 bits that
- * count within the millisecond.
+ * From the highest bit on: the sign, which is 0; 41 bits of milliseconds since 2024-01-01
+ * UTC, enough until 2093; 10 bits with the node's number; 12 bits that count within the
+ * millisecond.
  *
- * Milliseconds and count are one number in shared memory, which only grows: every
- * call takes the time, or one more than the last call got if that is greater.  So
- * a server never makes the same number twice while it runs, for whatever sequence;
- * if it makes more than 4096 in a millisecond, or its clock is set back, it is
- * ahead of its clock for a while.
+ * Milliseconds and count are one number in shared memory, which only grows: each call takes
+ * the time, or the last number plus one if that is greater.  Therefore a server never makes
+ * the same number twice while it runs, whatever the sequence.  If a server makes more than
+ * 4096 numbers in a millisecond, or if its clock is set back, the number is ahead of the
+ * clock for a while.
  *
- * A server that has been restarted, and its clock set back meanwhile, could begin
- * below what it made before.  The sequence prevents that: it holds a time up to
- * which numbers have been reserved, a second or so ahead, and nobody makes one
- * beyond it without moving it first.  Like every change of a sequence, that is in
- * the WAL before any commit that comes after it.  The value is the time, shifted
- * by 20 bits, and a random number that this run of the server has drawn.  Whoever
- * finds the number of another run there makes shared memory go on from that time.
+ * If a server's clock is set back while it is restarted, the server could start below
+ * numbers that it has made before.  The sequence prevents that: it contains a time up to
+ * which numbers have been reserved, about a second ahead, and no session makes a number
+ * beyond that time without advancing it first.  Like every change of a sequence, that is in
+ * the WAL before any later commit.  The value of the sequence is the time, shifted by 20
+ * bits, and a random number that this run of the server has drawn.  A session that finds the
+ * number of another run there makes shared memory continue from that time.
  *
- * Our lock is held while a sequence is looked at and moved on, so that it never
- * goes back.  The sequence itself is locked before, as nextval() locks it: nobody
- * waits for anything else while he holds our lock.
+ * Deadlocks: a session locks the sequence first, as nextval() does, then takes the
+ * lightweight lock, which it holds while it reads and advances the sequence, so that the
+ * sequence never goes back.  A session that holds the lightweight lock waits for nothing.
  */
 #include "postgres.h"
 
@@ -72,7 +72,7 @@ typedef struct SnowflakeShared
 typedef struct KnownSequence
 {
 	Oid			relid;			/* must be first */
-	int64		reserved;		/* milliseconds before this need no look at it */
+	int64		reserved;		/* numbers before this time are reserved */
 } KnownSequence;
 
 static SnowflakeShared *shared = NULL;
@@ -82,7 +82,7 @@ static int	node_id = 0;		/* 0: not known */
 
 PG_FUNCTION_INFO_V1(weft_snowflake_nextval);
 
-/* Asks for our share of the main shared memory. */
+/* Requests space in the main shared memory. */
 void
 snowflake_request(void)
 {
@@ -90,7 +90,7 @@ snowflake_request(void)
 	RequestNamedLWLockTranche("weft_snowflake", 1);
 }
 
-/* Makes or finds it. */
+/* Creates the shared state, or attaches to it. */
 void
 snowflake_startup(void)
 {
@@ -107,7 +107,7 @@ snowflake_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* Any change of the table of nodes; InvalidOid stands for all tables. */
+/* Forgets the node's number when the table of nodes, or every table, changes. */
 static void
 forget_node(Datum arg, Oid relid)
 {
@@ -115,7 +115,7 @@ forget_node(Datum arg, Oid relid)
 		node_id = 0;
 }
 
-/* Reads this node's number, whoever may read the table. */
+/* Reads this node's number, whether or not the user may read the table. */
 static int
 read_node_id(void)
 {
@@ -155,7 +155,7 @@ get_node_id(void)
 		CacheRegisterRelcacheCallback(forget_node, (Datum) 0);
 	registered = true;
 
-	/* In this order: what comes in while the table is read must not be lost. */
+	/* In this order, so that an invalidation during the read is not lost. */
 	node_table = get_relname_relid("node_entry", get_namespace_oid("weft", false));
 	if (OidIsValid(node_table))
 		node_id = read_node_id();
@@ -173,7 +173,7 @@ now_ms(void)
 	return Max((GetCurrentTimestamp() - EPOCH) / 1000, 1);
 }
 
-/* Makes "last" at least this. */
+/* Raises "last" to at least this value. */
 static void
 raise_last(uint64 value)
 {
@@ -198,9 +198,8 @@ take_next(void)
 }
 
 /*
- * Sees to it that numbers up to this time are reserved in the sequence, and
- * returns up to when they are.  As the sequence's owner, since USAGE is enough for
- * who takes a number.
+ * Makes sure that numbers up to a time are reserved in the sequence, and returns up to what
+ * time they are.  Acts as the sequence's owner, because USAGE suffices to take a number.
  */
 static int64
 reserve(Relation sequence, int64 ms)
@@ -228,7 +227,7 @@ reserve(Relation sequence, int64 ms)
 	reserved = call->isnull ? 0 : DatumGetInt64(value) >> RUN_BITS;
 	if (!call->isnull && (DatumGetInt64(value) & ((1 << RUN_BITS) - 1)) != shared->run)
 	{
-		/* Perhaps all of it was used. */
+		/* The other run may have used all of it. */
 		raise_last((uint64) reserved << COUNT_BITS);
 		ms = Max(ms, reserved);
 	}
@@ -304,8 +303,8 @@ weft_snowflake_nextval(PG_FUNCTION_ARGS)
 	known = known_sequence(relid);
 
 	/*
-	 * A number that turns out not to be reserved is dropped, since the
-	 * sequence may just have told that more had been used before.
+	 * A number that turns out not to be reserved is dropped, because the
+	 * sequence may have shown that an earlier run used more.
 	 */
 	while ((next = take_next()) >> COUNT_BITS >= (uint64) known->reserved)
 	{

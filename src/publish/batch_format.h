@@ -1,37 +1,37 @@
 /*
  * batch_format.h
- *	  The form in which the output plugin sends several messages at once.
+ *	  The format in which the output plugin sends several messages at once.
  *
  * A batch is the payload of one message of the streaming protocol ('w'):
  *
  *		byte	BATCH_TYPE, which is no type of a logical replication message
  *		byte	flags, BATCH_*
  *
- * and then, one behind the other, the messages as they would have been sent one
- * by one, each from its own 'w' on, with its length in front (uint32).  Numbers
- * are in network byte order.  The time of sending is only in the outer message.
+ * and then, one after another, the messages as they would have been sent individually,
+ * each from its own 'w' on, preceded by its length (uint32).  Numbers are in network byte
+ * order.  Only the outer message has the time of sending.
  *
- * With BATCH_LZ4, what is behind the flags is
+ * With BATCH_LZ4, the flags are followed by
  *
- *		uint32	length of the messages, all together
+ *		uint32	total length of the messages
  *		byte[]	the messages, as one LZ4 block
  *
- * A batch that would not get smaller is sent without that flag.
+ * A batch that compression would not make smaller is sent without that flag.
  *
- * Between batches, messages may come on their own, as they would without batches:
- * large rows do.
+ * Between batches, messages may arrive on their own, as they would without batches; large
+ * rows do.
  *
- * While a batch with BATCH_MORE_HELD is the latest that has come, transactions
- * may be held back by the publisher that end before the position that its
- * keepalives tell: the subscriber must not take that for received.
+ * If the latest batch has BATCH_MORE_HELD, the publisher may be holding back transactions
+ * that end before the position in its keepalives.  The subscriber must not take that
+ * position as received.
  *
- * The subscriber asks for batches with an option of START_REPLICATION, whose
- * value is the newest version of this form that it can read.  The publisher
- * sends what that version and its own have in common.
+ * The subscriber asks for batches with an option of START_REPLICATION, whose value is the
+ * newest version of this format that it can read.  The publisher uses only what both that
+ * version and its own contain.
  *
- * Since version 2 the subscriber may ask for compression with a further option.
- * A publisher that does not know the option would refuse it: the methods that
- * a publisher knows are the values that weft.compression can have there.
+ * Since version 2 the subscriber may ask for compression with a further option, which a
+ * publisher that does not know it would refuse.  The methods that a publisher knows are the
+ * possible values of weft.compression there.
  */
 #ifndef WEFT_BATCH_FORMAT_H
 #define WEFT_BATCH_FORMAT_H

@@ -2,42 +2,39 @@
  * plugin.c
  *	  The output plugin "weft": pgoutput, with its messages sent in batches.
  *
- * All callbacks are pgoutput's own.  If the subscriber asks for batches, the
- * functions that pgoutput's output goes through are replaced: messages are
- * gathered, and sent together, compressed if it asks for that, too, at the end
- * of a transaction.  The rows of ordinary tables are then written by rows.c, and
- * not by pgoutput.  Without that option everything is as pgoutput makes it.
+ * All callbacks are pgoutput's own.  If the subscriber asks for batches, Weft replaces the
+ * functions that pgoutput's output goes through: it gathers messages, and sends them
+ * together, compressed if the subscriber asks for that, too, at the end of a transaction.
+ * Then rows.c, and not pgoutput, writes the rows of ordinary tables.  Without that option
+ * everything is as pgoutput makes it.
  *
- * While decoding is far behind the end of the WAL, transactions are held back
- * until there is a good deal of them.  Three things must not happen then:
+ * While decoding is far behind the end of the WAL, transactions are held back until there
+ * is a good amount of them.  Three rules apply to that:
  *
- * Nothing may be held back while the walsender waits.  It waits when the decoder
- * asks for a page: for WAL that is not there yet, and, if its slot is to be
- * synchronized to standbys, for those in synchronized_standby_slots.  So that
- * request goes through us, too, and what is held is sent before it.  The server
- * does not tell which request is one that waits for standbys; for such slots,
- * each of them may be.  (The walsender waits for the socket, too, but then the
- * subscriber has something to read.  It may wait for a lock on a catalog that
- * somebody rewrites; what is held then waits with it.)
+ * 1. Nothing is held back while the walsender waits.  It waits when the decoder asks for a
+ *	  page: for WAL that does not exist yet, and, if its slot is synchronized to standbys,
+ *	  for those in synchronized_standby_slots.  Therefore that request goes through Weft,
+ *	  too, which first sends what is held.  The server does not tell which request is one
+ *	  that waits for standbys; for such slots, any of them may be.  (The walsender also
+ *	  waits for the socket, but then the subscriber has something to read.  It may wait for
+ *	  a lock on a catalog that a session rewrites; what is held then waits with it.)
  *
- * Nothing may be held back for long.  Little of what is decoded may be published,
- * or nothing for a while.  So with each page, and every so many changes of a
- * transaction, we look at the clock, and after HOLD_TIME nothing is held any
- * more: keepalives are believed again until the next transaction.
+ * 2. Nothing is held back for long.  Little of what is decoded may be published, or nothing
+ *	  for a while.  Therefore Weft checks the clock with each page, and every so many
+ *	  changes of a transaction.  After HOLD_TIME nothing is held any more, and the
+ *	  subscriber believes keepalives again until the next transaction.
  *
- * And the subscriber must not believe to have what is held back.  The walsender
- * may send a keepalive between any two records, with the position up to which
- * has been decoded.  So the subscriber is told before (BATCH_MORE_HELD): the
- * first transaction far behind is sent at once, with that flag, and only those
- * behind it are held.  The flag is taken back by the batch that leaves nothing
- * held.
+ * 3. The subscriber does not believe that it has received what is held back.  The walsender
+ *	  may send a keepalive between any two records, with the position up to which it has
+ *	  decoded.  Therefore the subscriber is told before (BATCH_MORE_HELD): the first
+ *	  transaction that is far behind is sent at once, with that flag, and only later ones
+ *	  are held.  The batch that leaves nothing held takes the flag back.
  *
- * If the walsender dies with something held back, the subscriber has not
- * confirmed it, and it is sent again.
+ * If the walsender dies while something is held back, the subscriber has not confirmed it,
+ * and it is sent again.
  *
- * A large row is sent as pgoutput would, in a message of its own.  A batch saves
- * nothing there, and the row might be too large for one: no message can have more
- * than 1 GB.
+ * A large row is sent as pgoutput would, in a message of its own.  A batch would save
+ * nothing there, and the row might be too large for one: no message can have more than 1 GB.
  */
 #include "postgres.h"
 
@@ -67,10 +64,10 @@
 #include <lz4.h>
 #endif
 
-/* A batch is sent when it is as large as this. */
+/* A batch is sent when it has this size: enough to make the cost of sending small. */
 #define BATCH_BYTES (64 * 1024)
 
-/* Transactions are held back while so much WAL is waiting to be decoded. */
+/* Transactions are held back while more WAL than this, in bytes, is waiting to be decoded. */
 #define FAR_BEHIND (64 * 1024)
 
 /*
@@ -90,7 +87,10 @@ PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
 
 static LogicalDecodeStartupCB pgoutput_startup;
 
-/* What was there before us in the decoding context. */
+/*
+ * The functions that Weft has replaced in the decoding context.  Static, as is the state
+ * below, because these functions have no argument for it, and a walsender decodes one slot.
+ */
 static LogicalOutputPluginWriterPrepareWrite send_prepare;
 static LogicalOutputPluginWriterWrite send_write;
 static LogicalOutputPluginWriterUpdateProgress send_progress;
@@ -98,19 +98,20 @@ static XLogPageReadCB read_page;
 static LogicalDecodeChangeCB write_change;
 static LogicalDecodeStreamChangeCB write_stream_change;
 
-/* The decoding context of this walsender, and what is gathered in it. */
+/* The decoding context of this walsender, and the batch that is gathered in it. */
 static LogicalDecodingContext *context;
-static StringInfo outer;		/* where a message to be sent is made */
+static StringInfo outer;		/* the message to be sent */
 static StringInfo batch;		/* what pgoutput writes to instead */
-static int	complete;			/* how much of it is whole messages */
+static int	complete;			/* bytes of it that are whole messages */
 static XLogRecPtr last_lsn;
 static TransactionId last_xid;
-static bool more_held;			/* the subscriber knows that we may hold back */
+static bool more_held;			/* the subscriber has been told that more may be
+								 * held */
 static instr_time held_since;	/* valid while something may be held */
 static bool alone;				/* messages are sent at once, as they are */
 static Compression compression; /* as the subscriber has asked */
 
-/* Where the WAL ends that there is to decode. */
+/* Returns where the WAL that can be decoded ends. */
 static XLogRecPtr
 end_of_wal(void)
 {
@@ -136,7 +137,7 @@ held_too_long(void)
 	return INSTR_TIME_GET_MILLISEC(now) >= HOLD_TIME;
 }
 
-/* May the walsender wait for standbys, now or with its configuration read again? */
+/* May the walsender wait for standbys, now or after it has reloaded its configuration? */
 static bool
 may_wait_for_standbys(void)
 {
@@ -146,8 +147,8 @@ may_wait_for_standbys(void)
 }
 
 /*
- * Appends what has been gathered to the message to be sent, compressed.  Returns
- * false, with nothing appended, if it would not get smaller.
+ * Appends the batch to the message to be sent, compressed.  Returns false, with nothing
+ * appended, if it would not get smaller.
  */
 static bool
 append_compressed(void)
@@ -171,15 +172,15 @@ append_compressed(void)
 #endif
 }
 
-/* Sends what has been gathered; with "hold", more may be held back from now on. */
+/* Sends the batch; with "hold", more may be held back from now on. */
 static void
 send_batch(bool hold)
 {
 	int			flags_offset;
 
 	/*
-	 * An error, of a transaction that is aborted, may have left half a
-	 * message.
+	 * An error in a transaction that was aborted meanwhile may have left half
+	 * a message.
 	 */
 	batch->len = complete;
 	if (complete == 0 && more_held == hold)
@@ -255,7 +256,7 @@ more_follows(char type)
 	}
 }
 
-/* A message has been written that is sent on its own. */
+/* A message has been written that must be sent on its own. */
 static void
 write_alone(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			bool last_write)
@@ -298,13 +299,13 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	{
 		bool		hold = far_behind();
 
-		/* Before the first one is held back, the subscriber must know. */
+		/* The subscriber must know before the first one is held back. */
 		if (!hold || !more_held)
 			send_batch(hold);
 	}
 }
 
-/* Is a change to be sent on its own? */
+/* Must the change be sent on its own? */
 static bool
 is_large(Relation relation, ReorderBufferChange *change)
 {
@@ -333,9 +334,9 @@ gather_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relatio
 }
 
 /*
- * In place of the walsender's: a transaction was decoded, or a part of one.  If
- * nothing of it is sent, the subscriber may get a keepalive instead, which it
- * should believe if it is up to date otherwise.
+ * In place of the walsender's: a transaction, or a part of one, was decoded.  If nothing of
+ * it is sent, the subscriber may get a keepalive instead, which it should believe if it is
+ * up to date otherwise.
  */
 static void
 gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
@@ -360,8 +361,8 @@ gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 }
 
 /*
- * Takes our options away, which pgoutput does not know.  Returns the version of
- * batches that is asked for, zero if none are, and the method of compression.
+ * Removes Weft's options, which pgoutput does not know.  Returns the version of batches that
+ * the subscriber asks for, or zero, and the compression method.
  */
 static int
 take_options(List **options, const char **method)
@@ -385,7 +386,7 @@ take_options(List **options, const char **method)
 	return version;
 }
 
-/* The compression to be used; none if it is not one that both sides know. */
+/* Returns the compression to use: none if the two sides do not both know the method. */
 static Compression
 choose_compression(int version, const char *method)
 {

@@ -67,7 +67,7 @@ static bool begun;				/* BEGIN has been written for the transaction */
 static bool only_begin;			/* the next message is not to be sent */
 static Lesson *lesson;
 
-/* pgoutput has written the change that we are to learn from. */
+/* pgoutput has written a change: compares it with what Weft would write. */
 static void
 compare(const char *data, int length)
 {
@@ -82,7 +82,7 @@ compare(const char *data, int length)
 	MemoryContextReset(row_context);
 }
 
-/* A message has been written; returns whether it is to be sent. */
+/* A message has been written; returns whether it must be sent. */
 bool
 rows_message(const char *data, int length)
 {
@@ -95,7 +95,7 @@ rows_message(const char *data, int length)
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
-			/* If the table was forgotten meanwhile, the columns may not fit. */
+			/* If the table was forgotten meanwhile, the columns may not match. */
 			if (lesson && lesson->entry->writers[lesson->change->action] == WRITER_LEARNING)
 				compare(data, length);
 			break;
@@ -105,7 +105,7 @@ rows_message(const char *data, int length)
 	return true;
 }
 
-/* Has pgoutput write a change, and finds out who writes the next of its kind. */
+/* Lets pgoutput write a change, and decides who writes the next ones of its kind. */
 static void
 learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 	  ReorderBufferChange *change, RowRelation *entry)
@@ -130,7 +130,7 @@ learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 	}
 	PG_END_TRY();
 
-	/* If it was forgotten again meanwhile, the next change will do. */
+	/* If the table was forgotten meanwhile, the next change decides. */
 	if (*writer == WRITER_LEARNING)
 	{
 		*writer = here.same ? WRITER_OURS : WRITER_PGOUTPUT;
@@ -142,7 +142,7 @@ learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 	}
 }
 
-/* Does the change have what a message of its kind needs? */
+/* Does the change contain what a message of its kind needs? */
 static bool
 is_complete(Relation relation, ReorderBufferChange *change)
 {
@@ -180,7 +180,7 @@ rows_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	pgoutput_begin(ctx, txn);
 }
 
-/* Has pgoutput write BEGIN if it has not done that yet. */
+/* Makes pgoutput write BEGIN if it has not done so yet. */
 static void
 ensure_begun(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 {
@@ -213,7 +213,7 @@ rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relatio
 		return;
 	}
 
-	/* Each of these may find out that the table has changed. */
+	/* Each of these may learn that the table has changed. */
 	if (*writer == WRITER_OURS)
 		ensure_begun(ctx, txn);
 	if (*writer == WRITER_OURS && !entry->columns_valid)
@@ -234,7 +234,7 @@ rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relatio
 		pgoutput_change(ctx, txn, relation, change);
 }
 
-/* Reads the options that are for us, too, and has pgoutput accept messages. */
+/* Reads the options that concern Weft, too, and makes pgoutput accept messages. */
 void
 rows_take_options(List **options)
 {
