@@ -63,23 +63,29 @@
  */
 #define COMMITTED_DEADLOCK_PATIENCE 10
 
-static AttemptStage stage = ATTEMPT_SPECULATIVE;
-static AttemptSubject subject;
+typedef struct Attempt
+{
+	AttemptStage stage;
+	AttemptSubject subject;
 
-/* The settings that the limits above take the place of, in milliseconds. */
-static int	configured_lock_timeout;
-static int	configured_deadlock_timeout;
+	/* The settings that the limits above take the place of, in milliseconds. */
+	int			lock_timeout;
+	int			deadlock_timeout;
+} Attempt;
+
+/* A global, since a writer makes one attempt at a time, and error callbacks ask for it. */
+static Attempt attempt;
 
 /* An attempt begins; attempt_end() must follow. */
 void
 attempt_begin(AttemptStage initial)
 {
 	Assert(initial < ATTEMPT_COMMITTED_TO);
-	stage = initial;
-	configured_lock_timeout = LockTimeout;
-	configured_deadlock_timeout = DeadlockTimeout;
+	attempt.stage = initial;
+	attempt.lock_timeout = LockTimeout;
+	attempt.deadlock_timeout = DeadlockTimeout;
 	DeadlockTimeout = Min(DeadlockTimeout, DEADLOCK_CHECK_AFTER);
-	if (stage == ATTEMPT_SPECULATIVE &&
+	if (attempt.stage == ATTEMPT_SPECULATIVE &&
 		(LockTimeout == 0 || LockTimeout > SPECULATIVE_LOCK_TIMEOUT))
 		LockTimeout = SPECULATIVE_LOCK_TIMEOUT;
 }
@@ -88,8 +94,8 @@ attempt_begin(AttemptStage initial)
 void
 attempt_become_final(void)
 {
-	stage = Max(stage, ATTEMPT_FINAL);
-	LockTimeout = configured_lock_timeout;
+	attempt.stage = Max(attempt.stage, ATTEMPT_FINAL);
+	LockTimeout = attempt.lock_timeout;
 }
 
 /* The oldest transaction will not be applied from its beginning again. */
@@ -97,34 +103,34 @@ void
 attempt_commit_to(void)
 {
 	attempt_become_final();
-	DeadlockTimeout = Min(configured_deadlock_timeout, INT_MAX / COMMITTED_DEADLOCK_PATIENCE) *
+	DeadlockTimeout = Min(attempt.deadlock_timeout, INT_MAX / COMMITTED_DEADLOCK_PATIENCE) *
 		COMMITTED_DEADLOCK_PATIENCE;
-	stage = ATTEMPT_COMMITTED_TO;
+	attempt.stage = ATTEMPT_COMMITTED_TO;
 }
 
 /* The attempt is over, however it has ended. */
 void
 attempt_end(void)
 {
-	DeadlockTimeout = configured_deadlock_timeout;
-	LockTimeout = configured_lock_timeout;
+	DeadlockTimeout = attempt.deadlock_timeout;
+	LockTimeout = attempt.lock_timeout;
 }
 
 AttemptStage
 attempt_stage(void)
 {
-	return stage;
+	return attempt.stage;
 }
 
 void
 attempt_set_subject(TransactionId xid, XLogRecPtr final_lsn)
 {
-	subject.xid = xid;
-	subject.final_lsn = final_lsn;
+	attempt.subject.xid = xid;
+	attempt.subject.final_lsn = final_lsn;
 }
 
 const AttemptSubject *
 attempt_subject(void)
 {
-	return &subject;
+	return &attempt.subject;
 }
