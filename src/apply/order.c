@@ -7,19 +7,22 @@
  * transaction that has touched such a row, and flags.  A change is satisfied, which means
  * that everything it needs is there, if
  *	 - the number is that of a committed transaction;
- *	 - or it is one of the writer's own group, of which nothing is deferred (without
- *	   RING_SEVERAL: nothing else is needed);
- *	 - or all transactions before the group are committed, and nothing in the group is
- *	   deferred.
+ *	 - or the number is that of a transaction of the writer's own group, of which nothing
+ *	   is deferred, and RING_SEVERAL is not set;
+ *	 - or all transactions before the group are committed, and nothing is deferred.
  * With RING_ROW_AGAIN, nothing of the change's own transaction may be deferred, either.
  *
  * The writer defers a change that is not satisfied, and goes on with others.  Everything
  * that it has taken becomes visible at once, so nobody sees the order among different
  * rows.  It applies the deferred changes, in their order, once all transactions before
- * the group are committed; at the latest, right before its own commit.  Therefore two
- * writers with a few rows in common, such as the branches of pgbench, have little left
- * to do when they wait for each other.  Whoever decodes the subscriber's WAL sees another
- * order within a transaction; with weft.commit_group_size = 1 nothing is deferred.
+ * the group are committed; at the latest, right before its own commit.
+ *
+ * Example: writer W1 applies T1 to T10 as a group, writer W2 T11 to T20.  T3 and T12 update
+ * the same branch of pgbench.  W2 defers that change of T12, applies everything else of T11
+ * to T20, and waits for T10 to be committed.  Then only the deferred changes are left.
+ *
+ * Whoever decodes the subscriber's WAL sees another order within a transaction; with
+ * weft.commit_group_size = 1 nothing is deferred.
  *
  * The writer also defers an update of a row that was changed a moment ago, even if the
  * update is satisfied.  Such a row is likely to be changed once more before the commit, and
@@ -41,6 +44,13 @@
  * the fast path keep their order among themselves.  Before any other change, everything
  * that is deferred is applied.  If a table gets a trigger meanwhile, then the attempt
  * fails: the group is rolled back, and applied in order.
+ *
+ * Possible deadlocks:
+ * 1. W2 waits for T10 and holds locks of what it has applied; W1 needs one of them for T5.
+ *	  W2 yields (turn.c), and applies T11 to T20 again after T10.
+ * 2. The leader waits for space in the ring for more of T12, while W2, which has
+ *	  deferred changes of T12, waits for its end and cannot release the space.  Therefore
+ *	  nothing of a transaction is deferred before the ring has all of it.
  *
  * order_decision.h has the decision; this file keeps what is deferred, waits and applies.
  */
