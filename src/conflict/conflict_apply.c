@@ -67,7 +67,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"
-#include "wire.h"
 
 /* Fails if the current user may not change the table in this way. */
 static void
@@ -133,9 +132,9 @@ apply_to_table(LogicalRepRelMapEntry *entry, Oid key_index, const Remote *remote
 		RestoreUserContext(&context);
 }
 
-/* Reads a message that was checked when it arrived. */
+/* Reads the tuples of a change, which were checked when the change arrived. */
 static void
-read_message(const RowChange *change, Remote *remote)
+read_tuples(const RowChange *change, Remote *remote)
 {
 	StringInfoData buffer;
 	bool		has_old = false;
@@ -190,7 +189,7 @@ conflict_apply(const RowChange *change, bool final)
 	Oid			key_index = InvalidOid;
 	bool		covered;
 
-	read_message(change, &remote);
+	read_tuples(change, &remote);
 	remote_transaction.applying = true;
 	remote_transaction.final = final;
 	SetCurrentStatementStartTimestamp();
