@@ -157,6 +157,24 @@ foreach my $action ('error', 'end')
 	all_applied("$action at the commit");
 }
 
+# A writer has committed, the leader has not taken note, and the subscription is disabled.
+{
+	my $leader = leader_pid($sub, 'sub');
+
+	attach_point($sub, 'weft-writer-commits');
+	my $event = event();
+	held_at($sub, 'weft-writer-commits');
+	attach_point($sub, 'weft-leader-checks');
+	held_at($sub, 'weft-leader-checks');
+	release_point($sub, 'weft-writer-commits');
+	poll($sub, "SELECT count(*) = 1 FROM events WHERE i = $event");
+	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+	release_point($sub, 'weft-leader-checks');
+	wait_until_gone($sub, $leader);
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+	all_applied('disabled');
+}
+
 # Between giving way and applying again, a writer has nothing that anybody could want, and
 # what is done meanwhile is seen afterwards.
 foreach my $what ('', sort keys %mishaps)

@@ -152,6 +152,21 @@ foreach my $claim ('committed', 'uncommitted')
 	all_same('t WHERE id = 5', '', 'a newer delete');
 }
 
+# The same where it is another writer that has deleted the row, and left a tombstone, and
+# is about to commit.
+{
+	pause($n3, 'from_n1');
+	pause($n2, 'from_n1');
+	query($n1, 'UPDATE t SET v = 1 WHERE id = 6');
+	attach_point($n3, 'weft-writer-commits');
+	query($n2, 'DELETE FROM t WHERE id = 6');
+	my ($writer) = held_at($n3, 'weft-writer-commits');
+	go_on($_, 'from_n1') foreach $n2, $n3;
+	writer_waits_for_lock($n3);
+	release_point($n3, 'weft-writer-commits');
+	all_same('t WHERE id = 6', '', 'a newer delete of another member');
+}
+
 is(errors_logged($_), '', $_->name . ' has logged no error') foreach @nodes;
 $_->stop foreach @nodes;
 done_testing();
