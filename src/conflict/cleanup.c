@@ -66,6 +66,7 @@ clean(void)
 void
 cleanup_sometimes(void)
 {
+	/* By this session, which may leave them in many transactions. */
 	static int	left = 0;
 
 	if (++left < CLEAN_ROWS)
@@ -85,7 +86,7 @@ cleanup_sometimes(void)
 long
 conflict_clean(void)
 {
-	static TimestampTz cleaned = 0;
+	static TimestampTz cleaned = 0; /* by this writer */
 	TimestampTz now = GetCurrentTimestamp();
 	int64		interval = Min(weft_conflict_history_retention, weft_tombstone_retention);
 

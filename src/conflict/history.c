@@ -40,17 +40,18 @@
 static bool
 is_recorded(ConflictKind kind)
 {
+	/* The value that was parsed last, since every conflict comes here. */
 	static char *value = NULL;
-	static uint32 types;
+	static uint32 kinds;
 
 	if (value == NULL || strcmp(value, weft_conflict_history_types) != 0)
 	{
 		if (value)
 			pfree(value);
 		value = MemoryContextStrdup(TopMemoryContext, weft_conflict_history_types);
-		(void) conflict_kinds_parse(value, &types);
+		(void) conflict_kinds_parse(value, &kinds);
 	}
-	return (types & ((uint32) 1 << kind)) != 0;
+	return (kinds & ((uint32) 1 << kind)) != 0;
 }
 
 /* Returns the subscription that a version came by, "local", or NULL if it has been dropped. */
