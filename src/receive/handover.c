@@ -23,6 +23,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "message_builder.h"
 #include "receive/feedback.h"
 #include "receive/handover.h"
@@ -208,6 +209,7 @@ deliver_message(char **buffer)
 {
 	int			length = message.length;
 
+	compat_injection_point("weft-leader-hands-over");
 	*buffer = message.data;
 	if (second.data != NULL)
 	{

@@ -199,7 +199,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		handover_keep(message, length);
 }
 
-/* A prepared transaction is committed or rolled back. */
+/* A transaction is prepared, or a prepared one is committed or rolled back. */
 static void
 prepared_end(char *message, int length, const char *payload, int payload_length)
 {

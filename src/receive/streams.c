@@ -33,12 +33,12 @@
  * If T1 begins while there are no writers, it is native: the server's apply loop gets all
  * of it.  With streaming = parallel, the loop uses the server's parallel apply workers.
  *
- * Possible deadlock: a parallel apply worker P1 and the leader wait for each other.  They
- * tell the server's deadlock detector, by locks, for whom they wait; but the detector
- * would not see the leader wait for a writer.  Therefore P1 never runs beside
- * writers.  While P1 has a transaction, everything goes to the server's apply loop
- * (messages.c); if writers are to be started meanwhile, the leader restarts
- * (housekeeping.c).
+ * Possible deadlock: a parallel apply worker P1 holds the locks of its transaction for as
+ * long as that is in progress, and P1 and the leader wait for each other.  They tell the
+ * server's deadlock detector, by locks, for whom they wait; but the detector would
+ * not see the leader wait for a writer.  Therefore P1 never runs beside writers.  While P1
+ * has a transaction, everything goes to the server's apply loop (messages.c); if
+ * writers are to be started meanwhile, the leader restarts (housekeeping.c).
  */
 #include "postgres.h"
 

@@ -74,6 +74,7 @@ sub waits_at
 
 foreach my $synchronous_commit ('off', 'on')
 {
+	my $log_start = -s $sub->logfile;
 	query($sub,
 		"ALTER SUBSCRIPTION sub SET (synchronous_commit = $synchronous_commit)"
 	);
@@ -105,6 +106,9 @@ EOS
 	is( told_flushed($end),
 		$synchronous_commit eq 'on' ? 't' : 'f',
 		"$synchronous_commit: what the publisher is told is flushed");
+	unlike(slurp_file($sub->logfile, $log_start),
+		qr/TRAP|was terminated by signal/,
+		"$synchronous_commit: the leader has not crashed");
 
 	# crash
 	kill_process($wal_writer);
