@@ -106,7 +106,8 @@ EOS
 	is( told_flushed($end),
 		$synchronous_commit eq 'on' ? 't' : 'f',
 		"$synchronous_commit: what the publisher is told is flushed");
-	unlike(slurp_file($sub->logfile, $log_start),
+	unlike(
+		slurp_file($sub->logfile, $log_start),
 		qr/TRAP|was terminated by signal/,
 		"$synchronous_commit: the leader has not crashed");
 
