@@ -3,7 +3,7 @@ CREATE EXTENSION weft;
 CREATE ROLE regress_weft_owner LOGIN;
 CREATE ROLE regress_weft_other LOGIN;
 GRANT pg_create_subscription TO regress_weft_owner;
-SELECT format('GRANT CREATE ON DATABASE %I TO regress_weft_owner', current_database()) \gexec
+GRANT CREATE ON DATABASE :"DBNAME" TO regress_weft_owner;
 
 SET ROLE regress_weft_owner;
 CREATE SUBSCRIPTION s CONNECTION 'dbname=nosuch password=secret' PUBLICATION p
@@ -37,6 +37,6 @@ SELECT weft.wait_for_subscription('nosuch', '1 s');
 
 ALTER SUBSCRIPTION s SET (slot_name = NONE);
 DROP SUBSCRIPTION s;
-SELECT format('REVOKE CREATE ON DATABASE %I FROM regress_weft_owner', current_database()) \gexec
+REVOKE CREATE ON DATABASE :"DBNAME" FROM regress_weft_owner;
 DROP ROLE regress_weft_owner, regress_weft_other;
 DROP EXTENSION weft;
