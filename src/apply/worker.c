@@ -196,6 +196,7 @@ worker_main(Datum main_arg)
 	/* A reload since this process was forked has been ignored. */
 	ConfigReloadPending = true;
 
+	compat_injection_point("weft-writer-attaches");
 	writer_attach(main_arg);
 	commit_group_attach();
 	turn_init(change_rest);

@@ -1,5 +1,6 @@
 -- From now on, every process that comes to the point is held there ('hold'), meets an
--- error ('error'), or ends as if it was terminated ('end').
+-- error ('error'), or ends as if it was terminated: at once ('end'), or when it is released
+-- ('hold_end').
 CREATE FUNCTION injection_attach(point text, action text DEFAULT 'hold') RETURNS void
 LANGUAGE C STRICT AS 'MODULE_PATHNAME';
 

@@ -35,6 +35,7 @@ PG_FUNCTION_INFO_V1(injection_release);
 extern PGDLLEXPORT void injection_hold(COMPAT_INJECTION_ARGUMENTS);
 extern PGDLLEXPORT void injection_fail(COMPAT_INJECTION_ARGUMENTS);
 extern PGDLLEXPORT void injection_end(COMPAT_INJECTION_ARGUMENTS);
+extern PGDLLEXPORT void injection_hold_end(COMPAT_INJECTION_ARGUMENTS);
 
 /*
  * The file that is there while a process is held; in the data directory.  Whoever
@@ -54,9 +55,8 @@ exists(const char *file)
 	return stat(file, &status) == 0;
 }
 
-/* What a process does at a point with action "hold". */
-void
-injection_hold(COMPAT_INJECTION_ARGUMENTS)
+static void
+hold(const char *name)
 {
 	char		file[MAXPGPATH];
 	char		released[MAXPGPATH];
@@ -79,6 +79,13 @@ injection_hold(COMPAT_INJECTION_ARGUMENTS)
 	unlink(released);
 }
 
+/* What a process does at a point with action "hold". */
+void
+injection_hold(COMPAT_INJECTION_ARGUMENTS)
+{
+	hold(name);
+}
+
 /* The same for "error". */
 void
 injection_fail(COMPAT_INJECTION_ARGUMENTS)
@@ -93,6 +100,14 @@ injection_end(COMPAT_INJECTION_ARGUMENTS)
 	elog(FATAL, "process ended at %s", name);
 }
 
+/* The same for "hold_end": it ends when it is released. */
+void
+injection_hold_end(COMPAT_INJECTION_ARGUMENTS)
+{
+	hold(name);
+	elog(FATAL, "process ended at %s", name);
+}
+
 /* Returns the function for an action. */
 static const char *
 function_for(const char *action)
@@ -103,6 +118,8 @@ function_for(const char *action)
 		return "injection_fail";
 	if (strcmp(action, "end") == 0)
 		return "injection_end";
+	if (strcmp(action, "hold_end") == 0)
+		return "injection_hold_end";
 	elog(ERROR, "there is no action \"%s\"", action);
 }
 

@@ -94,6 +94,22 @@ sub all_applied
 
 my $log = -s $sub->logfile;
 
+# Its stream writer ends before it has begun, when an ordinary one has asked it already.
+attach_point($sub, 'weft-writer-attaches', 'hold_end');
+$session->query_safe('BEGIN');
+insert_rows(5000);
+my $unborn = held_unseen($sub);
+$session->query_safe('COMMIT');
+state_is('committing');
+ordinary_writer();
+detach_point($sub, 'weft-writer-attaches');
+release($sub, $unborn);
+all_applied('the stream writer never begins');
+unlike(
+	slurp_file($sub->logfile, $log),
+	qr/because writer \d+ has ended/,
+	'nobody minds');
+
 # Its stream writer fails at the moment at which an ordinary one is going to ask it.
 begin_stream();
 attach_point($sub, 'weft-writer-asks-stream');

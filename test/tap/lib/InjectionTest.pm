@@ -8,11 +8,12 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 use WeftTest;
 
 our @EXPORT = qw(
   need_injection_points
-  attach_point detach_point held_at release release_point
+  attach_point detach_point held_at held_unseen release release_point
   terminate wait_until_gone flush_wal
 );
 
@@ -30,7 +31,7 @@ sub need_injection_points
 }
 
 # From now on, every process that comes to the point is held there, or what else the
-# action is: "error" or "end".
+# action is: "error", "end", or "hold_end", to end when it is released.
 sub attach_point
 {
 	my ($node, $point, $action) = @_;
@@ -60,6 +61,22 @@ sub held_at
 		$node,
 		"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' ORDER BY pid",
 		sub { return (() = $_[0] =~ /^\d+$/mg) == $count });
+}
+
+# Wait until a process is held that is not connected to a database yet, so that it is
+# not in pg_stat_activity; returns its PID.  Nobody else is held.
+sub held_unseen
+{
+	my ($node) = @_;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (time < $deadline)
+	{
+		my ($file) = glob($node->data_dir . '/weft_injection.*');
+		return $file =~ s/.*\.//r if $file;
+		usleep(10_000);
+	}
+	die 'timed out waiting for a process to be held';
 }
 
 # Let processes go on.
