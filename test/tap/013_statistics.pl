@@ -13,8 +13,7 @@ plan skip_all => 'this is about Weft alone' unless weft();
 
 start_nodes();
 
-my $key =
-  'no primary key or replica identity index can be used';
+my $key = 'no primary key or replica identity index can be used';
 my $default = 'a column that is not published has a default';
 
 # What is said of each table.  Those named here differ on the subscriber.
