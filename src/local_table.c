@@ -76,7 +76,7 @@ local_table_check_rights(Relation rel, AclMode mode)
 /*
  * Sets up what the executor's functions need for an open table: returns their state, and in
  * *info the table with its indexes open.  "columns" maps the columns that are sent;
- * "speculative" tells whether unique indexes will be asked before a row is stored.
+ * "speculative" says whether unique indexes will be probed before a row is stored.
  * Allocates in the current memory context; the caller closes everything.
  */
 EState *

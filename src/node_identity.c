@@ -2,13 +2,13 @@
  * node_identity.c
  *	  Who this node is in its group.
  *
- * Slots of a group are named after nodes, and a name may be another node's by now: of
- * one that has joined after this one was parted by force, and knew nothing of that.
- * So a leader asks the publisher whether it knows this node by its identity, before it
- * takes what is the other's.
+ * Slots of a group are named after nodes, and a name may belong to another node by now: one
+ * that joined after this node was parted by force, of which this node knows nothing.
+ * Therefore a leader asks the publisher whether it knows this node by its identity, before
+ * the leader uses a slot that may be the other node's.
  *
- * The tables are read below the level of SQL: the owner of a subscription need not have
- * a right to them.
+ * The tables are read below the level of SQL, because the owner of a subscription need not
+ * have any right on them.
  */
 #include "postgres.h"
 
@@ -31,7 +31,7 @@
 #define NODE_IS_LOCAL 4
 #define NODE_IDENTITY 5
 
-/* Opens a table of the extension; NULL if it is not there. */
+/* Opens a table of the extension; returns NULL if there is none. */
 static Relation
 open_table(const char *name)
 {
@@ -52,7 +52,7 @@ value_of(Relation rel, HeapTuple tuple, AttrNumber column)
 	return heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
 }
 
-/* The group that this node is in, or NULL. */
+/* Returns the name of this node's group, or NULL. */
 static char *
 local_group(void)
 {
@@ -72,8 +72,8 @@ local_group(void)
 }
 
 /*
- * Returns the identity of this node, as text, if a subscription is one of its group's to
- * another member, else NULL.  Needs a transaction.
+ * If a subscription is one to another member of this node's group, returns this node's
+ * identity as text, else NULL.  Needs a transaction.
  */
 char *
 node_identity_for(const char *subscription)
@@ -106,7 +106,7 @@ node_identity_for(const char *subscription)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 
-	/* As weft.subscription_name() has it. */
+	/* In the form of weft.subscription_name(). */
 	foreach(cell, local ? others : NIL)
 		if (strcmp(psprintf("weft_%s_%s_%s", group, (char *) lfirst(cell), local),
 				   subscription) == 0)

@@ -2,15 +2,15 @@
  * oid_alias.c
  *	  Types whose values are OIDs of objects and whose text is their name.
  *
- * The same object has another OID on another server, so such a value means the same
- * on both only as text.
+ * An object has different OIDs on different servers, so a value of such a type has the same
+ * meaning on both only as text.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
 #include "oid_alias.h"
 
-/* Is it regclass or one of its kind? */
+/* Is this regclass or a similar type? */
 bool
 oid_alias_type(Oid type)
 {

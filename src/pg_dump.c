@@ -46,7 +46,7 @@ clean_up(int code, Datum arg)
 	program_secrets_remove(&call->secrets);
 }
 
-/* In single quotes, for the shell. */
+/* Appends a string in single quotes, for the shell. */
 static void
 append_shell_string(StringInfo command, const char *string)
 {
@@ -61,7 +61,7 @@ append_shell_string(StringInfo command, const char *string)
 	appendStringInfoChar(command, '\'');
 }
 
-/* Returns the program that belongs to this server. */
+/* Returns the path of the pg_dump that belongs to this server. */
 static char *
 program(void)
 {
@@ -73,7 +73,7 @@ program(void)
 }
 
 static char *
-command_line(const PgDump *dump, const char *dsn, const Call *call)
+command_line(const PgDump *dump, const char *conninfo, const Call *call)
 {
 	StringInfoData command;
 
@@ -86,13 +86,13 @@ command_line(const PgDump *dump, const char *dsn, const Call *call)
 		append_shell_string(&command, argument);
 	if (call->filter)
 		append_shell_string(&command, psprintf("--filter=%s", call->filter));
-	append_shell_string(&command, psprintf("--dbname=%s", dsn));
+	append_shell_string(&command, psprintf("--dbname=%s", conninfo));
 	append_shell_string(&command, "--");
 	appendStringInfo(&command, " 2>%s </dev/null", call->errors);
 	return command.data;
 }
 
-/* Waits until there is something to read; may be interrupted. */
+/* Waits until there is something to read. */
 static void
 wait_for_output(int fd, bool interruptible)
 {
@@ -106,7 +106,7 @@ wait_for_output(int fd, bool interruptible)
 		CHECK_FOR_INTERRUPTS();
 }
 
-/* Reads the process id, and what pg_dump writes until it ends. */
+/* Reads the process ID, and then what pg_dump writes until it ends. */
 static void
 read_output(int fd, StringInfo script, Call *call)
 {
@@ -140,6 +140,7 @@ static char *
 run(const PgDump *dump, Call *call)
 {
 	StringInfoData script;
+	char	   *conninfo;
 	FILE	   *pipe;
 	int			status;
 	char	   *errors;
@@ -148,8 +149,8 @@ run(const PgDump *dump, Call *call)
 	if (dump->filter)
 		call->filter = temporary_file_write("filter", dump->filter);
 	initStringInfo(&script);
-	pipe = OpenPipeStream(command_line(dump, program_secrets_write(&call->secrets, dump->must_use_password), call),
-						  PG_BINARY_R);
+	conninfo = program_secrets_write(&call->secrets, dump->must_use_password);
+	pipe = OpenPipeStream(command_line(dump, conninfo, call), PG_BINARY_R);
 	if (pipe == NULL)
 		ereport(ERROR,
 				(errcode_for_file_access(),

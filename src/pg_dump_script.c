@@ -13,10 +13,9 @@
 #include "utils/guc.h"
 
 /*
- * Replaces psql's own commands, with which newer versions begin and end a script, by
- * blanks.  A line that looks like one of them may also be part of a literal; but
- * nothing but comments is before the first, and the other has the same key, which is
- * random.
+ * Replaces psql's own commands, with which newer versions begin and end a script, with
+ * blanks.  A line that looks like one of them may also be part of a literal.  But only
+ * comments precede the first command, and the other has the same key, which is random.
  */
 static void
 blank_psql_commands(char *script)
@@ -53,7 +52,7 @@ pg_dump_script_check(StringInfo script)
 	return script->data;
 }
 
-/* Sets a parameter as SET would: the script may do so, too. */
+/* Sets a parameter as SET would, since the script may do so, too. */
 static void
 set_parameter(const char *name, const char *value)
 {
@@ -81,9 +80,9 @@ has_backslash_escapes(List *statements)
 }
 
 /*
- * Returns the statements of a script, as a list of PgDumpStatement.  Parameters are set
- * so that their texts mean the same when they are run; the caller sees to it that this
- * ends.
+ * Returns the statements of a script, as a list of PgDumpStatement.  Sets parameters so that
+ * the texts have the same meaning when they are run; the caller makes sure that these
+ * settings end.
  */
 List *
 pg_dump_script_statements(const char *script)

@@ -1,14 +1,14 @@
 /*
  * pinned_settings.c
- *	  Settings on which the text of a value depends, and what a text means.
+ *	  Settings on which the text of a value, and the meaning of a text, depend.
  *
- * Members of a group exchange values as text: keys, times, names of tables.  A member's
- * own settings, which its server, its database, or the role that connects may have,
- * must not show in them.  Therefore every connection between members sets these, and so
- * does the worker that joins a node.
+ * Members of a group exchange values as text: keys, times, names of tables.  Settings of a
+ * member's server or database, or of the role that connects, must not influence these texts.
+ * Therefore every connection between members sets these parameters, and so does the worker
+ * that joins a node.
  *
- * So are some that would end or refuse what a join does.
- * A lock_timeout stays as it is.
+ * It also sets parameters that could end or refuse the work of a join.  A lock_timeout stays
+ * as it is.
  */
 #include "postgres.h"
 
@@ -23,7 +23,7 @@ typedef struct PinnedSetting
 	const char *value;
 } PinnedSetting;
 
-/* Each may be set by everybody. */
+/* Every role may set each of these. */
 static const PinnedSetting settings[] = {
 	{"array_nulls", "on"},
 	{"bytea_output", "hex"},
@@ -58,7 +58,7 @@ append_setting(StringInfo command, const char *name, const char *value)
 	appendStringInfo(command, "SET %s = %s; ", name, quote_literal_cstr(value));
 }
 
-/* Returns what a connection between members begins with. */
+/* Returns the first commands of a connection between members. */
 char *
 pinned_settings_command(void)
 {
@@ -74,8 +74,8 @@ pinned_settings_command(void)
 }
 
 /*
- * Sets them in this process for good; RESET returns to them.  COPY reads what comes from
- * another member in the encoding of the client, though there is none.
+ * Sets them in this process permanently; RESET returns to these values.  COPY decodes the
+ * data of another member in the client's encoding, even though there is no client.
  */
 void
 pinned_settings_set(void)
@@ -88,7 +88,7 @@ pinned_settings_set(void)
 						PGC_SUSET, PGC_S_OVERRIDE);
 }
 
-/* Sets them for the current GUC nest level. */
+/* Sets them until the end of the current GUC nest level. */
 void
 pinned_settings_set_local(void)
 {

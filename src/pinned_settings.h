@@ -1,6 +1,6 @@
 /*
  * pinned_settings.h
- *	  Settings on which the text of a value depends, and what a text means.
+ *	  Settings on which the text of a value, and the meaning of a text, depend.
  */
 #ifndef WEFT_PINNED_SETTINGS_H
 #define WEFT_PINNED_SETTINGS_H

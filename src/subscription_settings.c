@@ -1,13 +1,13 @@
 /*
  * subscription_settings.c
- *	  What we store for a subscription.
+ *	  What Weft stores for a subscription.
  *
- * It is stored as the subscription's security label of provider "weft".  So it
- * goes with the subscription when that is renamed or dropped, and pg_dump and
- * pg_upgrade carry it over, without a table of ours in any database.  The label
- * is a list such as "num_writers=8, detect_conflicts=on"; what is not there has
- * its default.  No statement's option sets until_lsn: weft.member_follow_until()
- * writes the label, while a node parts.
+ * It is stored as the subscription's security label of provider "weft".  Therefore it
+ * follows the subscription when that is renamed or dropped, and pg_dump and pg_upgrade
+ * transfer it, without a table of Weft's in any database.  The label is a list such as
+ * "num_writers=8, detect_conflicts=on"; settings that are not in it have their defaults.  No
+ * option of a statement sets until_lsn: weft.member_follow_until() writes the label while a
+ * node parts.
  */
 #include "postgres.h"
 
@@ -59,7 +59,7 @@ parse_lsn(const char *value, XLogRecPtr *result)
 	return !failed;
 }
 
-/* Parses one item of a label; returns false if it is not one. */
+/* Parses one item of a label; returns false if it is invalid. */
 static bool
 parse_item(const char *item, SubscriptionSettings *settings)
 {
@@ -72,7 +72,7 @@ parse_item(const char *item, SubscriptionSettings *settings)
 	return false;
 }
 
-/* Parses a label; returns false, with defaults, if it is not one. */
+/* Parses a label; returns false, with defaults, if it is invalid. */
 static bool
 parse_label(const char *label, SubscriptionSettings *settings)
 {
@@ -100,10 +100,7 @@ parse_label(const char *label, SubscriptionSettings *settings)
 	return true;
 }
 
-/*
- * Makes everybody who applies the subscription look at it again, once this
- * transaction has committed.
- */
+/* Makes all processes that apply the subscription reread it once this transaction commits. */
 static void
 invalidate_subscription(Oid subid)
 {
@@ -118,7 +115,7 @@ invalidate_subscription(Oid subid)
 	table_close(catalog, NoLock);
 }
 
-/* SECURITY LABEL FOR weft ...; this is what a restore says. */
+/* Checks SECURITY LABEL FOR weft, the command with which a dump restores the settings. */
 static void
 check_label(const ObjectAddress *object, const char *label)
 {
@@ -133,12 +130,12 @@ check_label(const ObjectAddress *object, const char *label)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid security label \"%s\"", label),
-				 errhint("Use \"%s\" and a number from %d to %d, or \"%son\", or both with a comma between them.",
+				 errhint("Use \"%s\" and a number from %d to %d, or \"%son\", or both, separated by a comma.",
 						 NUM_WRITERS, 0, WEFT_MAX_WRITERS, DETECT_CONFLICTS)));
 	invalidate_subscription(object->objectId);
 }
 
-/* DROP SUBSCRIPTION leaves security labels behind; the OID may come back. */
+/* DROP SUBSCRIPTION leaves security labels behind, and the OID may be used again. */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
@@ -148,7 +145,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 		DeleteSharedSecurityLabel(objectId, classId);
 }
 
-/* Registers the label provider; called once, while the postmaster loads us. */
+/* Registers the label provider; called once, while the postmaster loads Weft. */
 void
 subscription_settings_define(void)
 {
@@ -173,8 +170,8 @@ subscription_settings_get(Oid subid)
 }
 
 /*
- * Stores settings for a subscription.  The caller has checked them, and the
- * user's right to change the subscription.
+ * Stores settings for a subscription.  The caller has checked them, and that the user may
+ * change the subscription.
  */
 void
 subscription_settings_set(Oid subid, SubscriptionSettings settings)
@@ -197,8 +194,8 @@ subscription_settings_set(Oid subid, SubscriptionSettings settings)
 }
 
 /*
- * Fails if conflicts of a subscription of this database cannot be detected.
- * Needs a transaction.
+ * Throws an error if conflicts of a subscription of this database cannot be detected.  Needs
+ * a transaction.
  */
 void
 subscription_settings_check_detection(const char *subscription)

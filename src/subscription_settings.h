@@ -1,7 +1,7 @@
 /*
  * subscription_settings.h
- *	  What we store for a subscription: its own number of writers, whether
- *	  conflicts are detected, and where it ends.
+ *	  What Weft stores for a subscription: its number of writers, whether conflicts are
+ *	  detected, and where it ends.
  */
 #ifndef WEFT_SUBSCRIPTION_SETTINGS_H
 #define WEFT_SUBSCRIPTION_SETTINGS_H

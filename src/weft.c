@@ -1,6 +1,6 @@
 /*
  * weft.c
- *	  Entry: everything is put in its place while the postmaster loads us.
+ *	  Entry point: installs everything while the postmaster loads the library.
  */
 #include "postgres.h"
 

@@ -87,29 +87,39 @@ PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
 
 static LogicalDecodeStartupCB pgoutput_startup;
 
-/*
- * The functions that Weft has replaced in the decoding context.  Static, as is the state
- * below, because these functions have no argument for it, and a walsender decodes one slot.
- */
-static LogicalOutputPluginWriterPrepareWrite send_prepare;
-static LogicalOutputPluginWriterWrite send_write;
-static LogicalOutputPluginWriterUpdateProgress send_progress;
-static XLogPageReadCB read_page;
-static LogicalDecodeChangeCB write_change;
-static LogicalDecodeStreamChangeCB write_stream_change;
+/* The functions that Weft has replaced in the decoding context. */
+typedef struct Replaced
+{
+	LogicalOutputPluginWriterPrepareWrite prepare_write;
+	LogicalOutputPluginWriterWrite write;
+	LogicalOutputPluginWriterUpdateProgress update_progress;
+	XLogPageReadCB read_page;
+	LogicalDecodeChangeCB change;
+	LogicalDecodeStreamChangeCB stream_change;
+} Replaced;
 
-/* The decoding context of this walsender, and the batch that is gathered in it. */
-static LogicalDecodingContext *context;
-static StringInfo outer;		/* the message to be sent */
-static StringInfo batch;		/* what pgoutput writes to instead */
-static int	complete;			/* bytes of it that are whole messages */
-static XLogRecPtr last_lsn;
-static TransactionId last_xid;
-static bool more_held;			/* the subscriber has been told that more may be
-								 * held */
-static instr_time held_since;	/* valid while something may be held */
-static bool alone;				/* messages are sent at once, as they are */
-static Compression compression; /* as the subscriber has asked */
+/* The messages that are gathered, and how they are to be sent. */
+typedef struct Gathering
+{
+	LogicalDecodingContext *context;
+	StringInfo	outer;			/* the message to be sent */
+	StringInfo	batch;			/* what pgoutput writes to instead */
+	int			complete;		/* bytes of it that are whole messages */
+	XLogRecPtr	last_lsn;
+	TransactionId last_xid;
+	bool		more_held;		/* the subscriber has been told that more may
+								 * be held */
+	instr_time	held_since;		/* valid while something may be held */
+	bool		alone;			/* messages are sent at once, as they are */
+	Compression compression;	/* as the subscriber has asked */
+} Gathering;
+
+/*
+ * Static because the functions that take their place have no argument for these.  A
+ * walsender decodes one slot at a time.
+ */
+static Replaced replaced;
+static Gathering gathering;
 
 /* Returns where the WAL that can be decoded ends. */
 static XLogRecPtr
@@ -121,7 +131,7 @@ end_of_wal(void)
 static bool
 far_behind(void)
 {
-	return context->reader->EndRecPtr + FAR_BEHIND < end_of_wal();
+	return gathering.context->reader->EndRecPtr + FAR_BEHIND < end_of_wal();
 }
 
 /* Has something been held back for too long? */
@@ -130,10 +140,10 @@ held_too_long(void)
 {
 	instr_time	now;
 
-	if (complete == 0 && !more_held)
+	if (gathering.complete == 0 && !gathering.more_held)
 		return false;
 	INSTR_TIME_SET_CURRENT(now);
-	INSTR_TIME_SUBTRACT(now, held_since);
+	INSTR_TIME_SUBTRACT(now, gathering.held_since);
 	return INSTR_TIME_GET_MILLISEC(now) >= HOLD_TIME;
 }
 
@@ -154,6 +164,8 @@ static bool
 append_compressed(void)
 {
 #ifdef WEFT_LZ4
+	StringInfo	outer = gathering.outer;
+	StringInfo	batch = gathering.batch;
 	int			room = batch->len - (int) sizeof(uint32) - 1;
 	int			length;
 
@@ -176,32 +188,34 @@ append_compressed(void)
 static void
 send_batch(bool hold)
 {
+	StringInfo	outer = gathering.outer;
+	StringInfo	batch = gathering.batch;
 	int			flags_offset;
 
 	/*
 	 * An error in a transaction that was aborted meanwhile may have left half
 	 * a message.
 	 */
-	batch->len = complete;
-	if (complete == 0 && more_held == hold)
+	batch->len = gathering.complete;
+	if (gathering.complete == 0 && gathering.more_held == hold)
 		return;
 
-	more_held = hold;
-	context->out = outer;
-	send_prepare(context, last_lsn, last_xid, true);
+	gathering.more_held = hold;
+	gathering.context->out = outer;
+	replaced.prepare_write(gathering.context, gathering.last_lsn, gathering.last_xid, true);
 	pq_sendbyte(outer, BATCH_TYPE);
 	flags_offset = outer->len;
 	pq_sendbyte(outer, hold ? BATCH_MORE_HELD : 0);
-	if (compression == COMPRESSION_LZ4 && append_compressed())
+	if (gathering.compression == COMPRESSION_LZ4 && append_compressed())
 		outer->data[flags_offset] |= BATCH_LZ4;
 	else
 		appendBinaryStringInfo(outer, batch->data, batch->len);
 	resetStringInfo(batch);
-	complete = 0;
-	send_write(context, last_lsn, last_xid, true);
-	context->out = batch;
+	gathering.complete = 0;
+	replaced.write(gathering.context, gathering.last_lsn, gathering.last_xid, true);
+	gathering.context->out = batch;
 	if (hold)
-		INSTR_TIME_SET_CURRENT(held_since);
+		INSTR_TIME_SET_CURRENT(gathering.held_since);
 }
 
 /* In place of the walsender's: pgoutput is going to write a message. */
@@ -209,19 +223,20 @@ static void
 gather_prepare(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			   bool last_write)
 {
+	StringInfo	batch = gathering.batch;
 	XLogRecPtr	shown = last_write ? lsn : InvalidXLogRecPtr;
 	char	   *start;
 
-	if (alone)
+	if (gathering.alone)
 	{
-		send_batch(more_held);
-		ctx->out = outer;
-		send_prepare(ctx, lsn, xid, last_write);
+		send_batch(gathering.more_held);
+		ctx->out = gathering.outer;
+		replaced.prepare_write(ctx, lsn, xid, last_write);
 		return;
 	}
 
 	ctx->out = batch;			/* which an error may have prevented */
-	batch->len = complete;
+	batch->len = gathering.complete;
 	enlargeStringInfo(batch, sizeof(uint32) + DATA_HEADER_LENGTH);
 	start = batch->data + batch->len;
 	batch->len += sizeof(uint32) + DATA_HEADER_LENGTH;
@@ -261,9 +276,11 @@ static void
 write_alone(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			bool last_write)
 {
-	if (rows_message(outer->data + DATA_HEADER_LENGTH, outer->len - DATA_HEADER_LENGTH))
-		send_write(ctx, lsn, xid, last_write);
-	ctx->out = batch;
+	StringInfo	message = gathering.outer;
+
+	if (rows_message(message->data + DATA_HEADER_LENGTH, message->len - DATA_HEADER_LENGTH))
+		replaced.write(ctx, lsn, xid, last_write);
+	ctx->out = gathering.batch;
 }
 
 /* In place of the walsender's: pgoutput has written the message. */
@@ -271,36 +288,37 @@ static void
 gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			 bool last_write)
 {
-	char	   *start = batch->data + complete;
+	StringInfo	batch = gathering.batch;
+	char	   *start = batch->data + gathering.complete;
 	char	   *message = start + sizeof(uint32) + DATA_HEADER_LENGTH;
 	int			length = batch->data + batch->len - start - (int) sizeof(uint32);
 	char		type = *message;
 
-	if (alone)
+	if (gathering.alone)
 	{
 		write_alone(ctx, lsn, xid, last_write);
 		return;
 	}
 	if (!rows_message(message, length - DATA_HEADER_LENGTH))
 	{
-		batch->len = complete;
+		batch->len = gathering.complete;
 		return;
 	}
-	if (complete == 0 && !more_held)
-		INSTR_TIME_SET_CURRENT(held_since);
+	if (gathering.complete == 0 && !gathering.more_held)
+		INSTR_TIME_SET_CURRENT(gathering.held_since);
 	(void) message_put_uint32(start, length);
-	complete = batch->len;
-	last_lsn = lsn;
-	last_xid = xid;
+	gathering.complete = batch->len;
+	gathering.last_lsn = lsn;
+	gathering.last_xid = xid;
 
 	if (batch->len >= BATCH_BYTES)
-		send_batch(more_held);
+		send_batch(gathering.more_held);
 	else if (!more_follows(type))
 	{
 		bool		hold = far_behind();
 
 		/* The subscriber must know before the first one is held back. */
-		if (!hold || !more_held)
+		if (!hold || !gathering.more_held)
 			send_batch(hold);
 	}
 }
@@ -309,8 +327,10 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 static bool
 is_large(Relation relation, ReorderBufferChange *change)
 {
-	return row_message_larger_than(relation, change,
-							compression == COMPRESSION_OFF ? LARGE_ROW : LARGE_COMPRESSED_ROW);
+	Size		limit = gathering.compression == COMPRESSION_OFF ?
+		LARGE_ROW : LARGE_COMPRESSED_ROW;
+
+	return row_message_larger_than(relation, change, limit);
 }
 
 /* In place of pgoutput's, or that of rows.c. */
@@ -318,9 +338,9 @@ static void
 gather_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 			  ReorderBufferChange *change)
 {
-	alone = is_large(relation, change);
-	write_change(ctx, txn, relation, change);
-	alone = false;
+	gathering.alone = is_large(relation, change);
+	replaced.change(ctx, txn, relation, change);
+	gathering.alone = false;
 }
 
 /* The same for transactions in progress. */
@@ -328,9 +348,9 @@ static void
 gather_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 					 ReorderBufferChange *change)
 {
-	alone = is_large(relation, change);
-	write_stream_change(ctx, txn, relation, change);
-	alone = false;
+	gathering.alone = is_large(relation, change);
+	replaced.stream_change(ctx, txn, relation, change);
+	gathering.alone = false;
 }
 
 /*
@@ -344,9 +364,9 @@ gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 {
 	if ((skipped_xact && !far_behind()) || held_too_long())
 		send_batch(false);
-	ctx->out = outer;
-	send_progress(ctx, lsn, xid, skipped_xact);
-	ctx->out = batch;
+	ctx->out = gathering.outer;
+	replaced.update_progress(ctx, lsn, xid, skipped_xact);
+	ctx->out = gathering.batch;
 }
 
 /* In place of the walsender's: the decoder needs a page, and may wait for it. */
@@ -357,7 +377,7 @@ gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 	compat_injection_point("weft-plugin-page");
 	if (page + length > end_of_wal() || may_wait_for_standbys() || held_too_long())
 		send_batch(false);
-	return read_page(reader, page, length, record, buffer);
+	return replaced.read_page(reader, page, length, record, buffer);
 }
 
 /*
@@ -418,21 +438,21 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 		return;
 
 	rows_start(ctx);
-	context = ctx;
-	outer = ctx->out;
-	batch = makeStringInfo();
-	complete = 0;
-	more_held = false;
-	alone = false;
-	compression = choose_compression(version, method);
-	send_prepare = ctx->prepare_write;
-	send_write = ctx->write;
-	send_progress = ctx->update_progress;
-	read_page = ctx->reader->routine.page_read;
-	write_change = ctx->callbacks.change_cb;
-	write_stream_change = ctx->callbacks.stream_change_cb;
+	gathering.context = ctx;
+	gathering.outer = ctx->out;
+	gathering.batch = makeStringInfo();
+	gathering.complete = 0;
+	gathering.more_held = false;
+	gathering.alone = false;
+	gathering.compression = choose_compression(version, method);
+	replaced.prepare_write = ctx->prepare_write;
+	replaced.write = ctx->write;
+	replaced.update_progress = ctx->update_progress;
+	replaced.read_page = ctx->reader->routine.page_read;
+	replaced.change = ctx->callbacks.change_cb;
+	replaced.stream_change = ctx->callbacks.stream_change_cb;
 
-	ctx->out = batch;
+	ctx->out = gathering.batch;
 	ctx->prepare_write = gather_prepare;
 	ctx->write = gather_write;
 	ctx->update_progress = gather_progress;
@@ -442,7 +462,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ereport(DEBUG1,
 			(errmsg_internal("messages are sent in batches of version %d%s",
 							 Min(version, BATCH_VERSION),
-							 compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
+							 gathering.compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 }
 
 /* Entry point of the output plugin. */
