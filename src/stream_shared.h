@@ -32,7 +32,8 @@ typedef struct StreamShared
 	pg_atomic_uint32 state;		/* a StreamState */
 	pg_atomic_uint32 xid;		/* on the publisher */
 	pg_atomic_uint64 written;	/* bytes of the spool that can be read */
-	pg_atomic_uint32 data_awaited;	/* the stream writer sleeps until "written" moves */
+	pg_atomic_uint32 data_awaited;	/* the stream writer sleeps until
+									 * "written" moves */
 	pg_atomic_uint32 writer;	/* its number, valid from STREAM_APPLYING on */
 	pg_atomic_uint64 received_changes;
 	pg_atomic_uint64 applied_changes;
@@ -43,8 +44,8 @@ typedef struct StreamShared
 	 */
 	pg_atomic_uint64 seq;
 	uint32		number;			/* of the spool; valid at any time */
-	uint64		base;			/* everything that SPOOL_AFTER names up to here
-								 * has committed; valid at any time */
+	uint64		base;			/* everything that SPOOL_AFTER names up to
+								 * here has committed; valid at any time */
 	uint32		num_void;		/* ranges of it, right behind "written" */
 	bool		prepare;		/* to be prepared, not committed */
 	bool		alone;			/* must not be applied before its turn */

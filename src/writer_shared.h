@@ -35,7 +35,8 @@ typedef struct WriterShared
 	 * shmem_writer_seq().
 	 */
 	pg_atomic_uint64 seq;
-	pg_atomic_uint64 remote_lsn;	/* end of the last commit, on the publisher */
+	pg_atomic_uint64 remote_lsn;	/* end of the last commit, on the
+									 * publisher */
 
 	/* Counted since the leader started. */
 	pg_atomic_uint64 transactions;
@@ -45,9 +46,9 @@ typedef struct WriterShared
 	pg_atomic_uint64 misspeculations;
 
 	/*
-	 * For a stream writer: the index, from 1, of the streamed transaction that
-	 * it is to apply.  The leader sets it if it is zero; the writer sets it
-	 * back to zero, or to STREAM_WRITER_LEAVES before it ends.
+	 * For a stream writer: the index, from 1, of the streamed transaction
+	 * that it is to apply.  The leader sets it if it is zero; the writer sets
+	 * it back to zero, or to STREAM_WRITER_LEAVES before it ends.
 	 */
 	pg_atomic_uint32 stream;
 } WriterShared;

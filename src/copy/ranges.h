@@ -10,6 +10,6 @@
 #include "replication/walreceiver.h"
 
 extern void copy_ranges(CopyTask *task, const CopyCommand *command, WalReceiverConn *conn,
-					  bool helper);
+						bool helper);
 
 #endif							/* WEFT_COPY_RANGES_H */

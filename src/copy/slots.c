@@ -139,11 +139,11 @@ find_slots(WalReceiverConn *conn, List **slots)
 	RemoteAnswer answer =
 		remote_query(conn, NULL,
 					 psprintf("SELECT slot_name::pg_catalog.text, confirmed_flush_lsn::pg_catalog.text,"
-							 " active::pg_catalog.text FROM pg_catalog.pg_replication_slots"
-							 " WHERE slot_type = 'logical' AND plugin = 'pgoutput' AND NOT temporary"
-							 " AND database = pg_catalog.current_database()"
-							 " AND slot_name ~ '^pg_%u_sync_[0-9]+_" UINT64_FORMAT "$'",
-							 MySubscription->oid, GetSystemIdentifier()),
+							  " active::pg_catalog.text FROM pg_catalog.pg_replication_slots"
+							  " WHERE slot_type = 'logical' AND plugin = 'pgoutput' AND NOT temporary"
+							  " AND database = pg_catalog.current_database()"
+							  " AND slot_name ~ '^pg_%u_sync_[0-9]+_" UINT64_FORMAT "$'",
+							  MySubscription->oid, GetSystemIdentifier()),
 					 WALRCV_OK_TUPLES, 3);
 
 	*slots = answer.rows;

@@ -212,9 +212,9 @@ copy_conflict_state(void)
 	if (since == NULL)
 		return;
 	copy_into_own_table("join_tombstone",
-				   psprintf("COPY (SELECT * FROM weft.member_tombstones(%s)) TO STDOUT", since));
+						psprintf("COPY (SELECT * FROM weft.member_tombstones(%s)) TO STDOUT", since));
 	copy_into_own_table("join_merged_row",
-				   psprintf("COPY (SELECT * FROM weft.member_merged_rows(%s)) TO STDOUT", since));
+						psprintf("COPY (SELECT * FROM weft.member_merged_rows(%s)) TO STDOUT", since));
 	local_run("SELECT weft.keep_tombstones()");
 }
 

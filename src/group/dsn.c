@@ -110,8 +110,8 @@ weft_set_node_dsn(PG_FUNCTION_ARGS)
 	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 	/*
-	 * All connection strings are in one row, which only one session may update
-	 * at a time.
+	 * All connection strings are in one row, which only one session may
+	 * update at a time.
 	 */
 	LockDatabaseObject(ForeignServerRelationId, server, 0, ShareUpdateExclusiveLock);
 	exists = find_dsn(server, name) != NULL;

@@ -93,7 +93,10 @@ function_guard_install(void)
 {
 	own_role = GetUserId();
 
-	/* The server keeps one state per call, and two users of the hook would need it. */
+	/*
+	 * The server keeps one state per call, and two users of the hook would
+	 * need it.
+	 */
 	if (needs_fmgr_hook != NULL || fmgr_hook != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

@@ -50,7 +50,8 @@ typedef struct KeyReader
 	AttrNumber *columns;
 	FmgrInfo   *output;
 	TransactionId xid;			/* looked up last */
-	bool		known;			/* its commit time is known, and it was not a copy */
+	bool		known;			/* its commit time is known, and it was not a
+								 * copy */
 	TimestampTz time;
 	RepOriginId origin;
 } KeyReader;

@@ -181,7 +181,7 @@ write_tuple(StringInfo out, RowRelation *entry, TupleDesc desc, HeapTuple tuple)
  */
 void
 row_message_write(StringInfo out, RowRelation *entry, Relation relation,
-			 ReorderBufferChange *change)
+				  ReorderBufferChange *change)
 {
 	TupleDesc	desc = RelationGetDescr(relation);
 	HeapTuple	old_tuple = change->data.tp.oldtuple;

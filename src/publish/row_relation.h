@@ -51,8 +51,10 @@ typedef struct RowRelation
 {
 	Oid			relid;			/* the hash key */
 	RowWriter	writers[NUM_ACTIONS];
-	bool		columns_valid;	/* unset when the columns must be looked up again */
-	bool		types_changed;	/* a type or function has, since the last look-up began */
+	bool		columns_valid;	/* unset when the columns must be looked up
+								 * again */
+	bool		types_changed;	/* a type or function has, since the last
+								 * look-up began */
 	int			num_columns;	/* without dropped ones */
 	RowColumn  *columns;
 } RowRelation;

@@ -95,7 +95,11 @@ rows_message(const char *data, int length)
 		case LOGICAL_REP_MSG_INSERT:
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
-			/* If the table was forgotten meanwhile, the columns may not match. */
+
+			/*
+			 * If the table was forgotten meanwhile, the columns may not
+			 * match.
+			 */
 			if (lesson && lesson->entry->writers[lesson->change->action] == WRITER_LEARNING)
 				compare(data, length);
 			break;

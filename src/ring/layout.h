@@ -116,10 +116,10 @@ typedef struct Ring
 	RingCounter idle_writers;
 
 	/*
-	 * Set by the leader (receive/tuning.c): the maximum number of transactions
-	 * that a writer takes at a time, the maximum that share a commit, and the
-	 * number of active writers; these are the ones with the lowest numbers, and
-	 * the others take nothing.
+	 * Set by the leader (receive/tuning.c): the maximum number of
+	 * transactions that a writer takes at a time, the maximum that share a
+	 * commit, and the number of active writers; these are the ones with the
+	 * lowest numbers, and the others take nothing.
 	 */
 	pg_atomic_uint32 run_limit;
 	pg_atomic_uint32 group_limit;
@@ -129,8 +129,8 @@ typedef struct Ring
 	pg_atomic_uint32 stop;
 
 	/*
-	 * The seq that "committed" must reach for the leader, or the writer, to be
-	 * woken; zero while it does not sleep for that.
+	 * The seq that "committed" must reach for the leader, or the writer, to
+	 * be woken; zero while it does not sleep for that.
 	 */
 	pg_atomic_uint64 leader_awaits;
 	pg_atomic_uint64 writer_awaits[WEFT_MAX_PROCESSES];

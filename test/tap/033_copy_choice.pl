@@ -126,9 +126,8 @@ SKIP:
 		fires => 'it has triggers that fire on a replica',
 		locked => 'another session has locked it',
 		lying => 'it uses functions that are not safe in parallel workers',
-		map {
-			$_ => 'its expressions are not safe in parallel workers'
-		} qw(unsafe sequential identity checked domained deferred));
+		map { $_ => 'its expressions are not safe in parallel workers' }
+		  qw(unsafe sequential identity checked domained deferred));
 	foreach my $table (@tables)
 	{
 		is( left_to_server($sub, "public.$table", $offset),

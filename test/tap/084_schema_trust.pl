@@ -177,7 +177,8 @@ my %scripts = (
 	"$bound; CREATE STATISTICS hostile.trapped ON id, v FROM hostile.part; $alter"
 	  => 'default hostile.trapped w the object that it belongs to was not created',
 	"$bound; ALTER TABLE ONLY hostile.part ADD CONSTRAINT trapped CHECK (id > 0); $alter"
-	  => 'default hostile.trapped w the object that it belongs to was not created');
+	  => 'default hostile.trapped w the object that it belongs to was not created'
+);
 
 query($sub,
 	"CREATE TABLE hostile.trapped (w text PRIMARY KEY CHECK (hostile.trap(w) <> ''))"
