@@ -1,7 +1,7 @@
 EXTENSION = weft
 MODULE_big = weft
 PGFILEDESC = "weft - parallel apply for logical replication"
-# One install script is put together from parts, in the order of their numbers.
+# The install script is the concatenation of its parts, in the order of their numbers.
 install_script = sql/weft--$(shell sed -n "s/^default_version = '\(.*\)'/\1/p" weft.control).sql
 DATA_built = $(install_script)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
@@ -10,8 +10,8 @@ PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
 EXTRA_CLEAN = $(OBJS:.o=.d)
 
-# "make installcheck" tests a server that runs (CONTRIBUTING.md says how it must be
-# configured), and with TAP_TESTS servers that the tests make themselves.
+# "make installcheck" tests a running server (CONTRIBUTING.md says how it must be
+# configured); TAP tests create servers of their own.
 REGRESS = $(sort $(notdir $(basename $(wildcard test/regress/sql/*.sql))))
 REGRESS_OPTS = --inputdir=$(srcdir)/test/regress --encoding=UTF8 --no-locale
 ISOLATION = $(sort $(notdir $(basename $(wildcard test/isolation/specs/*.spec))))
@@ -19,9 +19,9 @@ ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --encoding=UTF8 --no-locale
 TAP_TESTS = 1
 PROVE_TESTS ?= test/tap/*.pl
 
-# These set up what they need, the server included, so that they need no
-# pg_config.  PG=17|18 selects the server, PG_CONFIG=... one that exists
-# already, TESTS='test/tap/003*.pl' some of the tests.
+# These goals set up everything that they need, including the server, and therefore
+# need no pg_config.  PG=17|18 selects the major version, PG_CONFIG=... an existing
+# server, TESTS='test/tap/003*.pl' some of the tests.
 tool_goals = demo demo-group bench indent \
 	check check-static check-unit check-regress check-isolation \
 	check-tap check-tap-streamed check-tap-native check-core
@@ -31,10 +31,10 @@ ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 PG_CONFIG ?= pg_config
 pg_version := $(shell $(PG_CONFIG) --version)
 ifeq ($(shell expr '$(pg_version)' : 'PostgreSQL \([0-9]*\)' '>=' 17),0)
-$(error Weft needs PostgreSQL 17 or later, $(PG_CONFIG) belongs to $(or $(pg_version),no server). Name one: make PG_CONFIG=/path/to/pg_config)
+$(error Weft needs PostgreSQL 17 or later, but $(PG_CONFIG) belongs to $(or $(pg_version),no server). Name another: make PG_CONFIG=/path/to/pg_config)
 endif
 
-# Nothing here is called within a query plan, so bitcode would be of no use.
+# No function of Weft is called within a query plan, so bitcode would be useless.
 override with_llvm = no
 
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -47,8 +47,8 @@ export with_icu enable_injection_points
 $(install_script): $(sort $(wildcard sql/[0-9]-*.sql))
 	cat $^ >$@
 
-# LZ4 as the server has it.  Debian's packages of the server do not bring the
-# header along.
+# Use LZ4 if the server does.  Debian's packages of the server do not include the
+# header.
 ifneq ($(filter -llz4,$(LIBS)),)
 ifeq ($(shell $(CC) $(CPPFLAGS) -include lz4.h -E -x c /dev/null >/dev/null 2>&1 && echo found),found)
 override CPPFLAGS += -DWEFT_LZ4

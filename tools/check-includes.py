@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules for the source text that no compiler knows.
+"""Enforces the rules for the source text that a compiler does not.
 
 What may include what, which modules there are, and which external variables, is read from
 src/README.md.  The rest is in check_source/rules.py.

@@ -28,7 +28,7 @@ WRITERS = 4
 SUBSCRIPTION = "weft_demo"
 TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
 
-# The four sums are equal in every state that a TPC-B database ever has.
+# The four sums are equal in every consistent state of a TPC-B database.
 BALANCES = """
     SELECT (SELECT coalesce(sum(abalance), 0) FROM pgbench_accounts) AS accounts,
            (SELECT coalesce(sum(bbalance), 0) FROM pgbench_branches) AS branches,
@@ -47,7 +47,7 @@ SUBSCRIBER_SETTINGS = f"""
 
 
 class SnapshotChecker(threading.Thread):
-    """Looks at the subscriber as a reader would, again and again, while it is being written."""
+    """Reads the subscriber repeatedly, as a user would, while changes are applied."""
 
     def __init__(self, subscriber: Server):
         super().__init__(daemon=True)
@@ -64,7 +64,7 @@ class SnapshotChecker(threading.Thread):
             while not self.ended.is_set():
                 start = time.monotonic()
                 self.check()
-                # A quarter of one processor at most: the load is to be the load.
+                # Use at most a quarter of one processor, so as not to add to the load.
                 self.ended.wait(max(0.1, 3 * (time.monotonic() - start)))
         except Exception as error:
             self.error = error
@@ -96,7 +96,7 @@ class SnapshotChecker(threading.Thread):
 
 @dataclass
 class Load:
-    """A running pgbench, and what it says about itself."""
+    """A running pgbench, and what it reports."""
 
     process: subprocess.Popen
     rate: float = 0
@@ -157,7 +157,7 @@ def statistics(connection: psycopg.Connection[Any]) -> Any:
 
 
 def watch(load: Load, connection: psycopg.Connection, checker: SnapshotChecker) -> None:
-    """Shows what goes on until the load ends: in a terminal always, else now and then."""
+    """Shows progress until the load ends: continuously in a terminal, otherwise every few seconds."""
     start = time.monotonic()
     interval = 0.5 if console.is_terminal else 4
     before = statistics(connection).transactions

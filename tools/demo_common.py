@@ -1,4 +1,4 @@
-"""What the demos share: throwaway servers, and how a demo begins and ends."""
+"""What the demos share: throwaway servers, start and end of a demo."""
 
 import os
 import re
@@ -29,7 +29,7 @@ console = Console(highlight=False)
 
 
 class DemoError(Exception):
-    """Something that the demo was to show does not hold."""
+    """Something that the demo should show is not true."""
 
 
 def run(*command: str) -> str:
@@ -121,10 +121,10 @@ def on_signal(number: int, _frame: object) -> None:
 
 
 def main(make_servers: Callable[[Path], list[Server]], demo: Callable[..., None]) -> int:
-    """Runs a demo on servers that are made in a directory of its own; returns the exit code."""
+    """Runs a demo on servers in a directory of its own; returns the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, on_signal)
-    # The caller's own settings for libpq are not meant for these servers.
+    # The caller's settings for libpq are not meant for these servers.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
 

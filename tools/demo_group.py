@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""A node group at work: servers that all take writes, one that joins amid the load, one that parts.
+"""A node group at work: servers that all accept writes, one that joins under load, one that parts.
 
 Started by "make demo-group" through setup.sh.  KEEP=1 leaves the servers running.
 """
@@ -34,7 +34,7 @@ SETTINGS = f"""
     max_wal_senders = 12
     """
 
-# The balances are counters: what several members add to them at once adds up.
+# The balances are counters: concurrent additions by several members add up.
 COUNTERS = {
     "pgbench_accounts": "abalance",
     "pgbench_branches": "bbalance",
@@ -62,14 +62,14 @@ class Member(Server):
 
 
 def offer_plugin() -> str:
-    """Newer minor releases want to be told which output plugins may be used."""
+    """Newer minor releases require a list of the output plugins that may be used."""
     known = "\noutput_plugin_libraries\t" in run("postgres", "--describe-config")
     return "output_plugin_libraries = 'pgoutput, test_decoding, weft'" if known else ""
 
 
 @contextmanager
 def load(members: list[Member], seconds: int) -> Iterator[list[int]]:
-    """pgbench on all members at once; yields a list that is filled with their counts."""
+    """Runs pgbench on all members at once; yields a list that will contain their counts."""
     counts: list[int] = []
     processes = [
         subprocess.Popen(
@@ -157,7 +157,7 @@ def join(member: Member, target: Member) -> float:
 
 
 def make_conflict(members: list[Member]) -> None:
-    """The same row is changed on two members that do not know of each other's change yet."""
+    """Changes the same row on two members before either has the other's change."""
     first, second = members[:2]
     with first.connect() as here, second.connect() as there:
         here.execute("BEGIN")

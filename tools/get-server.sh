@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds the PostgreSQL server that the tests, the demo and the benchmarks run
-# on, once, into the cache; prints the path of its pg_config.
+# Builds the PostgreSQL server for the tests, the demo and the benchmarks, once,
+# into the cache.  Prints the path of its pg_config.
 #
 # usage: tools/get-server.sh MAJOR FLAVOUR
 #   assert   assertions and injection points, for the tests
@@ -23,7 +23,7 @@ case $flavour in
 esac
 hash=$(printf '%s\n' "${options[@]}" | sha256sum | cut -c1-8)
 
-# The marker is the last file made, so that an interrupted build is done again.
+# The marker is created last, so that an interrupted build is repeated.
 built()
 {
 	local marker
@@ -32,8 +32,8 @@ built()
 	echo "${marker%/.complete}/bin/pg_config"
 }
 
-# apt checks signatures and sums.  Only the tarball as released is wanted: the
-# packager's patches adapt the server to the packager's directories.
+# apt verifies signatures and checksums.  Only the released tarball is used, because
+# the packager's patches adapt the server to the packager's directories.
 fetch_source()
 {
 	local dir=$1 apt=$1/apt version
@@ -99,7 +99,7 @@ build_server()
 	) >"$temp/log" 2>&1 </dev/null 9>&-; then
 		cp "$temp/log" "$cache/servers/build.log"
 		tail -n 30 "$temp/log" >&2
-		die "PostgreSQL $version could not be built; all that was said is in $cache/servers/build.log"
+		die "PostgreSQL $version could not be built; the complete output is in $cache/servers/build.log"
 	fi
 	touch "$prefix/.complete"
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Prints a patch that brings C, Perl and Python sources into their usual form;
-# started by "make indent" through setup.sh, in the copy of the tree.
+# Prints a patch that formats the C, Perl and Python sources.  "make indent" starts
+# it through setup.sh, in the copy of the tree.
 set -euo pipefail
 
 source=$("$(dirname "$0")/get-server.sh" "$PG_MAJOR" source)
@@ -10,7 +10,7 @@ cp -a . "$formatted/b"
 cp -a . "$formatted/a"
 cd "$formatted/b"
 
-# The list of typedefs holds ours; the server's are in its source.
+# The list of typedefs contains Weft's; the server's are in its source.
 find src test -name '*.[ch]' -exec sed -nE \
 	-e 's/^typedef (struct|enum|union) (\w+)$/\2/p' \
 	-e 's/^typedef .*\W(\w+);$/\1/p' -e 's/^\} (\w+);$/\1/p' \

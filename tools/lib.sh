@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# Sourced by the scripts in this folder: where things lie, and who does what.
+# Sourced by the scripts in this folder: locations and common functions.
 
-# "set -e" is to hold within $(...) too.
+# "set -e" must apply within $(...), too.
 shopt -s inherit_errexit
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
-# Servers and the Python environment serve all clones of a user, so they lie
-# outside the tree.
+# All clones of a user share the servers and the Python environment; therefore they
+# are outside the tree.
 # shellcheck disable=SC2034 # used by those that source this
 if [ -n "${WEFT_CACHE:-}" ]; then
 	cache=$(realpath -m "$WEFT_CACHE")
@@ -18,7 +18,7 @@ else
 	cache=${XDG_CACHE_HOME:-$HOME/.cache}/weft
 fi
 
-# Runs one build step; what the tools say is of interest only if they fail.
+# Runs one build step, and shows the output only if it fails.
 quietly()
 {
 	local log
@@ -31,9 +31,9 @@ quietly()
 	rm -f "$log"
 }
 
-# Writes a sources list of source packages: those of the machine's own
-# archives, and of the releases that follow the machine's own one in the same
-# archive.  Addresses and keys are those of the machine's own configuration.
+# Writes an apt sources list for source packages, from the machine's own archives:
+# of the machine's release, and of the releases that follow it.  Addresses and keys
+# are taken from the machine's configuration.
 write_sources()
 {
 	local to=$1 later file ID='' VERSION_CODENAME=''

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Runs test suites and says at the end how they went.
+"""Runs test suites and summarizes the results at the end.
 
 Started by "make check" through setup.sh, in the copy of the tree.  TESTS, a list of patterns,
 selects test files by path or name.
@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-# Servers mostly wait for each other, so two tests at once suit two cores.
+# Servers mostly wait for each other, so two tests at once are right for two cores.
 PARALLEL_TESTS = 2
-# A test file that takes longer than this hangs.
+# Seconds after which a test file is assumed to hang.
 TIME_LIMIT = 900
 
 TREE = Path.cwd()
@@ -37,7 +37,7 @@ def pg_config(what: str) -> str:
 
 PGXS = Path(pg_config("--pgxs")).parent.parent.parent
 
-# Suites that run some of the TAP tests once more.
+# Suites that run some of the TAP tests once more, in another mode.
 SHORTER = {"WEFT_CRASHES": "2", "WEFT_SEEDS": "3"}
 MODES = {
     "tap-streamed": ({"WEFT_STREAMED": "1", **SHORTER}, {"004_crash"}),
@@ -71,7 +71,7 @@ def selected(files: Iterable[Path]) -> list[Path]:
 
 
 def run(command: list, output: Path, **options: Any) -> int:
-    """Runs a command in a session of its own, so that all that it started ends with it."""
+    """Runs a command in a session of its own, so that all processes that it starts end with it."""
     if interrupted:
         return -1
     with output.open("w") as file:
@@ -107,7 +107,7 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def end_servers() -> None:
-    """Ends what tests that failed have left.  No one else uses this copy of the server."""
+    """Ends servers that failed tests have left.  Only this program uses this copy of the server."""
     for link in Path("/proc").glob("[0-9]*/exe"):
         try:
             if link.readlink().is_relative_to(SERVER):
@@ -134,7 +134,7 @@ def run_static() -> None:
 
 
 def run_sql_suite(suite: str, program: str, files: str) -> None:
-    """Regression and isolation tests; pg_regress says itself how each test went."""
+    """Runs regression and isolation tests; the result of each is in the output of pg_regress."""
     names = [file.stem for file in selected(Path("test", suite).glob(files))]
     if not names:
         return
@@ -172,7 +172,7 @@ def run_sql_suite(suite: str, program: str, files: str) -> None:
 
 
 def what_failed(output: str, most: int = 60) -> list[str]:
-    """The tests that failed, each with what follows it, and how the output ends."""
+    """The failed tests, each with the lines around it, and the end of the output."""
     lines = output.splitlines()
     wanted: set[int] = set(range(len(lines) - 20, len(lines)))
     for number, line in enumerate(lines):
@@ -184,7 +184,7 @@ def what_failed(output: str, most: int = 60) -> list[str]:
 
 def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) -> None:
     output = directory / f"{file.stem}.out"
-    # Tests that run at the same time are free to give their files the same names.
+    # Tests that run at the same time may use the same file names.
     environment = {**environment, "TESTDATADIR": str(directory / file.stem)}
     start = time.monotonic()
     code = run(["perl", file], output, env=environment)
@@ -226,7 +226,7 @@ def run_tap() -> None:
 
 
 def run_unit() -> None:
-    """The tests are an extension that is never installed but here."""
+    """Builds the extension with the unit tests, which is installed only here, and runs them."""
     output = LOG / "unit-build"
     make = ["make", "-s", "-C", "test/unit", "COPT=-Werror"]
     build = [*make, f"PG_CONFIG={os.environ['PG_HEADERS']}"]
@@ -238,7 +238,7 @@ def run_unit() -> None:
 
 
 def run_tap_again(mode: str) -> None:
-    """The tests that look at a mode (test/tap/lib/WeftTest.pm), shorter than in their own."""
+    """Runs the tests that support a mode (test/tap/lib/WeftTest.pm) once more, for a shorter time."""
     settings, names = MODES[mode]
     files = [file for file in selected(Path("test/tap").glob("*.pl")) if file.stem in names]
     run_perl_suite(mode, files, settings)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Second half of setup.sh, which is to be called instead.  Runs as an ordinary
+# The second half of setup.sh; call that instead.  This script runs as an ordinary
 # user, in the copy of the tree.
 #
 # The command finds the programs of the server and of the Python environment in
@@ -7,7 +7,7 @@
 #   PG_CONFIG   the server, a private copy with Weft installed
 #   PG_HEADERS  the pg_config of the server that it is a copy of, which has the headers
 #   PG_MAJOR    its major version
-#   WEFT_CACHE  what was fetched and built, the server's source among it
+#   WEFT_CACHE  everything fetched and built, including the server's source
 set -euo pipefail
 # shellcheck source=tools/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -35,8 +35,8 @@ make_venv()
 }
 
 # PostgreSQL finds its files relative to its programs, so a copy of the
-# directories is a server of its own: Weft can be installed there without
-# touching the original and without meeting other clones.
+# directories is a server of its own: Weft can be installed there without touching
+# the original or disturbing other clones.
 copy_server()
 {
 	local origin dir

@@ -4,9 +4,9 @@
 #
 # usage: tools/setup.sh assert|release [COMMAND [ARGUMENT]...]
 #
-# This script does what needs the rights of the caller: it installs packages
-# and copies the tree to a place that an ordinary user may read and write.  The
-# rest is run-in-copy.sh, in that copy and as that user.
+# This script does what needs the rights of the caller: it installs packages, and
+# copies the tree to a place that an ordinary user may read and write.  Then it
+# starts run-in-copy.sh in that copy, as that user.
 set -euo pipefail
 # shellcheck source=tools/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -14,15 +14,15 @@ set -euo pipefail
 flavour=${1:?usage: tools/setup.sh assert|release [COMMAND [ARGUMENT]...]}
 shift
 tree=$(cd "$(dirname "$0")/.." && pwd -P)
-# Not "weft": a schema of the name of the user would be first in every search_path.
+# Not "weft": a schema named like the user would be first in every search_path.
 user=weftdev
 
 packages=(bison bzip2 ca-certificates flex gcc libc6-dev libicu-dev libipc-run-perl liblz4-dev
 	libreadline-dev libssl-dev libzstd-dev make patch perl perltidy pkgconf
 	python3-venv rsync xz-utils zlib1g-dev)
 
-# A server of the machine will do for the demo and the benchmarks, but the
-# tests want assertions and injection points.
+# The demo and the benchmarks can use a server of the machine, but the tests need
+# assertions and injection points.
 choose_server()
 {
 	local candidate
@@ -62,8 +62,8 @@ apt_install()
 		die "apt-get install failed (see above)"
 }
 
-# An old publisher is tested against the machine's own PostgreSQL 15 where there
-# is one.  Its package makes and starts a cluster unless told otherwise.
+# The tests with an old publisher use the machine's PostgreSQL 15, if its archives
+# have one.  By default, its package creates and starts a cluster; prevent that.
 install_old_server()
 {
 	local conf=/etc/postgresql-common/createcluster.d/weft.conf
@@ -80,7 +80,7 @@ install_old_server()
 install_packages()
 {
 	local missing
-	command -v dpkg-query >/dev/null || die "this is not Debian or Ubuntu; Weft's own set-up knows no other package manager"
+	command -v dpkg-query >/dev/null || die "this is not Debian or Ubuntu, the only systems that this script can set up (see CONTRIBUTING.md for others)"
 	mapfile -t missing < <(comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
 		<(installed "${packages[@]}" | sort))
 
@@ -102,9 +102,9 @@ install_packages()
 	[ "$flavour" != assert ] || install_old_server
 }
 
-# PostgreSQL refuses to run as root: then an ordinary user owns the cache and
-# does all the rest.  Root's own PATH and TMPDIR may lead to places that this
-# user cannot read.
+# PostgreSQL refuses to run as root.  Therefore, if the caller is root, an ordinary
+# user owns the cache and does all the rest.  Root's PATH and TMPDIR may point to
+# places that this user cannot read.
 as_user=()
 own=()
 if [ "$(id -u)" = 0 ]; then
@@ -123,8 +123,8 @@ fi
 choose_server
 install_packages
 
-# One copy for each clone and server, so that builds are incremental and
-# clones do not meet.  The lock is inherited by all that follows.
+# Each clone has a copy for each server, so that builds are incremental and clones
+# do not disturb each other.  Everything started from here inherits the lock.
 work=$cache/work/$major-$flavour-$(printf '%s\n' "$tree" "${PG_CONFIG:-}" | sha256sum | cut -c1-8)
 "${as_user[@]}" mkdir -p "$work"
 exec 9>>"$work/lock"
@@ -132,7 +132,8 @@ if ! flock -n 9; then
 	say "waiting for another run in this tree"
 	flock 9
 fi
-# Times are not kept: a file that has changed is newer than its object.
+# Modification times are not preserved, so that a changed file is newer than its
+# object.  .gitignore excludes objects and their .d files from removal.
 rsync -rlp --checksum --delete "${own[@]}" --exclude=.git --exclude-from="$tree/.gitignore" \
 	"$tree/" "$work/tree/"
 

@@ -1,1 +1,1 @@
-"""Checks the rules for the source text that no compiler knows (see src/README.md)."""
+"""Enforces the rules for the source text that a compiler does not (see src/README.md)."""
