@@ -157,7 +157,7 @@ def statistics(connection: psycopg.Connection[Any]) -> Any:
 
 
 def watch(load: Load, connection: psycopg.Connection, checker: SnapshotChecker) -> None:
-    """Shows progress until the load ends: continuously in a terminal, otherwise every few seconds."""
+    """Shows progress until the load ends: in a terminal at once, otherwise every few seconds."""
     start = time.monotonic()
     interval = 0.5 if console.is_terminal else 4
     before = statistics(connection).transactions

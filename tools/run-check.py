@@ -238,7 +238,7 @@ def run_unit() -> None:
 
 
 def run_tap_again(mode: str) -> None:
-    """Runs the tests that support a mode (test/tap/lib/WeftTest.pm) once more, for a shorter time."""
+    """Runs the tests that support a mode (test/tap/lib/WeftTest.pm) again, for a shorter time."""
     settings, names = MODES[mode]
     files = [file for file in selected(Path("test/tap").glob("*.pl")) if file.stem in names]
     run_perl_suite(mode, files, settings)
