@@ -357,19 +357,25 @@ server_apply_find_relation(LogicalRepRelId relid, WireRelation *relation)
 		wire_read_relation(entry->message, entry->length, false, relation) == NULL;
 }
 
-/* Takes in again the relations that a change is about. */
+/*
+ * Takes in again the relations that a change is about.  Its message may be gone, since that
+ * of a streamed transaction lives in memory of the local transaction.
+ */
 static void
 renew_relations_of(const RowChange *change)
 {
-	WireCursor	relids;
-	int			count;
+	HASH_SEQ_STATUS scan;
+	RelationMessage *entry;
 
 	if (change->is_row)
 		renew_relation(change->relid);
-	else if (change->type == LOGICAL_REP_MSG_TRUNCATE &&
-			 wire_read_truncate(change->message, change->length, false, &count, &relids) == NULL)
-		for (int i = 0; i < count; i++)
-			renew_relation(wire_uint32(&relids));
+	if (change->type != LOGICAL_REP_MSG_TRUNCATE)
+		return;
+
+	/* It is not known which ones it was about. */
+	hash_seq_init(&scan, relation_messages);
+	while ((entry = hash_seq_search(&scan)) != NULL)
+		dispatch_message(entry->message, entry->length);
 }
 
 /* Clears the server's error context, by an empty transaction's COMMIT. */
