@@ -49,6 +49,7 @@ copy_server()
 			cp -al "$dir/." "$work/server$dir/" 2>/dev/null || cp -a "$dir/." "$work/server$dir/"
 		done
 		quietly make clean PG_CONFIG="$original"
+		quietly make -C test/unit clean PG_CONFIG="$original"
 		echo "$origin" >"$work/server/.origin"
 	fi
 	PG_CONFIG=$work/server$("$original" --bindir)/pg_config
