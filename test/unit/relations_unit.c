@@ -34,7 +34,7 @@ begin(void)
 	initialized = true;
 	subscription.oid = SUBSCRIPTION;
 	subscription.name = "unit";
-	MySubscription = &subscription;	/* a session has none of its own */
+	MySubscription = &subscription; /* a session has none of its own */
 	last_relid++;
 }
 
@@ -106,7 +106,10 @@ description(void)
 	CHECK(!take_in(make_relation("u", 'd', three, 2, 1), 1));
 	CHECK(relations_find(last_relid)->seed != seed);
 
-	/* With replica identity full, all columns are the key; with none, no column. */
+	/*
+	 * With replica identity full, all columns are the key; with none, no
+	 * column.
+	 */
 	begin();
 	CHECK(!take_in(make_relation("t", 'f', three, 3, 0), 1));
 	CHECK(relations_find(last_relid)->full);
