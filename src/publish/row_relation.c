@@ -35,12 +35,14 @@ static MemoryContext context;	/* lives as long as the decoding context */
 static HTAB *relations;			/* NULL while nothing is decoded */
 static bool binary;				/* as the subscriber has asked */
 
+uint64		row_relation_types = 1;
+
 static void
 forget(RowRelation *entry)
 {
 	for (int i = 0; i < NUM_ACTIONS; i++)
 		entry->writers[i] = WRITER_UNKNOWN;
-	entry->columns_valid = false;
+	entry->types_seen = 0;
 }
 
 /* A table, or every one, has changed. */
@@ -73,17 +75,7 @@ publications_changed(Datum arg, int cacheid, uint32 hashvalue)
 static void
 type_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
-	HASH_SEQ_STATUS scan;
-	RowRelation *entry;
-
-	if (relations == NULL)
-		return;
-	hash_seq_init(&scan, relations);
-	while ((entry = hash_seq_search(&scan)) != NULL)
-	{
-		entry->columns_valid = false;
-		entry->types_changed = true;
-	}
+	row_relation_types++;
 }
 
 /* These stay for the life of the process. */
@@ -145,7 +137,6 @@ row_relation_find(Oid relid)
 	if (!found)
 	{
 		forget(entry);
-		entry->types_changed = false;
 		entry->num_columns = 0;
 		entry->columns = NULL;
 	}
@@ -256,9 +247,9 @@ void
 row_relation_look_up(RowRelation *entry, Relation relation)
 {
 	TupleDesc	desc = RelationGetDescr(relation);
+	uint64		seen = row_relation_types;
 
-	entry->columns_valid = false;
-	entry->types_changed = false;
+	entry->types_seen = 0;		/* in case of an error */
 	if (entry->columns)
 		pfree(entry->columns);
 	entry->columns = NULL;
@@ -272,7 +263,7 @@ row_relation_look_up(RowRelation *entry, Relation relation)
 		if (!attribute->attisdropped)
 			look_up_column(&entry->columns[entry->num_columns++], attribute);
 	}
-	entry->columns_valid = !entry->types_changed;
+	entry->types_seen = seen;
 }
 
 /* Does any publication, of the subscriber or not, restrict the rows or columns? */

@@ -51,13 +51,17 @@ typedef struct RowRelation
 {
 	Oid			relid;			/* the hash key */
 	RowWriter	writers[NUM_ACTIONS];
-	bool		columns_valid;	/* unset when the columns must be looked up
-								 * again */
-	bool		types_changed;	/* a type or function has, since the last
-								 * look-up began */
+	uint64		types_seen;		/* row_relation_types before the columns were
+								 * looked up */
 	int			num_columns;	/* without dropped ones */
 	RowColumn  *columns;
 } RowRelation;
+
+/*
+ * Counts changes of types and functions.  Global, so that it can be compared for each row,
+ * and a change of a type need not visit every table.
+ */
+extern uint64 row_relation_types;
 
 extern void row_relation_start(MemoryContext parent, bool binary);
 extern RowRelation *row_relation_find(Oid relid);

@@ -220,7 +220,7 @@ rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relatio
 	/* Each of these may learn that the table has changed. */
 	if (*writer == WRITER_OURS)
 		ensure_begun(ctx, txn);
-	if (*writer == WRITER_OURS && !entry->columns_valid)
+	if (*writer == WRITER_OURS && entry->types_seen != row_relation_types)
 		row_relation_look_up(entry, relation);
 
 	if (*writer == WRITER_OURS && begun)
