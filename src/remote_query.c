@@ -45,7 +45,7 @@ read_rows(WalRcvExecResult *result, int columns)
 
 /*
  * Sends a query or command, and waits for the answer, which should have the status
- * "expected" and so many columns.
+ * "expected" and the given number of columns.
  *
  * If the answer is another one, this is an error, "could not PURPOSE: …"; but if
  * "purpose" is NULL, the caller gets the problem in the answer.  The purpose names the

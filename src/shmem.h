@@ -41,8 +41,8 @@ typedef struct SubscriptionShared
 	bool		detect_conflicts;
 
 	/*
-	 * Of relation_stats.c; once they are set, they are valid until the entry
-	 * is released.
+	 * Owned by relation_stats.c.  Once set, they are valid until the entry is
+	 * released.
 	 */
 	dsa_handle	statistics_area;
 	dshash_table_handle statistics_table;

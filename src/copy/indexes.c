@@ -5,7 +5,7 @@
  * Both happen in transaction T, which copies the table.  First T marks the indexes in
  * pg_index as not ready, so that inserts skip them; only T and its helpers see that, and
  * all other sessions see, and maintain, the indexes as they were.  After the copy, T builds
- * each index anew, into new files, under a lock that keeps everybody out, and marks it as
+ * each index from scratch, into new files, under a lock that keeps everybody out, and marks it as
  * ready again.  If T does not commit, for instance because the server crashes, the old
  * files and the old rows of pg_index remain, and they are correct: the copied rows are dead,
  * and the rows of other sessions are in the indexes.

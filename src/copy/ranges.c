@@ -28,7 +28,7 @@ static const char signature[11] = "PGCOPY\n\377\r\n";
 
 #define HEADER_LEN (sizeof(signature) + 2 * sizeof(uint32))
 
-/* Progress is reported every so many bytes: rarely enough to cost nothing. */
+/* Progress is reported each time this many bytes were copied: rarely enough to cost nothing. */
 #define PROGRESS_STEP (256 * 1024)
 
 typedef struct RangeReader

@@ -13,8 +13,8 @@
  * only that it takes no other page for a leaf page, and does not read beyond a page's end.
  *
  * A page that was split has given its higher keys to its right neighbour, so the search
- * goes on there.  The map is read again after so many misses that reading it pays off;
- * the first time, that is after as many rows were looked for.
+ * continues there.  The map is read again once the misses have cost about as much as
+ * reading it does; the first time, once as many rows have been looked for.
  *
  * The map belongs to the index's storage, as remembered places do (lookup.c).
  */

@@ -20,8 +20,8 @@
  *	  a lock on a catalog that a session rewrites; what is held then waits with it.)
  *
  * 2. Nothing is held back for long.  Little of what is decoded may be published, or nothing
- *	  for a while.  Therefore Weft checks the clock with each page, and every so many
- *	  changes of a transaction.  After HOLD_TIME nothing is held any more, and the
+ *	  for a while.  Therefore Weft checks the clock with each page, and after every
+ *	  few changes of a transaction.  After HOLD_TIME nothing is held any more, and the
  *	  subscriber believes keepalives again until the next transaction.
  *
  * 3. The subscriber does not believe that it has received what is held back.  The walsender

@@ -105,7 +105,10 @@ renew_writers(void)
 		led_restart();
 }
 
-/* Ends, as for a parameter of the subscription; the next leader asks anew. */
+/*
+ * Restarts, as after a change of one of the subscription's own parameters.  The next leader
+ * requests the new compression.
+ */
 static void
 restart_for_compression(void)
 {

@@ -41,7 +41,7 @@ create_segment(Size size)
 }
 
 /*
- * Makes a ring for up to so many writers.  Returns NULL, or the reason if there is no
+ * Makes a ring for up to that many writers.  Returns NULL, or the reason if there is no
  * memory for it.
  */
 const char *

@@ -34,7 +34,7 @@
 /* To get space, the leader waits until this part of what is in flight is committed. */
 #define SPACE_SHARE 64			/* one 64th */
 
-/* Tuning gets a step every so many transactions. */
+/* Tuning gets a step once in this many transactions. */
 #define TUNING_INTERVAL 32
 
 /* The end of the records that the writers know about. */

@@ -218,8 +218,8 @@ register_writer(int number)
 }
 
 /*
- * Starts up to so many writers, as background workers are available.  With none, the
- * native path stays in use.
+ * Starts up to "count" writers: fewer if fewer background workers are available.  If none
+ * is, the native path stays in use.
  */
 void
 writers_start(int count)
