@@ -1,5 +1,5 @@
-# Weft takes over a native subscription: set-up under load, parameters that
-# change while it runs, views, waiting.
+# Weft takes over a native subscription: setup under load, settings that change
+# while it runs, views, waiting.
 
 use strict;
 use warnings FATAL => 'all';

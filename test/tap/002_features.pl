@@ -1,6 +1,6 @@
-# What logical replication can do natively, it does with many writers: what is
-# published, what triggers do, when a commit counts.  Continued for the kinds of
-# tables in 009_relations.pl, and for subscriptions in 010_subscriptions.pl.
+# Features of native logical replication work the same with many writers:
+# publications, triggers, synchronous commit.  009_relations.pl continues with kinds
+# of tables, 010_subscriptions.pl with subscriptions.
 
 use strict;
 use warnings FATAL => 'all';

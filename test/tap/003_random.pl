@@ -1,19 +1,20 @@
-# Random load from eight clients, and what a reader of the subscriber sees
-# meanwhile.
+# Random load from eight clients, and the snapshots that a reader of the subscriber
+# sees meanwhile.
 #
 # Every transaction inserts an id of its own into "journal", and stamps the rows
-# that it changes with it.  A second slot with test_decoding on the publisher
-# tells the order of the commits and what each of them changed.  So for every
-# snapshot that was taken on the subscriber, the ids in its journal must be the
-# first k of that order, and folding the changes of these k transactions onto
-# the initial contents must give all tables of the snapshot, row by row.
+# that it changes with this id.  A second slot on the publisher, with test_decoding,
+# gives the order of the commits and the changes of each transaction.  Therefore, in
+# every snapshot that is taken on the subscriber, the ids in the journal must be the
+# first k of that order, and applying the changes of these k transactions to the
+# initial contents must give all tables of the snapshot, row by row.
 #
-# A third slot, on the subscriber, tells what the apply workers committed: it
-# must be the same changes in the same transactions in the same order.  Some seeds
-# go without it, since there needless updates are left out only if nobody decodes.
+# A third slot, on the subscriber, gives what the apply workers committed: it must
+# be the same changes in the same transactions in the same order.  Some seeds run
+# without this slot, because updates are coalesced only if nobody decodes the
+# subscriber's WAL.
 #
 # WEFT_SEEDS sets the number of seeds (default 20), WEFT_FIRST_SEED the first
-# (default 1), WEFT_SECONDS the length of each load (default 3).
+# (default 1), WEFT_SECONDS the duration of each load (default 3).
 
 use strict;
 use warnings FATAL => 'all';

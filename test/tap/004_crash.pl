@@ -1,9 +1,9 @@
-# Processes and servers die under load, and come back by themselves.  Nothing
-# may be lost or doubled: what the subscriber committed, as its own WAL tells,
-# must be the publisher's transactions, each once and in order.
+# Processes and servers crash under load, and recover by themselves.  No transaction
+# may be lost or doubled: the transactions that the subscriber committed, according
+# to its own WAL, must be the publisher's, each once and in order.
 #
-# WEFT_CRASHES sets how often each kind happens (default 10), WEFT_SEED when.  With
-# WEFT_STREAMED=1 every transaction is streamed.
+# WEFT_CRASHES sets the number of crashes of each kind (default 10), WEFT_SEED their
+# times.  With WEFT_STREAMED=1 every transaction is streamed.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,9 +1,9 @@
-# Local users and writers in each other's way.
+# Local users and writers block each other.
 #
-# A writer that has applied its transaction waits for all earlier ones, with
-# its locks held.  When an earlier one cannot go on without these locks, be it
-# directly or because a local user is in between, nobody but the writer knows
-# of the cycle.  It must give way at once and without an error for anybody.
+# A writer that has applied its transaction waits for all earlier ones while it holds
+# its locks.  If an earlier transaction needs these locks, directly or because it waits
+# for a local user who needs them, only the writer can know of the cycle.  It must
+# give way at once, and nobody may get an error.
 
 use strict;
 use warnings FATAL => 'all';

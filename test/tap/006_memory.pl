@@ -1,4 +1,4 @@
-# Memory stays bounded, however much a transaction changes and however many
+# Memory use stays bounded, however much a transaction changes and however many
 # transactions wait.
 #
 # With WEFT_TEST_BIG=1 the large transaction has 2 GB instead of 300 MB.

@@ -1,7 +1,7 @@
 # Publishers of earlier major versions.
 #
-# They are looked for where Debian has them; WEFT_PG15_BINDIR names a directory
-# with the programs of PostgreSQL 15 elsewhere, and so on for others.
+# The test looks for them where Debian installs them.  For other places,
+# WEFT_PG15_BINDIR names the directory with the programs of PostgreSQL 15, and so on.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# Prepared transactions and large transactions that are sent while they are in
-# progress, among ordinary ones.
+# Prepared transactions, and large transactions that are sent while they are in
+# progress, mixed with ordinary ones.
 
 use strict;
 use warnings FATAL => 'all';

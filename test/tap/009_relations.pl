@@ -1,5 +1,5 @@
-# Whatever a table is like, on either side, and however it is altered meanwhile,
-# it is replicated by many writers as it is natively.
+# Tables of every kind, on either side, altered during replication or not, are
+# replicated by many writers exactly as they are natively.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,5 @@
-# What can be done with subscriptions: owners and their privileges, errors and
-# the ways out of them, ALTER SUBSCRIPTION amid the load, origins, several
-# subscriptions beside each other.
+# Operations on subscriptions: owners and their privileges, errors and how to recover
+# from them, ALTER SUBSCRIPTION under load, origins, several subscriptions at once.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
-# The output plugin weft: when it is used, that nothing is lost or late because
-# of what it holds back, and that without Weft a subscription with it goes on.
+# The output plugin weft: when it is used; nothing is lost or late because the plugin
+# holds it back; a subscription that uses the plugin continues without Weft.
+
 use strict;
 use warnings FATAL => 'all';
 

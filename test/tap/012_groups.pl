@@ -1,5 +1,6 @@
-# Transactions that share a commit, and a trigger that comes while they are in
+# Transactions that share a commit, and a trigger that is created while they are in
 # flight.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,4 +1,4 @@
-# weft.stat_relation: which way rows of each table take, and how many did.
+# weft.stat_relation: which path rows of each table take, and how many took it.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,7 @@
-# weft.compression: what the output plugin sends with and without it, that it is
-# less on the line, that all is applied as it is without it, and that those who
-# do not know it go on without.
+# weft.compression: what the output plugin sends with and without it; compression
+# reduces the traffic; the result is the same; a subscriber or publisher that does not
+# support it continues without it.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,5 +1,6 @@
-# What the fast path keeps in mind between changes: places of rows, rows that are
-# gathered to be stored together.
+# What the fast path remembers between changes: places of rows, and rows that it
+# collects to store them together.
+
 use strict;
 use warnings FATAL => 'all';
 

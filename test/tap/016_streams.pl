@@ -1,4 +1,4 @@
-# Transactions that are applied while the publisher has them in progress.
+# Transactions that are applied while they are in progress on the publisher.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
-# Updates of one row that share a commit: those that a later one makes needless
-# are left out, and no others.
+# Updates of one row that share a commit: an update is coalesced if a later one
+# supersedes it, and only then.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,6 +1,7 @@
-# Rows that are found by a list of the index's leaf pages: while pages are split,
-# emptied and used again, and the index is made anew behind its back, and with
-# whatever comes next looked at ahead.
+# Rows that are found with a list of the index's leaf pages: while pages are split,
+# emptied and reused, while the index is rebuilt, and with look-ahead over various
+# changes that follow.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,5 +1,4 @@
-# Bad input: messages that are damaged.  BadInputTest.pm says what is expected of
-# the subscriber.
+# Bad input: damaged messages.  BadInputTest.pm says what is expected of the subscriber.
 
 use strict;
 use warnings FATAL => 'all';

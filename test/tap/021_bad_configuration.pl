@@ -1,6 +1,6 @@
-# Bad configuration: parameters out of range, too few worker processes, the
-# library not preloaded; and what must survive or stay out of sight whatever
-# the configuration is: num_writers through dump and restore, passwords.
+# Bad configuration: settings out of range, too few worker processes, the library not
+# preloaded.  Whatever the configuration, num_writers must survive dump and restore, and
+# passwords must not be shown.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,5 @@
-# Bad input: messages that are right, in a place that is not; and damage within
-# streamed and prepared transactions.  BadInputTest.pm says what is expected of
-# the subscriber.
+# Bad input: valid messages in the wrong place, and damage within streamed and
+# prepared transactions.  BadInputTest.pm says what is expected of the subscriber.
 
 use strict;
 use warnings FATAL => 'all';

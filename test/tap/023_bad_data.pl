@@ -1,6 +1,5 @@
-# Bad input: messages that are right, whose content cannot be applied; and
-# connections that end too early.  BadInputTest.pm says what is expected of the
-# subscriber.
+# Bad input: valid messages whose content cannot be applied, and connections that
+# end too early.  BadInputTest.pm says what is expected of the subscriber.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# Bad input: batches of the output plugin weft, compressed or not, that are
-# damaged.  BadInputTest.pm says what is expected of the subscriber.
+# Bad input: damaged batches of the output plugin weft, compressed or not.
+# BadInputTest.pm says what is expected of the subscriber.
 
 use strict;
 use warnings FATAL => 'all';

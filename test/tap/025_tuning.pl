@@ -1,4 +1,5 @@
-# How many writers are used: all, or as many as are found to help.
+# How many writers are in use: all of them, or the number that tuning finds best.
+
 use strict;
 use warnings FATAL => 'all';
 

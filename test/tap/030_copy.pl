@@ -1,5 +1,5 @@
-# The initial copy with helpers: tables of all kinds, equal to the publisher's,
-# also while that changes them.
+# The initial copy with helpers: tables of all kinds equal the publisher's, even if the
+# publisher changes them during the copy.
 
 use strict;
 use warnings FATAL => 'all';

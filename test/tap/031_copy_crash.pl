@@ -1,8 +1,8 @@
-# The initial copy is cut off at random moments, in every way: in the end the
-# tables are equal, each row is there once, the indexes are sound, and nothing is
-# left on the publisher.
+# The initial copy is interrupted at random moments, in every way.  In the end the
+# tables are equal, each row is there once, the indexes are valid, and nothing is left
+# behind on the publisher.
 #
-# WEFT_CRASHES sets how often (default 10), WEFT_SEED when.
+# WEFT_CRASHES sets the number of interruptions (default 10), WEFT_SEED their times.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,7 +1,8 @@
-# An initial copy that is held up, while rows are copied and while indexes are built:
-# what others see of it, what goes on beside it, and how it is cut off.
+# An initial copy is held, while it copies rows or builds indexes: what others see of
+# it, what can go on beside it, and how it is interrupted.
 #
-# Functions of the subscriber wait for an advisory lock of the test.
+# The copy is held by functions of the subscriber that wait for an advisory lock of the
+# test.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# Which tables are copied with helpers, and which are left to the server; with whose
-# rights, and where helpers cannot be had.
+# Which tables are copied with helpers, and which ones are left to the server; whose
+# privileges the copy has; and what happens if no helpers are available.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,4 +1,4 @@
-# weft.copy_schema: what it creates, what it leaves out, and what it tells nobody.
+# weft.copy_schema: what it creates, what it skips, and what it keeps secret.
 
 use strict;
 use warnings FATAL => 'all';

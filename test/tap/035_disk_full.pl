@@ -1,9 +1,9 @@
-# No room is left on the subscriber's disk: while rows are copied, while indexes are
-# built, while a streamed transaction is kept.  The error says so, nothing of it
-# stays, and once there is room all goes on by itself.
+# The subscriber's disk is full: while rows are copied, while indexes are built, while a
+# streamed transaction is spooled.  The error reports it, nothing is left behind, and
+# replication resumes by itself once there is space.
 #
-# To the server it is the same whether the disk is full or its processes may make
-# no larger files, and this an ordinary user can have.
+# A limit on the size of files has the same effect on the server as a full disk, and an
+# ordinary user can set it.
 
 use strict;
 use warnings FATAL => 'all';

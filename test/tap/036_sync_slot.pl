@@ -1,5 +1,5 @@
-# The subscriber goes down right before, or after, a table synchronization drops its
-# slot: neither is the table left behind, nor the slot.
+# The subscriber stops right before, or right after, a table synchronization drops its
+# slot: the table is synchronized, and the slot does not stay behind.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,10 +1,10 @@
-# What an initial copy copies is settled when it begins, whatever happens on the
-# publisher meanwhile: partitions attached, detached, dropped and truncated,
-# another table under the name of the one that is copied, a partition that somebody
-# waits to lock.
+# What an initial copy copies is decided when it begins, whatever happens on the
+# publisher in the meantime: partitions are attached, detached, dropped or truncated,
+# another table gets the name of the table that is copied, or somebody waits to lock a
+# partition.
 #
-# The copy is held up on the subscriber, by a function that waits for an advisory
-# lock of the test.
+# The copy is held on the subscriber, by a function that waits for an advisory lock of
+# the test.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,8 @@
-# An initial copy and the locks of others: REINDEX on the publisher, sessions that read
-# the table, or wait for it, on the subscriber.
+# An initial copy and other sessions' locks: REINDEX on the publisher; sessions on the
+# subscriber that read the table, or wait for it.
 #
-# The copy is held up by functions of the subscriber that wait for an advisory lock of
-# the test.
+# The copy is held by functions of the subscriber that wait for an advisory lock of the
+# test.
 
 use strict;
 use warnings FATAL => 'all';

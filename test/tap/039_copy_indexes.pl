@@ -1,6 +1,6 @@
-# Indexes that cannot be built when the rows of an initial copy are there: they are
-# filled as the server's own copy does it, and if that cannot be done either, the next
-# attempt is left to the server.
+# Indexes that cannot be built after an initial copy has stored the rows: they are filled
+# row by row, as in the server's own copy.  If that fails, too, the next attempt is left
+# to the server.
 
 use strict;
 use warnings FATAL => 'all';

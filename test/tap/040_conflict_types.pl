@@ -1,5 +1,5 @@
-# Every type of conflict with every resolver, on two nodes of which one
-# subscribes to the other.
+# Every type of conflict with every resolver, on two nodes, one of which subscribes
+# to the other.
 
 use strict;
 use warnings FATAL => 'all';

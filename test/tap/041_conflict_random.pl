@@ -1,11 +1,11 @@
-# Three nodes that all take writes: concurrent INSERT, UPDATE and DELETE of a few
-# keys, changes of keys included, and the links between the nodes cut off now and
-# then.  After quiet all three hold the same; every row that is not what the last
-# one who wrote it here would expect is explained by the history.
+# Three nodes that all accept writes: concurrent INSERT, UPDATE and DELETE of a few
+# keys, including changes of keys, while the links between the nodes are cut from time
+# to time.  Once all changes have arrived, the three nodes have the same rows, and the
+# history explains every row that differs from what its last local writer expects.
 #
 # WEFT_SEEDS sets the number of seeds (default 4), WEFT_FIRST_SEED the first
-# (default 1), WEFT_SECONDS the length of each load (default 2).  With the path of
-# libfaketime in WEFT_FAKETIME the nodes' clocks are seconds apart.
+# (default 1), WEFT_SECONDS the duration of each load (default 2).  If WEFT_FAKETIME is
+# the path of libfaketime, the nodes' clocks differ by seconds.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,8 @@
-# Columns that are counters: what several nodes add at the same time adds up,
-# with all other columns of the row those of the last update.
+# Counter columns: if several nodes add to them at the same time, the sum is right, and
+# all other columns of the row are those of the last update.
 #
-# WEFT_SECONDS sets the length of the load (default 3), which on a slow machine is
-# longer.
+# WEFT_SECONDS sets the duration of the load (default 3), which is longer on a slow
+# machine.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# Conflicts with sessions: a transaction in progress is waited for, a deadlock
-# ends, and what is deleted meanwhile is known.  The history is kept within its
-# limits, is nobody's but the owner's, and is not replicated.
+# Conflicts with sessions: a writer waits for a transaction in progress, a deadlock
+# ends, and a row that is deleted in the meantime is noticed.  The history is kept
+# within its limits, only its owner can read it, and it is not replicated.
 
 use strict;
 use warnings FATAL => 'all';

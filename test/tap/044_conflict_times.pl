@@ -1,7 +1,7 @@
-# What decides is when a change was made, not when it arrives: the same changes
-# from three publishers, in every order in which they can arrive, leave the same
-# rows.  The publishers are made of Perl, so that they commit at times of our
-# choice, the same one included, and later than it is here.
+# Conflicts are decided by when a change was made, not by when it arrives: the same
+# changes from three publishers, in every order in which they can arrive, lead to the
+# same rows.  The publishers are simulated in Perl, so that they commit at times that
+# the test chooses: at the same time, or later than the subscriber's clock, too.
 
 use strict;
 use warnings FATAL => 'all';

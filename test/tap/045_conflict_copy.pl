@@ -1,5 +1,5 @@
-# Rows that were copied are older than every change that comes behind, though
-# they were stored here later than many of these were made.
+# Copied rows count as older than every change that follows the copy, even if they were
+# stored on the subscriber after many of these changes were made.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,8 +1,8 @@
-# Three nodes that all take writes, on tables with unique indexes besides the key,
-# with counters, and with a foreign key.  Transactions take unique values and give them
-# up again, delete rows that others add to, and delete parents of new children; then
-# the links are opened one after the other, in a random order.  After quiet all three
-# hold the same, and the history explains every orphan.
+# Three nodes that all accept writes, on tables with unique indexes besides the key,
+# with counters, and with a foreign key.  Transactions take unique values and release
+# them, delete rows that others add to, and delete parents of new children.  Then the
+# links are opened one by one, in random order.  Once all changes have arrived, the
+# three nodes have the same rows, and the history explains every orphan.
 #
 # WEFT_SEEDS sets the number of seeds (default 2), WEFT_FIRST_SEED the first
 # (default 1), WEFT_ROUNDS the number of rounds for each seed (default 3).

@@ -1,6 +1,6 @@
-# Conflicts in a certain order: unique values that are given up again, counters of rows
-# that were deleted, nodes that have gone, times that the server has forgotten, rows
-# that jsonb cannot have, and rows that refer to deleted ones.
+# Conflicts in a given order: unique values that are released again, counters of
+# deleted rows, nodes that have parted, commit times that the server has forgotten, rows
+# that jsonb cannot hold, and rows that refer to deleted ones.
 
 use strict;
 use warnings FATAL => 'all';

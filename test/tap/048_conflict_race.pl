@@ -1,5 +1,5 @@
-# A session takes a unique value and gives it up again, just after a writer has looked
-# for rows and claims, and just before it stores a row with the value.
+# A session takes a unique value and releases it, just after a writer has looked for
+# rows and claims, and just before the writer stores a row with that value.
 
 use strict;
 use warnings FATAL => 'all';

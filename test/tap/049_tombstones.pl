@@ -1,5 +1,5 @@
-# Tombstones are removed when they are old, though no writer is there to do it: by
-# the sessions that leave new ones.
+# Old tombstones are removed even if there is no writer: by the sessions that create new
+# ones.
 
 use strict;
 use warnings FATAL => 'all';

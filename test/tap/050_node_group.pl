@@ -1,4 +1,4 @@
-# Node groups: three nodes, writes on all of them, a change of the schema, parting.
+# Node groups: three nodes, writes on all of them, a schema change, parting.
 
 use strict;
 use warnings FATAL => 'all';

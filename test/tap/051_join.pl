@@ -1,7 +1,7 @@
-# A node joins a group of two under load, several times; joins that are cut off by
-# kill -9, and go on or begin again; nothing is lost, nothing doubled.
+# A node joins a group of two under load, several times.  Some joins are interrupted by
+# kill -9, and continue or start again.  Nothing is lost or doubled.
 #
-# WEFT_TEST_JOINS says how often.
+# WEFT_TEST_JOINS sets the number of joins.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# weft.snowflake_nextval: unique, growing, and so across restarts and a clock that
-# is set back.
+# weft.snowflake_nextval: values are unique and ascending, even across restarts and if
+# the clock is set back.
 
 use strict;
 use warnings FATAL => 'all';

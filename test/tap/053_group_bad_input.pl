@@ -1,4 +1,4 @@
-# What is wrong is told, with the name of the node, and nothing half made is left.
+# Errors name the node and say what is wrong, and leave nothing half done.
 
 use strict;
 use warnings FATAL => 'all';

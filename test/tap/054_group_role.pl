@@ -1,5 +1,5 @@
-# A group that an ordinary role makes and manages, with what weft.grant_node_admin
-# grants and a password; which nobody gets to see.
+# An ordinary role creates and manages a group, with what weft.grant_node_admin grants
+# and a password, which nobody gets to see.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,10 +1,9 @@
 # pgbench on three nodes at once, on the same tables: balances are counters, history
-# rows have snowflake ids.  After quiet all three are equal, and the sums are those of
-# all transactions that were acknowledged.  Then with a link that is cut, and with
-# a node that joins while the same rows are changed everywhere.
+# rows have snowflake ids.  Once all changes have arrived, the three nodes are equal,
+# and the sums are those of all acknowledged transactions.  Then the same with a link
+# that is cut, and with a node that joins while the same rows are changed everywhere.
 #
-# WEFT_TEST_SECONDS says for how long the first load runs, and sets how much the
-# others do.
+# WEFT_TEST_SECONDS sets the duration of the first load and the size of the others.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# A node joins while a change is on its way to the member that it copies, and loses
-# there against what is copied: the new node must decide as the others do, though
-# it was not there.  The same for rows that were deleted, and for counters.
+# A node joins while a change is on its way to the member that it copies from, where the
+# change loses a conflict against a copied row: the new node must decide as the others
+# do, although it was not there.  The same for deleted rows and for counters.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# What a node that joins copies with helpers: tables that were there already, empty,
-# with their indexes, and tables that the join makes.
+# What a joining node copies with helpers: existing, empty tables with their
+# indexes, and tables that the join creates.
 
 use strict;
 use warnings FATAL => 'all';

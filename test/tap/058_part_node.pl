@@ -1,6 +1,6 @@
-# Parting that is interrupted: it is completed, on another member too, or cancelled;
-# and nobody takes more or less of the node than the others.  A node that is gone for
-# good: who has what of it is told.
+# Parting is interrupted: it is completed, also from another member, or cancelled, and
+# no member applies more or less of the node's changes than the others.  If a node is
+# gone for good, a warning says which member has how much of it.
 
 use strict;
 use warnings FATAL => 'all';

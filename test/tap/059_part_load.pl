@@ -1,11 +1,11 @@
-# Three nodes that all take writes, on the same rows; again and again one of them
-# parts in the middle of it, asked on any member, and joins again.  It goes on
-# writing while it parts, and transactions that are open then span the end.  After
-# quiet, those that remain hold the same: all that was committed on the node that
-# parted before it was asked to, and nothing of any transaction in part.
+# Three nodes accept writes to the same rows.  Again and again one of them parts under
+# this load, at the request of any member, and joins again.  It keeps writing while it
+# parts, and some open transactions span the end.  Once all changes have arrived, the
+# remaining nodes have the same rows: everything that the parting node had committed
+# before it was asked to part, and no transaction in part.
 #
 # WEFT_SEEDS sets the number of seeds (default 2), WEFT_FIRST_SEED the first
-# (default 1), WEFT_ROUNDS how often a node parts with each (default 1).
+# (default 1), WEFT_ROUNDS how often a node parts with each seed (default 1).
 
 use strict;
 use warnings FATAL => 'all';

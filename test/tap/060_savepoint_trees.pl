@@ -1,14 +1,14 @@
-# Trees of subtransactions in streamed transactions: savepoints that are released,
-# rolled back to, once or twice, after their children were released, exception
-# blocks within exception blocks, and thousands of them, at random.
+# Random trees of subtransactions in streamed transactions: savepoints that are
+# released, that are rolled back to once or twice, also after their children were
+# released, nested exception blocks, and thousands of savepoints.
 #
-# The publisher tells of each subtransaction that is aborted, children that were
-# released before their parent.  What of it has been sent is applied nowhere,
-# whichever way the transaction takes:
+# The publisher reports each subtransaction that is aborted; children that were
+# released come before their parent.  Changes of an aborted subtransaction that have
+# already been sent must not be applied, whichever way the transaction takes:
 #	early	a stream writer follows it
-#	late	that has failed, because a user holds a lock
+#	late	the stream writer has failed, because a user holds a lock
 #	spooled	there is no stream writer
-# Some transactions are prepared, some change their tables, or truncate one.
+# Some transactions are prepared, some change their tables, some truncate one.
 #
 # WEFT_SEEDS sets the number of seeds (default 2), WEFT_FIRST_SEED the first
 # (default 1).

@@ -1,12 +1,12 @@
-# Circles of waits that the server's deadlock detector does not see, because one of
-# the waits is not for a lock: a writer's for its turn, a stream writer's for the
-# leader, the leader's for a sync worker.  The head of src/apply/turn.c has all waits
-# that there are; here is every circle of two and three with a stream writer or the
-# leader in it.  005 has those of writers and users.  One is left out: for a sync
-# worker the leader waits while there is a stream writer only for the moment in which
-# that one says that it is done.
+# Cycles of waits that the server's deadlock detector cannot see, because one of the
+# waits is not for a lock: a writer waits for its turn, a stream writer for the leader,
+# or the leader for a sync worker.  The head of src/apply/turn.c lists all waits; this
+# test makes every cycle of two or three that contains a stream writer or the leader.
+# 005_deadlock.pl has those of writers and users.  One cycle is omitted: while there is
+# a stream writer, the leader waits for a sync worker only for the moment in which the
+# sync worker reports that it has finished.
 #
-# Whoever is in the way must give way: each case ends without anybody's help.
+# Whoever is in the way must give way: each cycle ends without help.
 
 use strict;
 use warnings FATAL => 'all';

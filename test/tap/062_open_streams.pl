@@ -1,7 +1,7 @@
-# What a streamed transaction that is open for long keeps from others: nothing but its
-# locks.  VACUUM waits for buffer pins and CREATE INDEX CONCURRENTLY for snapshots; a
-# changed number of writers takes effect, and a leader that hears of nothing but
-# such transactions is not taken for cut off.
+# A streamed transaction that stays open for a long time withholds nothing from others
+# but its locks.  VACUUM waits for buffer pins, and CREATE INDEX CONCURRENTLY for
+# snapshots; a changed number of writers takes effect; and a leader that receives nothing
+# but such transactions is not considered disconnected.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,10 +1,10 @@
-# The publisher is told that a transaction is flushed only when it is: it never sends
-# that again, and the subscriber may crash at once.
+# The publisher is told that a transaction is flushed only once it is, because the
+# publisher never sends it again, and the subscriber may crash at any time.
 #
 # The last transaction in flight is committed at the very moment at which the leader
-# asks whether anything is in flight, after it has noted what is committed.  Nothing of
-# the subscriber's WAL reaches the disk unless the leader sees to it: the WAL writer
-# stands still.
+# checks whether anything is in flight, after the leader has noted what is committed.
+# The WAL writer is stopped, so the subscriber's WAL reaches the disk only if the leader
+# flushes it.
 
 use strict;
 use warnings FATAL => 'all';

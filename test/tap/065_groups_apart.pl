@@ -1,6 +1,6 @@
-# Transactions that must not share a commit do not, whatever the tuning of writers does:
-# with weft.commit_group_size = 1, and where commit times are kept.  Nor is a change of
-# theirs put aside, or left out.
+# Transactions that must not share a commit never do, whatever the tuning of writers
+# does: with weft.commit_group_size = 1, and if commit timestamps are recorded.  Nor are
+# their changes deferred or coalesced.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# Keys that are the same row on the subscriber though their bytes differ: because of the
-# type there, its collation, or settings of the publisher that have changed.  Their
-# changes keep their order, and none is lost for want of its row.
+# Keys that denote the same row on the subscriber although their bytes differ: because of
+# the type there, its collation, or changed settings of the publisher.  Their changes keep
+# their order, and none is lost because its row is missing.
 
 use strict;
 use warnings FATAL => 'all';

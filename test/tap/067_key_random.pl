@@ -1,14 +1,14 @@
-# Random changes of few rows, by keys of many types, while settings that decide how
-# values look are changed on the publisher, and its walsender takes them over.
+# Random changes of few rows, with keys of many types, while settings that determine the
+# text form of values are changed on the publisher, and its walsender adopts them.
 #
-# Keys on the publisher have the types that its settings, or the way they are written,
-# give several forms.  On the subscriber some are of other types.  The workload updates
-# them to equal ones, deletes and inserts them again, and so on.  Every row counts how
-# often it has been changed.  What is lost or reordered is seen in the end if it was the
-# row's last change; so there are rows that are hot for a while, and then left alone.
+# Keys on the publisher have types whose values have several forms, depending on settings
+# or on how they are written.  On the subscriber some have other types.  The workload
+# updates keys to equal ones, deletes rows and inserts them again, and so on.  Every row
+# counts its changes.  A lost or reordered change shows in the end if it was the row's last
+# one; therefore rows are hot for a while, and then left alone.
 #
 # WEFT_SEEDS sets the number of seeds (default 3), WEFT_FIRST_SEED the first (default 1),
-# WEFT_SECONDS the length of each load (default 5).
+# WEFT_SECONDS the duration of each load (default 5).
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
-# The output plugin holds transactions back while decoding is far behind: not for long,
+# The output plugin holds transactions back while decoding is far behind: only briefly,
 # and not while the walsender waits for standbys.  Large rows are sent on their own.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,5 +1,6 @@
 # weft.wait_for_subscription() while a transaction is open on a quiet publisher, and what
-# it says about a subscription that does not catch up.
+# it reports about a subscription that does not catch up.
+
 use strict;
 use warnings FATAL => 'all';
 

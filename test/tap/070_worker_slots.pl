@@ -1,4 +1,5 @@
-# Too few background workers for all: writers are given back to those who need them.
+# Too few background workers for all: Weft releases writers to those who need the workers.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,4 +1,5 @@
-# Only what a user must act on is logged as an error.
+# Only what requires action by a user is logged as an error.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,4 +1,6 @@
-# A dump of a subscriber, restored where Weft is not loaded: what README says is enough.
+# A subscriber's dump is restored where Weft is not loaded: the steps that README gives are
+# sufficient.
+
 use strict;
 use warnings FATAL => 'all';
 

@@ -1,5 +1,5 @@
-# Which columns an initial copy asks for in binary although nobody wants it: only those
-# that have the same value then as if they came as text.
+# Which columns an initial copy requests in binary although the subscription does not:
+# only those whose values are then the same as if they were sent as text.
 
 use strict;
 use warnings FATAL => 'all';

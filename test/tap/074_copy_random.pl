@@ -1,9 +1,9 @@
-# Initial copies beside which sessions on both sides do what they like at random moments:
-# DDL, REINDEX and locks on the publisher; reading, analyzing, locking on the subscriber.
-# Of each table and partition that is on the publisher, all rows are copied or none, as
-# natively; nobody is in a deadlock with a copy, and nothing that others do makes one start again.
+# Initial copies while sessions on both sides act at random moments: DDL, REINDEX and
+# locks on the publisher; reading, analyzing and locking on the subscriber.  Of each table
+# and partition on the publisher, all rows are copied or none, as natively; nobody deadlocks
+# with a copy, and no action of others makes a copy start again.
 #
-# WEFT_SEEDS sets how many seeds (default 2), WEFT_SEED the first.
+# WEFT_SEEDS sets the number of seeds (default 2), WEFT_SEED the first.
 
 use strict;
 use warnings FATAL => 'all';

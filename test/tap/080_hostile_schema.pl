@@ -1,5 +1,5 @@
 # weft.copy_schema with tables of a hostile owner: the tables are created as they are
-# on the publisher, and nothing that the owner has written is run.
+# on the publisher, and nothing that the owner has written is executed.
 #
 # WEFT_SEEDS sets the number of seeds (default 3), WEFT_FIRST_SEED the first.
 

@@ -1,5 +1,5 @@
-# How weft.copy_schema connects: whoever must give a password is asked for it by every
-# server that answers, and no other password is used; services, and long passwords.
+# How weft.copy_schema connects: if the caller must give a password, every server that
+# answers asks for it, and no other password is used.  Services, and long passwords.
 
 use strict;
 use warnings FATAL => 'all';

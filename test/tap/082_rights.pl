@@ -1,4 +1,4 @@
-# Who may make the extension's schema, and who may make others wait.
+# Who may create the extension's schema, and who may make others wait.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# A node joins a group whose first member has tables of a hostile owner: its tables are
-# what they are there, and nothing that the owner has written in names and literals is
-# run.
+# A node joins a group whose first member has tables of a hostile owner: the tables are
+# the same on the new node, and nothing that the owner has written in names and literals
+# is executed.
 #
 # WEFT_SEEDS sets the number of seeds (default 2), WEFT_FIRST_SEED the first.
 

@@ -1,5 +1,5 @@
 # weft.copy_schema creates no table whose expressions could do harm later, when rows
-# are applied or inserted with the rights of the table's owner or of a superuser.
+# are applied or inserted with the privileges of the table's owner or of a superuser.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,5 @@
-# Passwords of members are in no WAL that can be decoded, and in no publication; a
-# publication FOR ALL TABLES on a node does not keep it from joining or parting.
+# Passwords of members appear neither in WAL that can be decoded nor in a publication.  A
+# publication FOR ALL TABLES on a node does not prevent it from joining or parting.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
-# Several members in one server, groups of the same name in other databases of it, and
-# nodes of the same name that join at once: nobody takes what is another one's.
+# Several members in one server, groups of the same name in other databases of that
+# server, and nodes of the same name that join at once: nobody touches what belongs to
+# another.
 
 use strict;
 use warnings FATAL => 'all';

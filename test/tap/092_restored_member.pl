@@ -1,5 +1,5 @@
-# A member is gone, and a server with its restored schema joins under its name: it is
-# not deaf, and does not send what others sent to the old one.
+# A member is gone, and a server with its restored schema joins under its name: it
+# receives all changes, and does not send again what others sent to the old member.
 
 use strict;
 use warnings FATAL => 'all';

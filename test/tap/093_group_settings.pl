@@ -1,5 +1,5 @@
-# Joining under settings and circumstances that are not those of a test: transactions
-# that keep their snapshot, standbys, time-outs, transactions that never end.
+# Joins under unusual settings and circumstances: transactions that keep their
+# snapshot, standbys, timeouts, transactions that never end.
 
 use strict;
 use warnings FATAL => 'all';

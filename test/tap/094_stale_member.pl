@@ -1,6 +1,7 @@
-# A node that was parted by force while it was down comes back, and knows nothing of
-# that, when another node has its name: it neither takes what is the other's, nor parts
-# members of the group.  Two nodes that part at once do not wait for each other.
+# A node that was parted by force while it was down comes back and does not know that it
+# was parted, when another node has its name.  It neither takes what belongs to the other
+# node, nor parts members of the group.  Two nodes that part at once do not wait for each
+# other.
 
 use strict;
 use warnings FATAL => 'all';

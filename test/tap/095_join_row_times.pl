@@ -1,7 +1,7 @@
-# A node joins while changes are on their way to the member that it copies, and lose
-# there against what is copied.  The new node must decide as the others do, whatever
-# the keys are made of: its time zone differs, its enum has other OIDs, and the rows
-# are told by a replica identity index.
+# A node joins while changes are on their way to the member that it copies from, where
+# they lose conflicts against copied rows.  The new node must decide as the others do,
+# whatever the keys are made of: its time zone differs, its enum has other OIDs, and rows
+# are identified by a replica identity index.
 
 use strict;
 use warnings FATAL => 'all';

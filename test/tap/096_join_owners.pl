@@ -1,7 +1,7 @@
-# A join with tables of an owner who means ill.  What the join runs of that owner's
-# code runs as the owner, on both sides, and never as the role that joins: CHECK
-# constraints, also those of domains, generated columns, expressions of indexes, triggers
-# that fire on a replica, a sequence that has become something else.
+# A join with tables of a malicious owner.  The join runs that owner's code as the owner,
+# on both sides, and never as the role that joins: CHECK constraints, including those of
+# domains, generated columns, index expressions, triggers that fire on a replica, and a
+# view that has replaced a sequence.
 
 use strict;
 use warnings FATAL => 'all';

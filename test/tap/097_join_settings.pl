@@ -1,6 +1,6 @@
-# Members whose settings differ in everything that shows in a text, or would end or
-# refuse what a join does; and what else stood in the way of joins: tables that not all
-# members have, tables without columns, children without parents, another primary key.
+# Members differ in all settings that affect how values look as text, or that would
+# interrupt or refuse steps of a join.  Other obstacles to joins: tables that not all
+# members have, tables without columns, children without parents, a different primary key.
 
 use strict;
 use warnings FATAL => 'all';

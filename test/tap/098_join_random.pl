@@ -1,6 +1,6 @@
 # A node joins while the others write, with random settings on each member and random
-# types of keys.  After quiet, all have the same rows, and of each row that was changed
-# since the join began the same time and node of its last change.
+# types of keys.  Once all changes have arrived, all members have the same rows, and agree
+# on the time and node of the last change of each row that was changed since the join began.
 #
 # WEFT_SEEDS sets the number of seeds (default 2), WEFT_FIRST_SEED the first (default 1).
 

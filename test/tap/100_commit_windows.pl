@@ -1,6 +1,6 @@
-# A writer is held right before, or right after, its local commit, or between giving way
-# and applying again.  Whoever dies there, nothing is lost or doubled; and nobody else
-# comes before its turn.
+# A writer is held right before or right after its local commit, or between giving way
+# and applying again.  Whichever process dies at that point, nothing is lost or doubled,
+# and no transaction is committed before its turn.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,6 @@
-# A writer or the leader is held between two steps that the ring's protocol puts in an
-# order: taking transactions, going to sleep, running alone, deferring changes, starting
-# and ending.
+# A writer or the leader is held between two steps whose order matters to the ring's
+# protocol: taking transactions, going to sleep, running alone, deferring changes,
+# starting and ending.
 
 use strict;
 use warnings FATAL => 'all';

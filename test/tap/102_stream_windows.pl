@@ -1,5 +1,6 @@
-# A streamed transaction passes from its stream writer to an ordinary writer.  One of them
-# is held between two steps of that, and the other one, or the leader, goes on or dies.
+# A streamed transaction passes from its stream writer to an ordinary writer.  One of the
+# two is held between two steps of that, and the other one, or the leader, continues or
+# dies.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,5 +1,6 @@
-# Three members change the same rows; a writer of one of them is held between looking and
-# acting, and another writer, or a session, acts in between.  All end with the same rows.
+# Three members change the same rows.  A writer of one of them is held between reading a
+# row and acting on it, and another writer, or a session, acts in between.  All members end
+# with the same rows.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,6 +1,7 @@
-# An initial copy is held when a helper has copied the rows of a range, and not yet said so,
-# or when all rows are there, and the indexes are not.  Whoever fails or dies there, each row
-# is there once in the end, and the indexes are sound; before, nobody sees any.
+# An initial copy is held after a helper has copied the rows of a range and before it has
+# reported them, or after all rows are copied and before the indexes are built.  Whichever
+# process fails or dies there, in the end each row is there once, and the indexes are valid;
+# before that, nobody sees any row.
 
 use strict;
 use warnings FATAL => 'all';

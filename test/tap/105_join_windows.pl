@@ -1,6 +1,6 @@
-# A node that joins a group dies within every step, when the step's work on other members
-# is done, and its own is not committed.  It goes on, or begins anew, and in the end all
-# members have the same.
+# A joining node dies within every step, after the step's work on other members is done
+# and before its own work is committed.  The join continues, or starts again, and in the end
+# all members have the same rows.
 
 use strict;
 use warnings FATAL => 'all';

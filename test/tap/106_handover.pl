@@ -1,7 +1,7 @@
-# What the server's apply loop gets, and when: nothing while transactions are in flight,
-# and a keepalive before the message that was kept meanwhile.  That keepalive must not
-# tell the end of this message, which the loop has not applied yet: the publisher would
-# take it for flushed, and not send it again after a crash.
+# What the server's apply loop receives, and when: nothing while transactions are in
+# flight, and a keepalive before the message that was kept meanwhile.  That keepalive must
+# not announce the end of this message, which the loop has not applied yet: the loop would
+# report it as flushed, and the publisher would not send it again after a crash.
 
 use strict;
 use warnings FATAL => 'all';
