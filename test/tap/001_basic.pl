@@ -92,7 +92,7 @@ is( query(
 	5,
 	'all tables are ready') if weft();
 
-# Apply, and what is seen of it.
+# Apply, and what readers see of it.
 my $started = query($sub, 'SELECT pg_postmaster_start_time()');
 finish(load('-t' => 500));
 wait_for_apply($pub, $sub, 'sub');
@@ -135,7 +135,7 @@ EOS
 		'writers are connected as the owner of the subscription');
 }
 
-# The server's own views go on telling the truth.
+# The server's own views still show the truth.
 is(query($sub, <<EOS), 't|t|t', 'pg_stat_subscription');
 SELECT received_lsn IS NOT NULL, latest_end_lsn IS NOT NULL,
 	last_msg_receipt_time IS NOT NULL
@@ -144,7 +144,7 @@ EOS
 $pub->wait_for_catchup('sub', 'flush');
 ok(1, 'the publisher is told what is flushed');
 
-# Waiting has a limit, and says how far it is.
+# Waiting has a time limit, and reports the progress.
 if (weft())
 {
 	my $session = open_session($sub);
@@ -170,7 +170,7 @@ if (weft())
 		qr/subscription "none" does not exist/,
 		'waiting for a subscription that does not exist');
 
-	# what the publisher committed, but has not written yet, counts
+	# what the publisher has committed, but not yet written, counts
 	foreach my $i (1 .. 5)
 	{
 		query($pub,
@@ -181,7 +181,7 @@ if (weft())
 			$i, 'an asynchronous commit is waited for');
 	}
 
-	# one table that is not copied is enough to wait
+	# a single table that is not copied is a reason to wait
 	query($_, 'CREATE TABLE later (id int PRIMARY KEY)') foreach $sub, $pub;
 	query($pub, 'INSERT INTO later VALUES (1)');
 	$session = open_session($sub);
@@ -213,7 +213,7 @@ if (weft())
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, 'num_writers changed under load');
 
-	# A subscription of its own number, beside one with the default.
+	# A subscription with its own number, beside one with the default.
 	query($_, 'CREATE TABLE other (id int PRIMARY KEY)') foreach $sub, $pub;
 	query($pub, 'CREATE PUBLICATION other FOR TABLE other');
 	subscribe($pub, $sub, 'other', 'other', 'num_writers = 5');

@@ -141,7 +141,7 @@ feature(
 
 # --- triggers on the subscriber ---
 
-# Their effects are in commit order, and each sees those of the transactions
+# Their effects happen in commit order, and each sees the effects of the transactions
 # before its own.
 {
 	feature(

@@ -31,8 +31,8 @@ my $seeds = $ENV{WEFT_SEEDS} // 20;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $seconds = $ENV{WEFT_SECONDS} // 3;
 
-# All tables with their columns, and the columns by which a change names its
-# row; without these it names whole rows, of which there may be several.
+# All tables with their columns, and the columns by which a change identifies its
+# row; without these it identifies whole rows, which may be equal to others.
 my %tables = (
 	accounts => { columns => [qw(id last_txn value)], key => ['id'] },
 	bookings => { columns => [qw(id last_txn during)], key => ['id'] },
@@ -75,8 +75,8 @@ ALTER TABLE fullrows ALTER body SET STORAGE EXTERNAL, REPLICA IDENTITY FULL;
 CREATE TABLE side (id bigint PRIMARY KEY, last_txn bigint NOT NULL);
 EOS
 
-# On the subscriber, rows take their time now and then, so that later
-# transactions overtake.
+# On the subscriber, a row takes a while from time to time, so that later transactions
+# overtake.
 my $dawdle = <<'EOS';
 CREATE FUNCTION dawdle() RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
@@ -91,8 +91,8 @@ ALTER TABLE movers ADD CONSTRAINT dawdle CHECK (dawdle());
 ALTER TABLE nokey ADD CONSTRAINT dawdle CHECK (dawdle());
 EOS
 
-# One operation on behalf of a transaction.  Those that hit a constraint leave
-# an aborted subtransaction behind.  What deadlocks is run again by pgbench.
+# One operation of a transaction.  Those that violate a constraint leave an aborted
+# subtransaction behind.  pgbench retries those that deadlock.
 my $functions = <<'EOS';
 CREATE SEQUENCE txn;
 
@@ -200,7 +200,7 @@ BEGIN
 END $$;
 EOS
 
-# what every seed starts with
+# the initial state of every seed
 my $contents = <<'EOS';
 SET client_min_messages = warning;
 TRUNCATE journal, accounts, codes, ranks, bookings, parents, children, nokey,
@@ -217,8 +217,8 @@ INSERT INTO documents SELECT i, 0, 0, repeat(i || ' ', 3000) FROM generate_serie
 INSERT INTO fullrows SELECT i % 7, repeat((i % 3)::text || ' ', 3000) FROM generate_series(1, 10) i;
 EOS
 
-# The clients' transactions.  "range" is how many different rows they touch: the
-# smaller, the more they get in each other's way.
+# The clients' transactions.  "range" is the number of different rows that they touch:
+# the smaller it is, the more often they block each other.
 my $random = <<'EOS';
 \set a random(1, :range)
 \set b random(1, :range)
@@ -277,7 +277,7 @@ SELECT op(:kind, :txn, :a, :b);
 COMMIT;
 " => 1,);
 
-# Nothing but values of a unique index that change hands between rows.
+# Only changes in which values of a unique index move between rows.
 my $only_codes = "$random
 SELECT quick(9 + :kind % 4, :a, :b);
 ";
@@ -318,7 +318,7 @@ sub read_state
 	return \%state;
 }
 
-# Apply one decoded change to such a state.
+# Applies one decoded change to such a state.
 sub fold
 {
 	my ($state, $change) = @_;
@@ -370,7 +370,7 @@ my ($pub, $sub);
 my $snapshot_file = "$PostgreSQL::Test::Utils::tmp_check/003_snapshot.out";
 my $snapshot_script = "$PostgreSQL::Test::Utils::tmp_check/003_snapshot.sql";
 
-# TRUNCATE takes away rows that older snapshots should see, so keep it off from
+# TRUNCATE removes rows that older snapshots should see.  Therefore it must not run from
 # before the snapshot on.
 append_to_file(
 	$snapshot_script,
@@ -414,8 +414,8 @@ sub take_snapshot
 	return \%snapshot;
 }
 
-# Compare the snapshots with the publisher's history.  Returns what is wrong
-# with the first one that is wrong, and how many were taken amid the load.
+# Compares the snapshots with the publisher's history.  Returns what is wrong with the
+# first snapshot that is wrong, and the number of snapshots that were taken under load.
 sub check_snapshots
 {
 	my ($state, $commits, $snapshots) = @_;
@@ -450,8 +450,8 @@ sub check_snapshots
 	return (undef, $amid);
 }
 
-# With 17 the stream is pgoutput's, with 18 our output plugin's; 004 has it the
-# other way round.
+# With 17 the stream is pgoutput's, with 18 that of Weft's output plugin; in
+# 004_crash.pl it is the other way round.
 $pub = new_publisher(
 	'publisher',
 	conf => 'synchronous_commit = off',
@@ -517,7 +517,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	{
 		if ($start_late == 1)
 		{
-			# a slow machine may not get as far
+			# a slow machine may not get this far
 			usleep(50_000)
 			  while running($load)
 			  and query($pub, 'SELECT count(*) FROM journal') <= 500;
@@ -536,7 +536,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	{
 		push @snapshots, take_snapshot($session);
 		query($sub, 'VACUUM') if @snapshots == 8;
-		# leave the processors to the load and to what is tested
+		# leave the processors to the load and to the processes under test
 		usleep(50_000);
 		if (!defined $committed and !running($load))
 		{
@@ -580,7 +580,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		);
 		$misspeculations += (split /\|/, $counters)[2];
 
-		# What is counted is reported within a second or two.
+		# The counters are reported within a second or two.
 		my $left_out = query($sub,
 			'SELECT coalesce(sum(coalesced_rows), 0) FROM weft.stat_relation'
 		);

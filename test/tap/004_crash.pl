@@ -29,8 +29,8 @@ CREATE TABLE codes (id int PRIMARY KEY, code int UNIQUE);
 CREATE TABLE events (client int, i int);
 EOS
 
-# The accounts' sum stays zero.  The events have no key, so that nothing but
-# care keeps them from being inserted twice.
+# The accounts' sum stays zero.  The events have no key, so no error would prevent them
+# from being inserted twice.
 my $random = <<'EOS';
 \set a random(1, 50)
 \set b :a + random(1, 50)
@@ -83,8 +83,8 @@ sub load
 		'--random-seed=' . int rand 1_000_000);
 }
 
-# Wait until the subscriber has applied some more, at most about half a second's
-# worth, and then a little.
+# Waits until the subscriber has applied some more, for up to about half a second, and
+# then a little longer.
 sub random_moment
 {
 	my $more = 1 + int rand 200;
@@ -106,7 +106,7 @@ sub server_pids
 
 	foreach my $file (glob '/proc/[0-9]*/stat')
 	{
-		# a process may be gone by now
+		# a process may have ended by now
 		open my $fh, '<', $file or next;
 		my $stat = <$fh> // '';
 		push @pids, $1
@@ -116,8 +116,8 @@ sub server_pids
 	return @pids;
 }
 
-# Kill the postmaster, and the other processes too unless they are to notice
-# themselves, and start again once all are gone.
+# Kills the postmaster, and also the other processes unless they are to notice that
+# themselves; starts the server once all have ended.
 sub kill_server
 {
 	my ($node, %params) = @_;
@@ -135,7 +135,7 @@ sub kill_server
 	return;
 }
 
-# One that there is now: a new leader may be starting others.
+# A worker that exists now: a new leader may be starting others.
 sub random_writer
 {
 	my @pids = split /\n/,
@@ -145,7 +145,7 @@ sub random_writer
 	return $pids[ rand @pids ];
 }
 
-# One kind of mishap, again and again.
+# Crashes of one kind, again and again.
 sub survives
 {
 	my ($what, $number, $mishap, %params) = @_;

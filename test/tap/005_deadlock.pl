@@ -17,7 +17,7 @@ use Test::More;
 use Time::HiRes qw(time);
 use WeftTest;
 
-# Weft aims at a second or two; the machine may be busy with other things, see
+# Weft takes a second or two at most; the machine may be busy with other things, see
 # in_time().
 my $limit = 5;
 
@@ -43,8 +43,8 @@ warm_up();
 my $local = open_session($sub);
 my $serial = 0;
 
-# The first transaction that changes a table waits for all before it, so have
-# each table changed once.
+# The first transaction that changes a table waits for all before it.  Therefore, change
+# each table once.
 sub warm_up
 {
 	wait_for_apply($pub, $sub, 'sub');
@@ -55,8 +55,8 @@ sub warm_up
 	return;
 }
 
-# Wait until somebody other than the session $local has the row locked.  With
-# the native worker nobody ever runs ahead.
+# Waits until a session other than $local has locked the row.  The native worker never
+# runs ahead.
 sub row_is_locked
 {
 	my ($table, $id) = @_;
@@ -77,7 +77,7 @@ sub apply_is_blocked
 	return;
 }
 
-# How long it takes a change to arrive when nothing is in its way.
+# How long a change takes if nothing is in its way.
 sub usual_time
 {
 	my $start = time;
@@ -87,8 +87,8 @@ sub usual_time
 	return time - $start;
 }
 
-# One test: so many seconds are within the limit, or, where the machine is so slow
-# that it takes long even if nothing is in the way, not out of proportion.
+# One test: this many seconds are within the limit.  If the machine is so slow that it
+# takes long even if nothing is in the way, they must not be out of proportion.
 sub in_time
 {
 	my ($passed, $what, %params) = @_;
@@ -102,7 +102,7 @@ sub in_time
 }
 
 # The local user's next command must succeed in time, and so must everything
-# else after his commit.
+# else after the local commit.
 sub goes_through
 {
 	my ($sql, $what) = @_;
@@ -134,7 +134,7 @@ apply_is_blocked();
 row_is_locked('b', 2);
 goes_through('UPDATE b SET v = -1 WHERE id = 2', 'rows');
 
-# The same with more writers in between, all of whom the local user needs.
+# The same with more writers in between, all of which the local user waits for.
 $serial++;
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
 query($pub, "UPDATE a SET v = $serial WHERE id = 1");
@@ -171,8 +171,8 @@ foreach my $sql (
 	}
 }
 
-# A table lock that waits behind a reader, so that the writer's next lock would
-# queue behind it.
+# A reader blocks a session that waits for a table lock, so the writer's next lock would
+# queue behind that session.
 {
 	my $reader = open_session($sub);
 
@@ -199,7 +199,7 @@ foreach my $sql (
 	same_tables($pub, $sub, \@tables, 'a table lock behind a reader: equal');
 }
 
-# The writer in the way waits for a row of an earlier transaction, not for its
+# The writer that must give way waits for a row of an earlier transaction, not for its
 # turn.
 $serial++;
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
@@ -213,8 +213,8 @@ goes_through(
 	'UPDATE b SET v = -1 WHERE id = 2',
 	'a writer that waits for a dependency');
 
-# The writer in the way waits for a lock of the same local user.  Natively its
-# transaction would not have begun, so this is no deadlock.
+# The writer that must give way waits for a lock of the same local user.  Natively its
+# transaction would not have begun, so this is not a true deadlock.
 $serial++;
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id IN (1, 3)');
 query($pub, "UPDATE a SET v = $serial WHERE id = 1");
@@ -226,7 +226,7 @@ goes_through(
 	'UPDATE b SET v = -1 WHERE id = 2',
 	'a writer that waits for the local user');
 
-# The same through a second local user, who is not going to end.
+# The same through a second local user, whose transaction does not end.
 {
 	my $other = open_session($sub);
 
@@ -252,9 +252,9 @@ goes_through(
 		'a writer that waits for another local user: equal');
 }
 
-# An earlier transaction needs the unique value that a later one holds already.
-# Nobody sees the cycle: the earlier waits for the lock of the later, the later
-# for its turn.
+# An earlier transaction needs a unique value that a later one has already stored.
+# The deadlock detector does not see the cycle: the earlier one waits for the lock of the
+# later one, the later one for its turn.
 $local->query_safe('BEGIN; UPDATE codes SET code = code WHERE id = 1');
 query($pub, 'UPDATE codes SET code = 100 WHERE id = 1');
 query($pub, 'UPDATE codes SET code = NULL WHERE id = 1');
@@ -262,7 +262,7 @@ query($pub, 'UPDATE codes SET code = 100 WHERE id = 2');
 apply_is_blocked();
 goes_through('SELECT 1', 'a unique value that changes hands');
 
-# The same by insert and delete, with several takers.
+# The same by insert and delete, with several transactions that take the value.
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
 $serial++;
 query($pub, "UPDATE a SET v = $serial WHERE id = 1");
@@ -274,8 +274,8 @@ foreach my $id (11 .. 14)
 apply_is_blocked();
 goes_through('SELECT 1', 'a unique value that comes and goes');
 
-# A writer whose transaction is larger than the ring cannot get its end before
-# the earlier ones have gone.
+# A writer whose transaction is larger than the ring cannot read its end before the
+# earlier transactions have ended.
 if (weft())
 {
 	disable_subscription($sub, 'sub');
@@ -327,8 +327,8 @@ if (weft())
 	goes_through('SELECT 1', 'the leader ends amid');
 }
 
-# A true deadlock, between the oldest transaction and a local user: the server
-# finds it and picks a victim.  If that is the local user, so be it.
+# A true deadlock, between the oldest transaction and a local user: the server detects
+# it and chooses a victim, which may be the local user.
 $local->quit;
 $local = open_session($sub, on_error_stop => 0);
 $serial++;
@@ -345,7 +345,7 @@ in_time(time - $start, 'a true deadlock ends', limit => 2 * $limit);
 same_tables($pub, $sub, \@tables, 'a true deadlock: equal');
 $local->quit;
 
-# Local users and the load at random: everybody gets on with it.
+# Local users and the load at random: nobody is blocked for long.
 query($sub, 'CREATE TABLE referring (id int REFERENCES a)');
 my %local_scripts = (
 	"\\set i random(1, 10)\nBEGIN;\nINSERT INTO referring VALUES (:i);\nSELECT FROM b WHERE id = :i FOR SHARE;\nCOMMIT;\n"

@@ -49,8 +49,8 @@ sub private_memory
 	return ($kb // 0) / 1024;
 }
 
-# Watch the leader and the writers until the query is true on the subscriber.
-# Returns the most memory that any of them had.
+# Watches the leader and the writers until the query is true on the subscriber.
+# Returns the largest amount of memory that any of them used.
 sub peak_memory_until
 {
 	my ($sql) = @_;
@@ -146,8 +146,8 @@ EOS
 my $peak;
 if (weft())
 {
-	# Wait for longer than the publisher waits for an answer: a leader without
-	# room in the ring still has to answer.
+	# Waits for longer than the publisher waits for an answer: a leader that finds no room
+	# in the ring must still answer.
 	my $since = query($sub, 'SELECT clock_timestamp()');
 	$peak = peak_memory_until(<<EOS);
 SELECT ring_used > ring_size * 0.9 AND clock_timestamp() > '$since'::timestamptz + '11 s'

@@ -70,8 +70,8 @@ ROLLBACK PREPARED 'p_:client_id';
 	  => 3,
 	"TRUNCATE types;\n" => 1);
 
-# While a slot is made, PostgreSQL 15 may miss that a transaction which ends then
-# has given a table another file ("could not map filenode").
+# While it creates a slot, PostgreSQL 15 may miss that a transaction which ends at that
+# time has given a table another file ("could not map filenode").
 my %scripts_for_copy = %scripts;
 delete $scripts_for_copy{"TRUNCATE types;\n"};
 

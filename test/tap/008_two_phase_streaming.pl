@@ -25,7 +25,7 @@ INSERT INTO small SELECT i, 0, i FROM generate_series(1, 100) i;
 CREATE PUBLICATION pub FOR ALL TABLES;
 EOS
 
-# The clients prepare under names of their own, one at a time.  Rows are locked
+# Each client prepares under its own name, one transaction at a time.  Rows are locked
 # in ascending order, so nothing deadlocks.
 my $random = <<'EOS';
 \set a random(1, 50)
@@ -101,9 +101,9 @@ my %without_prepare = (
 	$aborted_with_parts => 1,
 	$deleting => 2);
 
-# With a transaction that has aborted parts, an assertion of version 18 fails in
-# the walsender (pgoutput_stream_abort of 18.6), whatever the subscriber.  It is
-# kept off that path by sending all changes at once.
+# If a transaction has aborted parts, an assertion of version 18 fails in the walsender
+# (pgoutput_stream_abort of 18.6), whatever the subscriber.  Sending all changes at once
+# avoids that code.
 my $buffered = 'buffered';
 $buffered = 'immediate'
   if $pub->pg_version >= 18 and query($pub, 'SHOW debug_assertions') eq 'on';
@@ -155,8 +155,8 @@ foreach my $case (
 	is(query($sub, 'SELECT count(*) FROM pg_prepared_xacts'),
 		0, "$what: nothing is left prepared");
 
-	# A table that is first seen within a transaction in progress, then used by
-	# others before and after the end of that, whatever the end is.
+	# A table that is first seen within a transaction in progress, then used by other
+	# transactions before and after that one ends, whichever way it ends.
 	foreach my $end ('COMMIT', 'ROLLBACK', "PREPARE TRANSACTION 'fresh'")
 	{
 		next if $end =~ /PREPARE/ and $two_phase ne 'true';

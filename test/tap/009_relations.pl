@@ -263,7 +263,7 @@ EOS
 		query($pub, 'ALTER TABLE altered DROP COLUMN added');
 	},
 	after => sub {
-		# rows that were not touched since have no value on the subscriber
+		# rows that have not been changed since have no value on the subscriber
 		query($pub,
 			'BEGIN; LOCK TABLE altered; UPDATE altered SET late = v::text; COMMIT'
 		);

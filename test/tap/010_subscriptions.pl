@@ -45,7 +45,7 @@ EOS
 		after => sub {
 			wait_for_apply($pub, $sub, 'sub');
 
-			# the owner loses what makes him a superuser's equal
+			# the owner loses the privileges that superusers have
 			query($sub,
 				'GRANT CREATE ON DATABASE postgres TO sub_owner; GRANT pg_create_subscription TO sub_owner; ALTER SUBSCRIPTION sub OWNER TO sub_owner; TRUNCATE seen'
 			);
@@ -277,7 +277,7 @@ feature(
 			'the slot has the failover option');
 	});
 
-# Where changes come from: recorded with each transaction, and filtered on.
+# Origins of changes: recorded with each transaction, and used as a filter.
 feature(
 	'commit timestamps and origins',
 	tables => 'CREATE TABLE t (id int PRIMARY KEY, v int)',
@@ -306,7 +306,7 @@ EOS
 	query_all([ $pub, $sub ], 'CREATE PUBLICATION pub FOR ALL TABLES');
 	subscribe($pub, $sub, 'sub', 'pub', 'copy_data = false, origin = none');
 
-	# what the subscriber got from the publisher goes on, or does not
+	# changes that the subscriber received from the publisher are sent on, or not
 	subscribe($sub, $third, 'any_origin', 'pub',
 		'copy_data = false, origin = any');
 	query($sub, "CREATE PUBLICATION own FOR TABLE own, t");
@@ -337,7 +337,7 @@ EOS
 		subscribe($pub, $sub, 'sub', 'pub',
 			'copy_data = false, origin = none');
 
-		# FOR ALL TABLES has those of the extension, too, which must be there then
+		# FOR ALL TABLES includes those of the extension, which must then exist there
 		query($pub, 'CREATE EXTENSION weft') if weft();
 		subscribe($sub, $pub, 'back', 'pub',
 			'copy_data = false, origin = none');

@@ -34,7 +34,7 @@ INSERT INTO journal (v) VALUES (repeat('x', :id));
 COMMIT;
 EOS
 
-# So many transactions of each client.
+# The number of transactions of each client.
 sub load
 {
 	my ($transactions, $seed) = @_;
@@ -54,8 +54,8 @@ sub plugin_of
 		"SELECT plugin FROM pg_replication_slots WHERE slot_name = '$slot'");
 }
 
-# Everything that the publisher has written is confirmed, though the last of it
-# is nothing that is published.
+# Everything that the publisher has written is confirmed, even if the end of its
+# WAL contains nothing published.
 sub confirmed
 {
 	my ($what) = @_;
@@ -69,7 +69,7 @@ sub confirmed
 	return pass($what);
 }
 
-# Which plugin a slot gets.
+# Which plugin a slot uses.
 subscribe($pub, $sub, 'sub', 'pub');
 wait_for_apply($pub, $sub, 'sub');
 is(plugin_of('sub'), 'weft', 'the slot has our plugin');
@@ -81,7 +81,7 @@ is( query(
 	'and the view says so');
 confirmed('an idle subscriber confirms what is not published');
 
-# A backlog, at the end of which is much that is not published.
+# A backlog that ends with many unpublished changes.
 foreach my $round (1 .. 3)
 {
 	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
@@ -114,8 +114,8 @@ wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables,
 	'the leader was ended four times in a backlog');
 
-# A synchronous subscriber: transactions of which nothing is published wait for
-# a keepalive.
+# A synchronous subscriber: transactions without published changes wait for a
+# keepalive.
 query($pub, 'ALTER SYSTEM SET synchronous_standby_names = sub');
 query($pub, 'SELECT pg_reload_conf()');
 poll($pub,
@@ -128,7 +128,7 @@ query($pub, 'ALTER SYSTEM RESET synchronous_standby_names');
 query($pub, 'SELECT pg_reload_conf()');
 pass('synchronous commits are confirmed');
 
-# Without writers, and without Weft, on the same slot.
+# Without writers, and without Weft, with the same slot.
 foreach my $case (
 	[ 'without writers', 'weft.writers_per_subscription', '0' ],
 	[ 'without Weft', 'shared_preload_libraries', "''" ])

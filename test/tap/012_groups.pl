@@ -26,7 +26,7 @@ wait_for_apply($pub, $sub, 'sub');
 
 my %load = ("INSERT INTO t (v) VALUES (1);\n" => 1);
 
-# What is not on the disk yet cannot be decoded.
+# WAL that has not been flushed cannot be decoded.
 sub flush
 {
 	my ($node) = @_;
@@ -36,8 +36,8 @@ sub flush
 	return;
 }
 
-# Lets the publisher's statements arrive at the leader all at once, so that they
-# become a group.
+# Lets the publisher's statements reach the leader all at once, so that they form
+# a group.
 sub at_once
 {
 	my (@statements) = @_;
@@ -53,7 +53,7 @@ sub at_once
 	return;
 }
 
-# Apply a backlog; returns how many transactions the subscriber made of it.
+# Applies a backlog; returns the number of local transactions that resulted.
 sub apply_backlog
 {
 	disable_subscription($sub, 'sub');
@@ -94,8 +94,8 @@ is(apply_backlog(), $transactions, 'nor where commit times are kept');
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = off');
 $sub->restart;
 
-# An error amid a group is that of its transaction alone: all before it are
-# committed, and it is named.
+# An error within a group concerns its transaction alone: all before it are
+# committed, and the error names it.
 query($sub, 'ALTER TABLE t ADD CHECK (v <> 13)');
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 my $before = query($pub, 'SELECT count(*) FROM t');
@@ -116,9 +116,9 @@ query($sub, 'ALTER TABLE t DROP CONSTRAINT t_v_check');
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'what was in its way is removed');
 
-# What a change depends on may be of its own group in one respect, and of an
-# earlier transaction that is not applied yet in another: here the old row comes
-# from the first, which is kept from making it, the new one's place from a group.
+# One change can depend on a transaction of its own group and also on an earlier
+# transaction that is not applied yet: here an earlier transaction, which is held,
+# creates the old row, and the group makes room for the new row.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE kept (id int PRIMARY KEY, v int);
 CREATE TABLE rows (v int);
@@ -154,9 +154,9 @@ wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, [qw(kept rows other)],
 	'a group waits for what is not its own');
 
-# A change that must wait is put aside, with all that touch its row behind it; what
-# else the writer has taken is applied meanwhile, unless it updates a hot row, which
-# waits, too.
+# A change that must wait is deferred, together with all later changes of its row; the
+# writer applies the other changes that it has taken, except updates of hot rows, which
+# wait, too.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE hot (id int PRIMARY KEY, v int, code int);
 CREATE TABLE codes (id int PRIMARY KEY, v int, code int UNIQUE);
@@ -169,9 +169,9 @@ EOS
 query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 wait_for_apply($pub, $sub, 'sub');
 
-# Two writers: one is kept from committing by a local user, the other one takes
-# what follows, until it has reached a certain state.  The first change there has
-# to make it acquainted with the table.  Returns how many attempts came too early.
+# Two writers: a local user keeps one from committing; the other one takes the
+# transactions that follow, until it has reached a given state.  The first change there
+# makes it look up the table.  Returns how many attempts were too early.
 sub apply_behind_a_lock
 {
 	my ($first, $reached, @group) = @_;
@@ -207,8 +207,8 @@ is( apply_behind_a_lock(
 same_tables($pub, $sub, [qw(kept hot)],
 	'and each row in the order of its changes');
 
-# Nothing tells that two changes have a value of a further unique index in common.  So
-# the changes of such a table keep their order.
+# Keys do not show that two changes have a value of a further unique index in common.
+# Therefore, changes of such a table keep their order.
 is( apply_behind_a_lock(
 		'UPDATE codes SET v = 2 WHERE id = 4',
 		"SELECT count(*) = 1 FROM weft.stat_writer WHERE state = 'waiting for dependency'",
@@ -229,8 +229,8 @@ same_tables($pub, $sub, [qw(kept hot)],
 	'without groups, nothing is put aside');
 set_conf($sub, 'weft.commit_group_size' => 64);
 
-# A transaction that has changed a table already, and then changes a row of which
-# not all is sent: it still depends on whoever made the row.
+# A transaction that has changed a table before changes a row that is sent
+# incompletely: it still depends on the transaction that created the row.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE long_rows (v int, body text);
 ALTER TABLE long_rows REPLICA IDENTITY FULL;
@@ -259,8 +259,8 @@ same_tables($pub, $sub, [qw(kept long_rows)],
 query_all([ $pub, $sub ], 'TRUNCATE other');
 wait_for_apply($pub, $sub, 'sub');
 
-# A trigger is made while transactions are in flight: each time that it fires, it
-# sees what was committed before on the publisher, and no more.
+# A trigger is created while transactions are in flight: each time that it fires, it
+# sees what was committed earlier on the publisher, and no more.
 query($sub, <<'EOS');
 CREATE TABLE seen (id bigint, others bigint);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -16,7 +16,7 @@ start_nodes();
 my $key = 'no primary key or replica identity index can be used';
 my $default = 'a column that is not published has a default';
 
-# What is said of each table.  Those named here differ on the subscriber.
+# The expected output for each table.  The tables named here differ on the subscriber.
 my %path = (
 	plain => 'fast|',
 	kept => 'fast|',
@@ -70,7 +70,7 @@ wait_for_apply($pub, $sub, 'sub');
 query($pub,
 	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 
-# What the publisher has changed, counted by table and kind.
+# The publisher's changes, counted by table and kind.
 my %expected =
   map { $_ => { INSERT => 0, UPDATE => 0, DELETE => 0 } } @tables;
 
@@ -86,8 +86,8 @@ sub expect_changes
 	  @tables;
 }
 
-# New writers take the place of the old ones, which report all that they have
-# counted before they end.  The leader stays.
+# New writers replace the old ones, which report all their counts before they end.
+# The leader stays.
 sub renew_writers
 {
 	my ($number) = @_;
@@ -220,7 +220,7 @@ is( query(
 	0,
 	'a table that was dropped is not shown');
 
-# --- what is not shown, and when it begins anew ---
+# --- what is not shown, and when counting starts again ---
 
 query($sub, 'CREATE DATABASE other');
 is( $sub->safe_psql(

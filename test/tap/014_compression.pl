@@ -57,7 +57,7 @@ my $LZ4 = 0x02;
 query($pub,
 	"SELECT pg_create_logical_replication_slot('direct', 'weft', false)");
 
-# What is sent for a row to whoever asks for it with these options.
+# What is sent for a row to a receiver with these options.
 sub sent
 {
 	my ($values, %options) = @_;
@@ -121,7 +121,7 @@ foreach my $case ([ 1, 'lz4' ], [ 2, 'nosuch' ])
 		"version $version with $method: the log says so");
 }
 
-# So large that it is sent before COMMIT comes.
+# Large enough to be sent before the COMMIT.
 is( form(
 		sent(
 			sprintf("('', $random_bytes)", 6000),
@@ -183,7 +183,7 @@ sub load_many_rows
 	return;
 }
 
-# What a load costs on the line until it is applied.
+# The traffic of a load until it is applied.
 sub cost
 {
 	my ($load, $what) = @_;
@@ -212,7 +212,7 @@ cmp_ok(
 	$cost{off}{$_} / 2,
 	"$_: less than half is sent with compression") foreach qw(rows backlog);
 
-# Rows that are large: as compressible as can be, and not at all, and small ones
+# Large rows: perfectly compressible ones and incompressible ones, then small ones
 # again, so that the leader's buffer grows and shrinks.
 cost(
 	sub {
@@ -225,7 +225,7 @@ EOS
 	},
 	'large rows');
 
-# The leader is ended while there is a backlog.
+# The leader is terminated while there is a backlog.
 my $start = query($sub, 'SELECT max(id) FROM journal');
 load_backlog();
 foreach my $kill (1 .. 3)
@@ -238,7 +238,7 @@ foreach my $kill (1 .. 3)
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'the leader was ended in a backlog');
 
-# From our buffer into the spool, and to the server's own code.
+# From the leader's buffer into the spool, and to the server's own code.
 set_conf($pub, logical_decoding_work_mem => '64kB');
 query($sub, 'ALTER SUBSCRIPTION sub SET (streaming = on)');
 cost(\&load_many_rows, 'streamed transaction');
@@ -255,7 +255,7 @@ cost(\&load_backlog, 'without writers');
 set_conf($sub, 'weft.writers_per_subscription' => 4);
 uses('weft (lz4)');
 
-# It is changed under load.
+# The setting is changed under load.
 my $load = start_pgbench($pub, \%load, '-c' => 2, '-T' => 600);
 foreach my $method ('off', 'lz4', 'off', 'lz4')
 {

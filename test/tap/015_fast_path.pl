@@ -33,8 +33,8 @@ sub applied_alike
 	return;
 }
 
-# Rows that are changed again and again, while all that could make a place wrong
-# happens to the table.
+# Rows that are changed again and again, while everything that could invalidate a
+# remembered place happens to the table.
 query($pub,
 	"INSERT INTO places SELECT i, 0, repeat('x', 200) FROM generate_series(1, 300) i"
 );
@@ -56,7 +56,7 @@ foreach my $sql (
 	applied_alike("after $sql", 'places');
 }
 
-# The file becomes shorter, and other rows take the places of those that were.
+# The file is truncated, and other rows take the places of the old ones.
 query($pub, 'DELETE FROM places WHERE id > 20');
 applied_alike('most rows are deleted', 'places');
 query($sub, 'VACUUM (TRUNCATE) places');
@@ -74,8 +74,8 @@ query($pub,
 query($pub, $update) for 1 .. 3;
 applied_alike('the table is new', 'places');
 
-# Rows that are changed in the order in which they are stored, and then not: what is
-# behind a row is another one, or none, or an older version.
+# Rows that are changed in the order in which they are stored, and then not: the next
+# place holds another row, none, or an older version.
 query_all(
 	[ $pub, $sub ],
 	'CREATE TABLE in_order (id int, k text, v int, PRIMARY KEY (k, id)) WITH (fillfactor = 70)'
@@ -108,7 +108,7 @@ while (my ($what, $sql) = splice @changes, 0, 2)
 	applied_alike("in order: $what", 'in_order');
 }
 
-# Keys of several columns, and rows that grow out of their page.
+# Keys with several columns, and rows that outgrow their page.
 query($pub,
 	"INSERT INTO parted SELECT 'key ' || i % 10, i / 10.0, 0 FROM generate_series(1, 100) i"
 );
@@ -119,8 +119,8 @@ query($pub, 'UPDATE places SET filler = repeat(md5(id::text), v % 50)')
   for 1 .. 3;
 applied_alike('keys of several columns', qw(parted places));
 
-# Rows that are inserted and at once changed, deleted, and inserted again; more
-# than are stored at a time, and large ones.
+# Rows that are inserted and immediately changed, deleted, and inserted again; more
+# of them than are stored at a time, and large ones.
 query($pub, $_)
   foreach
   "BEGIN; INSERT INTO gathered VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c'); UPDATE gathered SET body = 'd' WHERE id = 2; DELETE FROM gathered WHERE id = 3; INSERT INTO gathered VALUES (3, 2000, 'e'); UPDATE gathered SET id = 4 WHERE id = 3; INSERT INTO gathered VALUES (3, 3, 'f'); COMMIT",
@@ -130,8 +130,8 @@ query($pub, $_)
   'BEGIN; DELETE FROM gathered WHERE id BETWEEN 100 AND 200; INSERT INTO gathered SELECT i, i, NULL FROM generate_series(100, 200) i; COMMIT';
 applied_alike('inserted and changed at once', qw(gathered log));
 
-# A violation among gathered rows is reported like any other, and whatever is in
-# its way can be removed.
+# A violation among collected rows is reported like any other, and the conflicting
+# row can be removed.
 query($sub, "INSERT INTO gathered VALUES (-1, 5005, 'in the way')");
 my $log = -s $sub->logfile;
 query($pub,

@@ -30,11 +30,11 @@ EOS
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel');
 wait_for_apply($pub, $sub, 'sub');
 
-# Sessions on the publisher with a transaction in progress each.
+# Sessions on the publisher, each with a transaction in progress.
 my @sessions = map { open_session($pub) } 1 .. 4;
 my $next_id = 1;
 
-# A transaction goes on: so many new rows, which nothing else has.
+# A transaction continues with this many new rows, which no other transaction has.
 sub insert_rows
 {
 	my ($session, $count) = @_;
@@ -55,12 +55,12 @@ sub streams
 
 my $applied = "state = 'applying' AND applied_changes > 0";
 
-# What was streamed up to now has been applied, and it is most of what there is:
-# the publisher may keep some of it back.
+# The part of the transaction that has been streamed is applied.  It is most of the
+# transaction: the publisher may keep some of it back.
 my $all_applied =
   "$applied AND applied_changes = received_changes AND received_changes > 3000";
 
-# Nothing is left of any streamed transaction.
+# No streamed transaction has left anything behind.
 sub nothing_left
 {
 	my ($what) = @_;
@@ -125,7 +125,7 @@ sub native_transactions
 	commit_and_compare('rolled back');
 }
 
-# Aborted parts, nested ones, and more of them than a writer keeps savepoints for.
+# Aborted parts, nested ones, and more of them than a writer has savepoints for.
 {
 	my ($session) = @sessions;
 	my ($start, $end);
@@ -175,7 +175,7 @@ EOS
 	commit_and_compare('thousands of subtransactions');
 }
 
-# More of them than writers, with all, one and none of them.
+# More transactions than stream writers, with all stream writers, one and none.
 foreach my $writers (2, 1, 0)
 {
 	set_conf($sub, 'weft.max_stream_writers' => $writers);
@@ -227,7 +227,7 @@ EOS
 	commit_and_compare('truncated', $session);
 }
 
-# Local users in the way: one has a row, one waits for the table.
+# Local users block apply: one has locked a row, one waits for the table.
 {
 	my ($session) = @sessions;
 	my $local = open_session($sub);
@@ -270,7 +270,7 @@ EOS
 	commit_and_compare('the table is wanted', $session);
 }
 
-# Killed in the middle, the writer and the server; the subscription disabled.
+# The writer is killed, then the server, in mid-transaction; the subscription is disabled.
 {
 	my ($session) = @sessions;
 
@@ -283,8 +283,8 @@ EOS
 	query($sub, "SELECT pg_terminate_backend($pid)");
 	poll($sub, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 
-	# What has been there may be behind the position that is confirmed already:
-	# then the publisher streams it again only with more.
+	# Earlier changes may be before the position that is confirmed already: then the
+	# publisher streams the transaction only when it has more changes.
 	insert_rows($session, 1000);
 	poll($sub, streams($all_applied), 1);
 	commit_and_compare('its writer is terminated', $session);

@@ -28,7 +28,7 @@ EOC
 #### Tables and publications
 ####
 
-# Which of these Weft writes itself is asked for below.
+# The test asks below which of these Weft writes itself.
 my $text =
   q{(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %d))};
 my $gencols = major() >= 18 ? ', publish_generated_columns = stored' : '';
@@ -99,7 +99,7 @@ EOS
 #### What is compared
 ####
 
-# Options of the plugin, and what else there is to it, for each comparison.
+# For each comparison, the plugin's options and whatever else is special about it.
 my $some = 'pub,inserts,schema,root';
 my %cases = (
 	text => { publication_names => $some },
@@ -142,7 +142,7 @@ my %cases = (
 		streaming => 'on',
 		settings => '-c logical_decoding_work_mem=64kB'
 	});
-# the walsender of this one is at work while everything is being changed
+# the walsender of this slot is running while everything is being changed
 $cases{live} = { %{ $cases{binary} } };
 
 sub plugin_options
@@ -194,8 +194,8 @@ sub recvlogical
 		map { ('-o', "$_=$options{$_}") } sort keys %options);
 }
 
-# Our messages, the same way, from batches one behind the other; the positions
-# of some are not told.
+# Weft's messages in the same form, from consecutive batches; some have no known
+# position.
 sub parse_batches
 {
 	my ($output) = @_;
@@ -280,9 +280,9 @@ sub same_messages
 	return;
 }
 
-# Each row with the RELATION that is in force for it instead of those by
-# themselves: they are sent again at times of their own where invalidations come
-# from other sessions at work.
+# Each row with the RELATION message that applies to it, instead of separate RELATION
+# messages: these are sent again at other times if invalidations come from concurrent
+# sessions.
 sub with_relations
 {
 	my (%relation, @result);
@@ -300,7 +300,7 @@ sub with_relations
 	return \@result;
 }
 
-# How the log says that rows of a table are written.
+# How the log reports which way rows of a table are written.
 sub written
 {
 	my ($log, $table, $change) = @_;
@@ -691,7 +691,7 @@ EOS
 		)
 	],
 	[
-		# tables that have no replica identity are not updated from here on
+		# tables without a replica identity are not updated from here on
 		'all tables' => <<'EOS'
 ALTER PUBLICATION everything SET (publish = 'insert, update, delete, truncate');
 INSERT INTO unpublished VALUES (1000, 'x'), (1001, 'y');
@@ -805,7 +805,7 @@ sub random_transactions
 	return $sql;
 }
 
-# An error in a random transaction is as good as any other end of it.
+# An error is a valid end of a random transaction, too.
 push @parts, [ random => random_transactions(300), may_fail => 1 ];
 
 foreach my $part (@parts)
@@ -837,7 +837,7 @@ foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 	unlike($log, qr/since ours differ/, "$case: nothing was found to differ");
 	next if $case eq 'streamed_at_once' || $case =~ /^all/;
 
-	# That is, that it is not pgoutput that is compared with itself.
+	# That is, pgoutput is not compared with itself.
 	foreach my $table (qw(types accounts journal toasted changing by_index))
 	{
 		like(written($log, $table, 'update'),
@@ -855,7 +855,7 @@ foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 		'pgoutput', "$case: what is not published is left to pgoutput");
 }
 
-# It has been at work all the time.
+# It has been running all the time.
 poll($pub,
 	"SELECT confirmed_flush_lsn >= '$end' FROM pg_replication_slots WHERE slot_name = 'live'"
 );

@@ -31,8 +31,8 @@ query($pub,
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 1');
 wait_for_apply($pub, $sub, 'sub');
 
-# Lets the one writer find all these statements, each of them a transaction, at
-# once, so that they become a group: a local user keeps it at the one before.
+# Presents all these statements, each as a transaction, to the only writer at once, so
+# that they form a group: a local user blocks the writer at the transaction before.
 sub as_group
 {
 	my (@statements) = @_;
@@ -51,7 +51,7 @@ sub as_group
 	return;
 }
 
-# Begins anew, with rows that have just been touched, and counters at zero.
+# Starts again with freshly touched rows and with counters at zero.
 sub fresh_rows
 {
 	disable_subscription($sub, 'sub');
@@ -70,8 +70,8 @@ EOS
 	return;
 }
 
-# Applies the statements as a group, with so many updates of a table; returns how
-# many of these were left out.
+# Applies the statements as a group with this many updates of a table; returns how many
+# of these were coalesced.
 sub left_out
 {
 	my ($table, $updates, @statements) = @_;
@@ -181,8 +181,8 @@ is(left_out('hot', 3, map { "UPDATE hot SET v = $_ WHERE id = 1" } 1 .. 3),
 	0, 'none without groups');
 set_conf($sub, 'weft.commit_group_size' => 100);
 
-# What the subscriber refuses, it refuses though a later update would undo it.  Only
-# what comes before that is there then.  "strict" and "loose" are commands for the
+# If the subscriber refuses a change, it refuses it even if a later update would undo it.
+# Then only the changes before it are applied.  "strict" and "loose" are commands for the
 # subscriber.
 sub refused
 {
@@ -259,7 +259,7 @@ refused(
 	'UPDATE strict SET x = 1 WHERE id = 1',
 	qr/division by zero/);
 
-# The same where it is another row that is in the way for a moment.
+# The same if another row is temporarily in the way.
 foreach my $constraint (
 	[
 		'CREATE UNIQUE INDEX strict_x ON strict (x) WHERE x > 1',

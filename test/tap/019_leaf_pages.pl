@@ -16,7 +16,7 @@ plan skip_all => 'this is about Weft alone' unless weft();
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber', conf => 'log_min_messages = debug1');
 
-# How each table makes its keys of 1 .. 30000; the ones in between come later.
+# How each table derives its keys from 1 .. 30000; keys in between are added later.
 my %key = (
 	small => 'i',
 	middle => 'i * 3',
@@ -44,7 +44,7 @@ query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 2');
 wait_for_apply($pub, $sub, 'sub');
 
-# Changes of single rows here and there, the same in each run of the test.
+# Changes of scattered single rows, the same in each run of the test.
 my $seed = 20261122;
 
 sub random
@@ -71,8 +71,8 @@ sub scattered
 	return @changes;
 }
 
-# Lets a backlog come into being, and be applied; something may be done to the
-# subscriber before.
+# Lets a backlog build up, and be applied; optionally runs something on the subscriber
+# before that.
 sub apply_backlog
 {
 	my ($what, $changes, $meanwhile) = @_;
@@ -115,7 +115,7 @@ foreach my $binary ('false', 'true')
 		qr/leaf pages of index "backwards_key"/,
 		"binary = $binary: no list is read of an index in descending order");
 
-	# A writer tells its numbers when it ends.
+	# A writer logs its counters when it ends.
 	disable_subscription($sub, 'sub');
 	cmp_ok(entries_read('middle_pkey') - $before,
 		'<', 2500, "binary = $binary: most rows are found without the index");
@@ -130,8 +130,8 @@ apply_backlog(
 		scattered(100, 'DELETE FROM TABLE WHERE id = ID'), 'COMMIT'
 	]);
 
-# New keys between those that are there split the pages, while rows that were on
-# them are changed.
+# New keys between existing ones split the pages, while rows on these pages are
+# changed.
 my @splits;
 foreach my $part (0 .. 29)
 {
@@ -147,7 +147,7 @@ foreach my $part (0 .. 29)
 apply_backlog('pages are split', \@splits);
 apply_backlog('rows of split pages', [ scattered(1500, $touch) ]);
 
-# Whole pages lose their rows, are removed, and used again for other keys.
+# Whole pages lose their rows, are deleted, and are reused for other keys.
 apply_backlog(
 	'pages are emptied',
 	[
@@ -169,7 +169,7 @@ apply_backlog(
 	],
 	'VACUUM small, middle, large, backwards');
 
-# Rows get other keys, and each change a new entry beside those of older versions.
+# Rows get other keys, and each change adds an entry beside those of older versions.
 query($sub, 'CREATE INDEX ON middle (v); CREATE INDEX ON small (v)');
 apply_backlog(
 	'several entries of a row',
@@ -187,7 +187,7 @@ apply_backlog(
 		scattered(1000, $touch)
 	]);
 
-# The index, or the table, is another file.
+# The index, or the table, gets a new file.
 foreach my $sql (
 	'REINDEX INDEX middle_pkey',
 	'VACUUM FULL middle',

@@ -55,7 +55,7 @@ SKIP:
 #### Messages that are cut off, or whose content is absurd
 ####
 
-# The message has not even a header that says where it stands.
+# The message lacks even a complete header, which has its position.
 sub header_error
 {
 	return sub {
@@ -212,8 +212,8 @@ absurd('LSN 0', 'BEGIN', undef,
 	damage => sub { substr($_[0][0]{data}, 1, 8) = "\0" x 8; return $_[0][0] }
 );
 
-# A value is not text.  Who finds that, leader, writer, or the type's own input
-# function, may know the message's LSN or the transaction's only.
+# A value is not valid text.  Depending on whether the leader, the writer, or the type's
+# input function finds that, the error has the message's LSN or only the transaction's.
 sub encoding_error
 {
 	my ($type) = @_;
@@ -233,7 +233,7 @@ sub encoding_error
 			qr/^22021: invalid byte sequence for encoding "UTF8"/, $type));
 }
 
-# Text that is none.
+# Text that is not valid.
 foreach my $bytes ("\xc3\x28", "\xff", "ab\xe2\x82", "\xed\xa0\x80")
 {
 	my $shown = unpack 'H*', $bytes;

@@ -22,7 +22,7 @@ my $connstr = $pub->connstr . ' dbname=postgres';
 query_all([ $pub, $sub ], 'CREATE TABLE t (a int PRIMARY KEY, b text)');
 query($pub, 'CREATE PUBLICATION p FOR ALL TABLES');
 
-# The next row for the publisher; its number.
+# Inserts the publisher's next row; returns its number.
 my $rows = 0;
 
 sub insert_row
@@ -33,7 +33,7 @@ sub insert_row
 }
 
 # One test: the statement fails with this SQLSTATE, and all the regular
-# expressions match what psql says, HINT and all.
+# expressions match the output of psql, including the HINT.
 sub fails
 {
 	my ($node, $sql, $sqlstate, $regexps, $what) = @_;
@@ -48,8 +48,8 @@ sub fails
 	return $stderr;
 }
 
-# One test: the subscription arrives where the publisher is, and the tables are
-# equal then.
+# One test: the subscription catches up with the publisher, and then the tables are
+# equal.
 sub goes_on
 {
 	my ($name, $tables, $what) = @_;
@@ -154,7 +154,7 @@ is(query($sub, q{SELECT subbinary FROM pg_subscription}),
 	'f', 'the other parameter is not changed');
 is(num_writers_of($sub, 's'), '6', 'nor is num_writers');
 
-# What pg_dump writes can be written by hand, too.
+# The output of pg_dump may also be written by hand.
 foreach my $label (
 	'num_writers=65', 'num_writers=-1', 'num_writers=', 'x',
 	'num_writers=6 ')
@@ -187,7 +187,7 @@ fails($sub, 'ALTER SYSTEM SET weft.ring_size = 1',
 fails($sub, "SET weft.nosuch = 1",
 	'42602', [qr/weft/], 'a parameter that does not exist');
 
-# A configuration file with a mistake does not stop a server that runs.
+# A configuration file with an error does not stop a running server.
 $sub->append_conf('postgresql.conf', "weft.writers_per_subscription = 65\n");
 my $log_offset = -s $sub->logfile;
 $sub->reload;
@@ -267,7 +267,7 @@ fails(
 	[qr/subscription "nosuch" does not exist/],
 	'wait_for_subscription of one that does not exist');
 
-# Held up by a lock, first on a row that is to be applied, then on a table that
+# Apply is blocked by a lock, first on a row that is to be changed, then on a table that
 # is to be copied.
 my $blocker = $sub->background_psql('postgres');
 $blocker->query_safe('BEGIN; LOCK TABLE t');
@@ -310,7 +310,7 @@ wait_for_apply($pub, $sub, 'renamed');
 #### Weft not preloaded
 ####
 
-# The same subscription is applied by the server itself, and by Weft again.
+# The same subscription is applied by the server itself, and then by Weft again.
 my $hint = qr/HINT:.*shared_preload_libraries/;
 $sub->adjust_conf('postgresql.conf', 'shared_preload_libraries', "''");
 $sub->restart;
@@ -355,8 +355,8 @@ query($sub, 'DROP DATABASE without');
 #### Too few worker processes
 ####
 
-# One is taken by the launcher, one by the apply worker; the copy of a table
-# needs one, too.
+# The launcher takes one, the apply worker another; the copy of a table needs one,
+# too.
 query($sub, 'ALTER SUBSCRIPTION renamed SET (num_writers = 8)');
 foreach my $processes (6, 3, 2)
 {
@@ -400,9 +400,9 @@ writers_become($sub, '0', 'the writers go with the subscription');
 #### Passwords
 ####
 
-# One that is right, one that is no longer right, and one for a publisher that
-# is not there.  They are in pg_subscription, and in the statement that creates
-# the subscription; nowhere else.
+# A correct one, one that is no longer correct, and one for a publisher that does not
+# exist.  They appear in pg_subscription, and in the statement that creates the
+# subscription; nowhere else.
 my $password = 'sekrit123';
 query($pub, <<EOC);
 CREATE ROLE replicator LOGIN SUPERUSER REPLICATION PASSWORD '$password';

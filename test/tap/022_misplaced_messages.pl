@@ -16,8 +16,8 @@ start_subscriber();
 
 create_subscription('sub', '');
 
-# The functions get BEGIN, two rows and COMMIT, and return which message is
-# the one that is wrong, and all messages.
+# The functions are called with BEGIN, two rows and COMMIT, and return the index of
+# the invalid message, and all messages.
 my @lsns =
   (prepare_lsn => 0xf000000, commit_lsn => 0xf000000, end_lsn => 0xf000030);
 out_of_order('alone', 'COMMIT', sub { return (0, $_[3]) });
@@ -90,7 +90,7 @@ foreach my $streaming ('on', 'parallel')
 	good_transaction(messages => $streamed);
 	run_cases();
 
-	# Version 18 sends this for what it has never sent anything of; the native
+	# Version 18 sends this for a transaction of which it has sent nothing; the native
 	# worker fails, or even crashes.
 	if (weft())
 	{

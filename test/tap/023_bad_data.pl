@@ -44,7 +44,7 @@ cannot_be_applied(
 	qr/^23502: null value in column "a" of relation "t" violates not-null constraint/,
 	insert_of(tuple(undef, 'x')));
 
-# The relation is announced, as pgoutput does, before its first change.
+# The relation is announced before its first change, as pgoutput does it.
 sub announced
 {
 	my ($name, $expect, @relation) = @_;

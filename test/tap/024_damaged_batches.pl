@@ -16,8 +16,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-# Two subscriptions, one whose publisher knows compression, and one that has an
-# older Weft.
+# Two subscriptions: one whose publisher supports compression, and one whose publisher
+# has an older Weft.
 start_subscriber(
 	answers => [
 		qr/slot_name = 'lz4'/ => [ [ 'plugin', 'lz4' ], [ 'weft', 'true' ] ],
@@ -34,7 +34,7 @@ set_conf($node, 'weft.compression' => 'lz4') if $has_lz4;
 
 my $LZ4 = 0x02;
 
-# A message as it lies in a batch.
+# A message as it is stored in a batch.
 sub in_batch
 {
 	my ($lsn, $data) = @_;
@@ -47,7 +47,7 @@ sub gathered
 	return join '', map { in_batch($_->{lsn}, $_->{data}) } @messages;
 }
 
-# What is behind the type of a batch.
+# The contents of a batch, after its type.
 sub plain
 {
 	my ($data) = @_;
@@ -66,7 +66,7 @@ sub compressed
 	return claiming(length $data, lz4($data));
 }
 
-# How LZ4 writes what is left of a length that does not fit into four bits.
+# How LZ4 encodes the rest of a length that does not fit into four bits.
 sub lz4_more
 {
 	my ($rest) = @_;
@@ -75,8 +75,8 @@ sub lz4_more
 	return "\xff" x int($rest / 255) . pack('C', $rest % 255);
 }
 
-# A sequence of an LZ4 block: literals and, but for the last one, so many bytes
-# again from so far back.
+# A sequence of an LZ4 block: literals and, except in the last one, a match of this
+# length at this distance.
 sub lz4
 {
 	my ($literals, $offset, $again) = @_;
@@ -100,7 +100,7 @@ sub batch
 	};
 }
 
-# A transaction that comes as one batch.
+# A transaction that is sent as one batch.
 sub good_batch
 {
 	my ($form) = @_;
@@ -120,8 +120,8 @@ sub good_batch
 	return $pub->publish($sub, $transaction);
 }
 
-# The second half of the transaction comes as a batch, of which the function
-# returns what is behind the type, from its messages.
+# The second half of the transaction is sent as a batch.  The function gets the messages
+# and returns the contents of the batch, after its type.
 sub damaged_batch
 {
 	my ($name, $form, %p) = @_;
@@ -138,7 +138,7 @@ sub damaged_batch
 		});
 }
 
-# What is wrong with the messages themselves, however they come.
+# Errors in the messages themselves, whichever way they are sent.
 sub damaged_contents
 {
 	my ($what, $form) = @_;

@@ -19,7 +19,7 @@ weft.tune_writers = off
 EOC
 
 query_all([ $pub, $sub ], 'CREATE TABLE t (id bigserial PRIMARY KEY, v int)');
-# What a writer waits for while others could go on.
+# A wait in a writer during which others can continue.
 query($sub, <<'EOS');
 CREATE FUNCTION slow() RETURNS bool LANGUAGE sql VOLATILE RETURN pg_sleep(0.001) IS NOT NULL;
 ALTER TABLE t ADD CHECK (slow());
@@ -28,8 +28,8 @@ query($pub, 'CREATE PUBLICATION pub FOR TABLE t');
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 8');
 wait_for_apply($pub, $sub, 'sub');
 
-# Applies a backlog; returns what the log says meanwhile, and how many writers have
-# applied anything.
+# Applies a backlog; returns what is logged meanwhile, and the number of writers that
+# have applied anything.
 sub apply_backlog
 {
 	my ($transactions) = @_;
@@ -56,7 +56,7 @@ unlike($log, $found, 'and nothing is tried');
 
 set_conf($sub, 'weft.tune_writers' => 'on');
 ($log, $used) = apply_backlog(40000);
-# On a busy machine it may take more than one trial to find out.
+# On a busy machine, tuning may need more than one trial.
 my %writers = map { $_ => 1 } $log =~ /$found/g;
 ok($writers{8}, 'tuned: while writers wait, more of them are faster');
 

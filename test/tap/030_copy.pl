@@ -104,7 +104,7 @@ my %columns = (
 	'ONLY child_of' => '*',
 	child => '*');
 
-# What is not published is not compared.
+# Columns that are not published are not compared.
 sub check_tables
 {
 	my ($what) = @_;
@@ -122,7 +122,7 @@ sub check_tables
 	return;
 }
 
-# Whoever decodes the subscriber's WAL sees the rows, too.
+# Logical decoding of the subscriber's WAL shows the rows, too.
 query($sub,
 	"SELECT pg_create_logical_replication_slot('decoding', 'test_decoding')");
 
@@ -158,7 +158,7 @@ foreach my $binary ('false', 'true')
 	my $what = "binary = $binary";
 	my $offset = -s $sub->logfile;
 
-	# in binary, types must be the same
+	# with binary, types must be the same
 	query($sub, 'ALTER TABLE parted ALTER v TYPE int') if $binary eq 'true';
 	subscribe($pub, $sub, 'sub', 'tables, root, filter', "binary = $binary");
 	wait_for_apply($pub, $sub, 'sub');

@@ -24,7 +24,7 @@ diag("WEFT_SEED=$seed");
 my $pub = new_publisher('publisher', conf => 'restart_after_crash = on');
 my $sub = copy_subscriber('subscriber', conf => 'restart_after_crash = on');
 
-# Without keys of its own a row that is copied twice is there twice.
+# Without a key, a row that is copied twice is stored twice.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE many (id int, t text);
 CREATE TABLE parted (id int, t text) PARTITION BY HASH (id);
@@ -55,7 +55,7 @@ sub pids
 	return $ret == 0 ? split /\n/, $stdout // '' : ();
 }
 
-# A copy that is in the middle of something: rows, indexes, or about to end.
+# A copy is in the middle of something: copying rows, building indexes, or finishing.
 sub random_moment
 {
 	wait_until_up($sub);
@@ -67,7 +67,7 @@ sub random_moment
 	return;
 }
 
-# A row that is missing, or there twice, shows in these.
+# These show a row that is missing, or stored twice.
 sub equal
 {
 	my ($what) = @_;
@@ -143,7 +143,7 @@ foreach my $i (0 .. $crashes - 1)
 			"SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel") eq
 		't')
 	{
-		# this time it was faster
+		# the copy was faster this time
 		query($sub, 'DROP SUBSCRIPTION sub');
 		query($sub, 'TRUNCATE many, parted');
 		subscribe($pub, $sub, 'sub', 'pub');
@@ -157,7 +157,7 @@ foreach my $i (0 .. $crashes - 1)
 	wait_until_up($sub);
 	wait_until_up($pub);
 
-	# each round has a copy that goes through
+	# in each round, one copy completes
 	next if $i % 2;
 	wait_for_apply($pub, $sub, 'sub');
 	equal($mishaps[$which]);

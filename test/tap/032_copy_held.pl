@@ -119,7 +119,7 @@ like(
 
 is(query($sub, 'SELECT count(*) FROM held'), 0, 'nobody sees the rows');
 
-# what goes on beside it
+# what continues during the copy
 query($pub, 'INSERT INTO other SELECT generate_series(1, 100)');
 query($pub,
 	'INSERT INTO held VALUES (-1, -1); UPDATE held SET v = v + 1 WHERE id <= 10'

@@ -139,7 +139,7 @@ SKIP:
 	}
 }
 
-# Copies "named" once more; returns where the log began.
+# Copies "named" once more; returns the log's position at the start.
 sub copy_again
 {
 	my (%p) = @_;
@@ -175,7 +175,7 @@ is(query($sub, 'SELECT DISTINCT who FROM named'),
 	'boss',
 	'helpers have the rights of the subscription owner, if asked for');
 
-# On the publisher, only the columns that are published may be read.
+# Only the published columns may be read on the publisher.
 $offset = copy_again(
 	what => 'some columns',
 	before => <<'EOS',
@@ -192,7 +192,7 @@ is( copied_by($sub, 'public.named', $offset),
 	'some columns: one process');
 query($pub, 'GRANT SELECT ON named TO reader');
 
-# Helpers cannot be had, or are not wanted.
+# Helpers are not available, or not wanted.
 my %cases = (
 	'no connection is left on the publisher' =>
 	  { before => 'ALTER ROLE reader CONNECTION LIMIT 2', by => 1 },

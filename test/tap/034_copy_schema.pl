@@ -54,7 +54,7 @@ EOS
 query($sub, 'CREATE TABLE there (id int PRIMARY KEY, w text)');
 query($sub, 'CREATE ROLE ordinary');
 
-# A transaction takes it back.
+# Rollback removes what was created.
 is(query($sub, <<EOS), "t\nf", 'a transaction takes it back');
 SET client_min_messages = warning;
 BEGIN;
@@ -112,7 +112,7 @@ sub query_default
 	);
 }
 
-# With that, everything is copied.
+# With these objects, everything is copied.
 query_all([$sub],
 	"CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TABLE moody (id int PRIMARY KEY, m mood)"
 );

@@ -21,10 +21,10 @@ plan
   if !grep { -x "$_/prlimit" } split /:/,
   $ENV{PATH};
 
-# As it says for files that may not grow.
+# The error message for files that may not grow.
 my $no_room = qr/File too large/;
 
-# Streamed values are kept as they are sent, and stored compressed.
+# Streamed values are spooled as they are sent, and stored compressed.
 my $pub = new_publisher('publisher', conf => <<'EOC');
 logical_decoding_work_mem = 64kB
 EOC
@@ -48,7 +48,7 @@ CREATE PUBLICATION p_indexed FOR TABLE indexed;
 CREATE PUBLICATION p_streamed FOR TABLE streamed;
 EOS
 
-# Files that processes started from now on make are no larger than that.
+# Limits the size of files that processes write from now on.
 sub set_room
 {
 	my ($bytes) = @_;
@@ -64,7 +64,7 @@ sub files
 	  map { glob $sub->data_dir . "/base/pgsql_tmp/$_" } '*', '*/*';
 }
 
-# What cannot be done is tried again, and done once there is room.
+# A failed attempt is retried, and succeeds once there is space.
 sub run_out_of_room
 {
 	my ($what, $table, $error, $make_work) = @_;
@@ -72,7 +72,7 @@ sub run_out_of_room
 	my $before = files();
 	my $log;
 
-	# Who needs a buffer writes out another table's page, which is not to fail.
+	# A process that needs a buffer writes out a page of another table; that must not fail.
 	query($sub, 'CHECKPOINT');
 	set_room(32 * 1024 * 1024);
 	$make_work->();

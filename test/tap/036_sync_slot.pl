@@ -43,7 +43,7 @@ sub sync_slots
 
 query($pub, "SELECT pg_create_logical_replication_slot('older', 'pgoutput')");
 
-# What is known of the table is on disk before the slot is dropped.
+# The table's state is on disk before the slot is dropped.
 subscribe($pub, $sub, 'sub', 'pub');
 poll($sub,
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
@@ -64,8 +64,8 @@ like(
 	qr/dropped replication slot "pg_\d+_sync_\d+_\d+" on publisher, left behind by a table synchronization of subscription "sub"/,
 	'the log says so');
 
-# Others are left alone: one of another name, and one of the same name that is younger
-# than the table's synchronization, as a clone of this server would make it.
+# Other slots are left alone: one with another name, and one with the same name that was
+# created after the table's synchronization, as a clone of this server would do it.
 my ($subid, $relid, $system) = split /\|/,
   query($sub,
 	"SELECT s.oid, 't'::regclass::oid, c.system_identifier FROM pg_subscription s, pg_control_system() c"
@@ -91,7 +91,7 @@ sub slots_after_start
 }
 is(slots_after_start(), join(' ', sort keys %slots), 'slots of others stay');
 
-# The same name, but from before the table was synchronized.
+# The same name, but created before the table was synchronized.
 query($pub, <<EOS);
 SELECT pg_drop_replication_slot('$own');
 SELECT pg_copy_logical_replication_slot('older', '$own', false, 'pgoutput');
@@ -103,7 +103,7 @@ is( slots_after_start(),
 query($pub, "SELECT pg_drop_replication_slot('$_')")
   foreach keys %slots, 'older';
 
-# The worker is ended in between, and the leader goes on: it sees to the slot.
+# The worker is terminated in between, and the leader continues: it drops the slot.
 query($sub, "SELECT injection_points_attach('weft-copy-drop-slot', 'wait')");
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
 subscribe($pub, $sub, 'sub', 'pub');
@@ -122,7 +122,7 @@ is(leader_pid($sub, 'sub'),
 	$leader, 'a slot that a worker has left goes while the leader runs');
 same_tables($pub, $sub, ['t'], 'and the table is synchronized');
 
-# The slot is gone when the worker wants to drop it.
+# The slot no longer exists when the worker tries to drop it.
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
 $start = -s $sub->logfile;
 subscribe($pub, $sub, 'sub', 'pub');

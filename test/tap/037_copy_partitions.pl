@@ -71,7 +71,7 @@ sub let_go
 	return;
 }
 
-# Whoever copies has begun: a range, with Weft.
+# The copy has begun; with Weft, a range.
 sub held
 {
 	my ($processes) = @_;
@@ -118,7 +118,7 @@ foreach my $publication ('pub', 'filtered')
 	subscribe($pub, $sub, 'sub', $publication);
 	held(3);
 
-	# Its old rows are not copied, or all would have to be.
+	# Its old rows are not copied; otherwise all of them would have to be.
 	query($pub,
 		'ALTER TABLE parted ATTACH PARTITION later FOR VALUES FROM (20000) TO (40000)'
 	);
@@ -172,7 +172,7 @@ EOS
 #### A partition for which others wait
 ####
 
-# The worker has locked it, somebody else waits behind the worker, and would be before
+# The worker has locked it; another session waits behind the worker, and is ahead of
 # every helper.
 SKIP:
 {
@@ -214,7 +214,7 @@ EOS
 hold();
 my $offset = -s $sub->logfile;
 my $before = rows($pub, 'live.named');
-# no other attempt before the names are what they were
+# no other attempt before the names are restored
 subscribe($pub, $sub, 'sub', 'named', 'disable_on_error = true');
 held(3);
 query($pub,

@@ -125,7 +125,7 @@ foreach my $helpers (0, 1)
 		1,
 		"$what: nobody but who copies a range has a lock of the index");
 
-	# It waits for one range, and not for those that follow.
+	# It waits for one range, and not for the ranges that follow.
 	my $reindex = start_statement($pub, 'REINDEX INDEX plain_pkey');
 	poll($pub,
 		"SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'plain_pkey'::regclass AND NOT granted)"
@@ -154,8 +154,8 @@ set_conf($sub, 'weft.max_copy_workers' => 16);
 #### Readers on the subscriber
 ####
 
-# One is idle in its transaction; one analyzes what it has read; nobody waits for
-# locks for long.
+# One session is idle in its transaction; one analyzes the table that it has read; nobody
+# waits for locks for long.
 sub read_while_copying
 {
 	my ($table, $partition) = @_;
@@ -176,7 +176,7 @@ sub read_while_copying
 	);
 	let_go(1);
 
-	# Only used has an index that can be held up.
+	# Only "used" has an index that can be blocked.
 	if ($table eq 'used')
 	{
 		poll($sub,

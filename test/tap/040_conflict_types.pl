@@ -30,7 +30,7 @@ my @types =
   qw(delete_missing delete_origin_differs insert_exists multiple_unique_conflicts
   update_exists update_missing update_origin_differs);
 
-# Rows that both nodes have before the conflicts, and what each does.
+# Rows that both nodes have before the conflicts, and the statements of each node.
 my $base = <<'EOS';
 INSERT INTO t VALUES (2, 'base', NULL), (3, 'base', 31), (4, 'base', NULL), (5, 'base', NULL), (6, 'base', NULL)
 EOS
@@ -83,7 +83,7 @@ sub sorted
 	return join ' ', sort split / /, $_[0];
 }
 
-# Conflicts of all types, and what becomes of them.
+# Conflicts of all types, and their results.
 sub check_resolver
 {
 	my ($resolver, $newer, $expected, $resolution) = @_;
@@ -158,7 +158,7 @@ like(
 	qr/SECURITY LABEL FOR weft ON SUBSCRIPTION from_n2 IS 'detect_conflicts=on'/,
 	'pg_dump keeps that conflicts are detected');
 
-# 3 has lost its value, and so itself, to a row that is newer
+# 3 has lost its value, and therefore its whole row, to a newer row
 check_resolver('last_update_wins', 'local', $local =~ s/\(3,base,31,\) //r,
 	'keep_local');
 check_resolver('apply_remote', 'remote', $remote, 'apply_remote');

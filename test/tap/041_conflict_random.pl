@@ -28,7 +28,7 @@ my $some = 50 * $seconds;
 my @nodes = new_members(3, ahead => [ 0, 3, -2 ]);
 my @tables = qw(plain wide moving);
 
-# "journal" is for what was written where, and not published.
+# "journal" records what was written where; it is not published.
 create_tables(\@nodes, <<'EOS', @tables);
 CREATE TABLE plain (id int PRIMARY KEY, v text);
 CREATE TABLE wide (a int, b text, v text, body text, PRIMARY KEY (b, a));
@@ -92,7 +92,7 @@ SELECT op(current_setting('cluster_name'), :kind, :a, :b);
 COMMIT;
 EOS
 
-# Without a time, it goes on until end_load() is called.
+# Without a duration, it runs until end_load() is called.
 sub start_load
 {
 	my ($seed, $time) = @_;
@@ -104,7 +104,7 @@ sub start_load
 	} @nodes;
 }
 
-# Wait until every node has written some more.
+# Waits until every node has written some more.
 sub load_goes_on
 {
 	my $count = 'SELECT count(*) FROM journal';
@@ -142,8 +142,8 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	last unless $same;
 }
 
-# What a node has written to a key last and that is not there in the end was
-# decided on somewhere, unless another node has changed it later.
+# If the last value that a node has written for a key is not there in the end, then a node
+# has decided so in a conflict, or another node has changed the key later.
 my %written;
 foreach my $node (@nodes)
 {

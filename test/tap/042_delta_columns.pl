@@ -47,7 +47,7 @@ query($n2,
 query($n3,
 	"UPDATE acc SET balance = balance - 100, small = small - 3, big = big + 5000000000, note = 'n3' WHERE id = 1"
 );
-# two in one transaction, of which the first has lost already
+# two in one transaction, the first of which has already lost
 query($n1,
 	"BEGIN; UPDATE acc SET hits = hits + 1, note = 'n1' WHERE id = 2; UPDATE acc SET hits = hits + 1, note = 'n1 again' WHERE id = 2; COMMIT"
 );
@@ -65,8 +65,8 @@ foreach my $node (@nodes)
 EOS
 }
 
-# A row into which an older change was merged is not older for it: what comes
-# next from a third node is compared with what it was.
+# A row does not become older when an older change is merged into it: the next change
+# from a third node is compared with the time that the row had before.
 cut_off(\@nodes);
 query($n1, "UPDATE acc SET hits = hits + 1, note = 'oldest' WHERE id = 4");
 query($n2, "UPDATE acc SET hits = hits + 1, note = 'middle' WHERE id = 4");
@@ -96,7 +96,7 @@ EOS
 my $before = query($n1, 'SELECT sum(balance), sum(hits) FROM acc');
 my @loads =
   map { start_pgbench($_, { $script => 1 }, '-c', 2, '-T', 600) } @nodes;
-# some of every node's, on every node
+# some rows of every node, on every node
 poll($_,
 	"SELECT count(*) = 3 FROM (SELECT FROM booking GROUP BY node HAVING count(*) > $some) x"
 ) foreach @nodes;

@@ -35,7 +35,7 @@ sub writer_waits
 	return;
 }
 
-# What a session does on n1, and what comes from n2 before it ends.
+# What a session does on n1, and what arrives from n2 before the session ends.
 sub meanwhile
 {
 	my ($local, $remote, $end, $expected, $what) = @_;
@@ -89,7 +89,7 @@ meanwhile(
 	"(2,base,2)\n(3,here,3)\n(4,again,40)\n(6,there,41)",
 	'a delete that is rolled back was none');
 
-# each has what the other one wants
+# each holds what the other one needs
 $session->query_safe("BEGIN; UPDATE t SET v = 'session' WHERE id = 2");
 query($n2,
 	"BEGIN; UPDATE t SET v = 'writer' WHERE id = 3; UPDATE t SET v = 'writer' WHERE id = 2; COMMIT"
@@ -148,7 +148,7 @@ set_conf(
 	'weft.conflict_history_retention' => '50000s');
 set_conf($n1, 'weft.tombstone_retention' => '1s');
 
-# writers look when they start, and then once a minute
+# writers check when they start, and then once a minute
 cut_off([$n1]);
 join_again([$n1]);
 poll($n1, 'SELECT count(*) = 2 FROM weft.conflict_history');

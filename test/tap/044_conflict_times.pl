@@ -89,7 +89,7 @@ sub permutations
 	} 0 .. $#list;
 }
 
-# Those of one publisher come in their order.
+# Transactions of one publisher arrive in their order.
 sub in_order
 {
 	my ($list) = @_;
@@ -102,8 +102,8 @@ sub in_order
 	return 1;
 }
 
-# Changes are [ number of the publisher, time, function that makes one ... ].  All
-# orders are tried at the same time, each with keys of its own: "k" is the first.
+# Changes are [ number of the publisher, time, function that creates one ... ].  All
+# orders are tried at the same time, each with its own keys: "k" is the first.
 my $key = 0;
 
 sub check_orders
@@ -235,7 +235,7 @@ check_orders(
 #### A publisher whose clock is ahead
 ####
 
-# Far enough for us to look while it waits, however slow the machine is.
+# Far enough ahead to observe the waiting, however slow the machine is.
 my $start = time;
 publish(2, microseconds(), insert(4, 'before'));
 arrived('s2');

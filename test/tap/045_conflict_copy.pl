@@ -22,7 +22,7 @@ CREATE TABLE t (id int PRIMARY KEY, v int);
 EOS
 query($n1, 'INSERT INTO t SELECT i, 0 FROM generate_series(1, 1000) i');
 
-# the copy waits for us, so that there are changes meanwhile
+# the copy waits for the test, so that there are changes meanwhile
 query($n2, <<'EOS');
 CREATE FUNCTION wait_for_lock() RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
@@ -47,7 +47,7 @@ query($n1, 'UPDATE t SET v = v + 1 WHERE id <= 10');
 wait_for_apply($n1, $n2, 'from_n1');
 same_tables($n1, $n2, ['t'], 'and afterwards');
 
-# Rows that are brought by other means, under an origin of their own.
+# Rows that are loaded by other means, under an origin of their own.
 query_all(\@nodes, 'TRUNCATE t');
 wait_for_apply($n1, $n2, 'from_n1');
 query($n1, 'INSERT INTO t SELECT i, 5 FROM generate_series(1, 10) i');

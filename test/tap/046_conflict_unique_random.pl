@@ -83,7 +83,7 @@ query($nodes[$_], "ALTER SEQUENCE stamp INCREMENT 3 RESTART @{[ $_ + 1 ]}")
   foreach 0 .. $#nodes;
 connect_members(\@nodes);
 
-# Some transactions of a node.
+# Some transactions of one node.
 sub transactions
 {
 	my $count = 12 + int rand 8;
@@ -105,7 +105,7 @@ sub transactions
 
 my $counters = 0;
 
-# Each node works alone, then they hear of each other one by one.
+# Each node works alone, then they receive each other's changes one by one.
 sub alone
 {
 	my $first = $counters + 1;
@@ -205,7 +205,7 @@ sub check
 			"SELECT concat_ws(' ', subname, conflict_type, resolution, index_name, key, local_row, local_commit_time, local_node, '<->', remote_row, remote_commit_time, remote_node) FROM weft.conflict_history WHERE relation = 'public.taken' ORDER BY id"
 		  )) foreach $failed ? @nodes : ();
 
-	# Orphans keep sessions from nothing, but would be found again.
+	# Orphans do not block sessions, but would be reported again.
 	query($nodes[0],
 		'DELETE FROM child c WHERE NOT EXISTS (SELECT FROM parent p WHERE p.id = c.parent)'
 	);

@@ -36,7 +36,7 @@ CREATE TABLE odd (id int PRIMARY KEY, j json, v text);
 EOS
 connect_members(\@nodes);
 
-# Let some links work, one after the other.
+# Enables some links, one after the other.
 sub link_up
 {
 	foreach my $link (@_)
@@ -50,7 +50,7 @@ sub link_up
 	return;
 }
 
-# The same on all nodes, and what that is.
+# All nodes have the same rows, and they are these.
 sub check
 {
 	my ($table, $expected, $what) = @_;
@@ -65,7 +65,7 @@ sub check
 #### Unique values
 ####
 
-# taken for a moment, within a transaction: by the older one of two, and by the newer
+# taken briefly, within a transaction: by the older one of two, and by the newer one
 cut_off(\@nodes);
 query($n1,
 	'BEGIN; INSERT INTO taken VALUES (1, 1); UPDATE taken SET u = 101 WHERE id = 1; COMMIT'
@@ -77,7 +77,7 @@ query($n1,
 );
 check('taken', "(1,101,)\n(2,1,)\n(4,104,)", 'in a transaction');
 
-# the same, where a trigger changes the value, of which the statement says nothing
+# the same with a trigger that changes the value, so the statement does not show it
 cut_off(\@nodes);
 query($n2, 'INSERT INTO given VALUES (3, 3)');
 query($n1,
@@ -85,8 +85,8 @@ query($n1,
 );
 check('given', '(4,103,x)', 'in a transaction, by a trigger');
 
-# The newest takes the value from the other two, and has given it up when a third
-# node hears of one of them.
+# The newest row takes the value from the other two, and has released it when a third
+# node receives one of them.
 query($n1, 'DELETE FROM taken');
 quiet(\@nodes);
 cut_off(\@nodes);
@@ -105,7 +105,7 @@ like(
 	qr/^insert_exists\|keep_local\|taken_u_key\|t$/m,
 	'the history has the rows that are gone');
 
-# A loser comes back if it is changed later than it was when it lost.
+# A row that has lost comes back if it is changed after the time at which it lost.
 query($n1, 'DELETE FROM taken');
 query($n1, "INSERT INTO taken VALUES (1, 1), (2, 2)");
 quiet(\@nodes);
@@ -131,7 +131,7 @@ query($n3, 'UPDATE counter SET n = n + 2 WHERE id = 1');
 link_up([ $n2, $n1 ], [ $n3, $n1 ], [ $n3, $n2 ], [ $n1, $n2 ], [ $n1, $n3 ]);
 check('counter WHERE id = 1', '(1,17,10.5,"")', 'a deleted counter');
 
-# the same, but nothing brings it back
+# the same, but nothing brings the row back
 cut_off(\@nodes);
 query($n1, 'UPDATE counter SET n = n + 1 WHERE id = 2');
 query($n3, 'UPDATE counter SET n = n + 4 WHERE id = 2');
@@ -171,7 +171,7 @@ query($n2, 'INSERT INTO child VALUES (1, 1, NULL)');
 query($n2, "INSERT INTO child VALUES (2, NULL, 'b')");
 query($n2, 'INSERT INTO child VALUES (3, 3, NULL)');
 query($n2, 'UPDATE child SET parent = 2 WHERE id = 3');
-# a row that is still to come is none
+# a row that has not arrived yet is not an orphan
 query($n3, "INSERT INTO parent VALUES (4, 'd')");
 query($n2, "INSERT INTO parent VALUES (4, 'd')");
 query($n2, "INSERT INTO child VALUES (4, 4, 'd')");
@@ -233,7 +233,7 @@ is( query(
 	0,
 	'writers store the time of a tombstone');
 
-# a writer stores that of a session, too
+# a writer also stores the time of a session's tombstone
 set_conf($n1, 'weft.conflict_history_retention' => '1 s');
 link_up([ $n3, $n1 ]);
 poll($n1,
@@ -246,7 +246,7 @@ check('plain', "(2,new)\n(3,new)\n(4,new)", 'deletes');
 #### A node that has gone
 ####
 
-# n3's rows are newer than what n2 has done, which n1 hears of later.
+# n3's rows are newer than the changes of n2, which n1 receives later.
 cut_off(\@nodes);
 query($n2, "UPDATE plain SET v = 'n2, older' WHERE id IN (2, 3)");
 query($n3, "UPDATE plain SET v = 'n3, newer' WHERE id = 2");
@@ -260,7 +260,7 @@ foreach my $node ($n1, $n2)
 	query($node, 'DROP SUBSCRIPTION from_n3');
 	query($node, "DELETE FROM weft.conflict_node WHERE subname = 'from_n3'");
 }
-# on n2, another one gets the origin's number
+# on n2, another origin gets the number of the dropped one
 query($n2,
 	"CREATE SUBSCRIPTION other CONNECTION '' PUBLICATION none WITH (connect = false, slot_name = NONE)"
 );
@@ -313,7 +313,7 @@ query($n1, 'DROP SUBSCRIPTION other');
 #### A copy that was made by hand
 ####
 
-# What is loaded under an origin of its own is older than everything.
+# Rows that are loaded under an origin of their own are older than all others.
 query($n1, 'CREATE TABLE seeded (id int PRIMARY KEY, v text)');
 query($n1, "INSERT INTO seeded VALUES (1, 'a'), (2, 'b')");
 query($n1, 'ALTER PUBLICATION pub ADD TABLE seeded');

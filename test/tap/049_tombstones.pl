@@ -27,7 +27,7 @@ my $newest = query($node, 'SELECT max(recorded_at) FROM weft.tombstone');
 poll($node,
 	"SELECT clock_timestamp() > '$newest'::timestamptz + interval '2 s'");
 
-# Each thousandth tombstone of a session removes up to a thousand.
+# Every thousandth tombstone of a session removes up to a thousand.
 query($node, 'DELETE FROM t WHERE id BETWEEN 501 AND 2500');
 is( query(
 		$node,

@@ -63,7 +63,7 @@ poll($b,
 	"SELECT string_agg(from_node || to_node, ' ' ORDER BY from_node, to_node) = 'ab ac ba bc ca cb' AND bool_and(state = 'streaming' AND num_writers = 2) FROM weft.node_group_replication()"
 );
 
-# Changes on all of them, and each gets to all.
+# Changes on all of them; each change reaches all.
 foreach my $node ($a, $b, $c)
 {
 	my $id = 2000 + 10 * ord $node->name;
@@ -80,7 +80,7 @@ same_on_all([ $a, $b, $c ], \@tables, 'after changes on all');
 is(query($c, 'SELECT count(*) FROM t WHERE id > 2000'),
 	3, 'nothing is missing');
 
-# The number of writers, from any member.
+# The number of writers is set through any member.
 query($c,
 	"SELECT weft.alter_node_group_config(node_group_name := 'g', num_writers := 3)"
 );
@@ -101,7 +101,7 @@ foreach ([ "'g', -1", qr/invalid number of writers: -1/ ],
 	like($err, $message, "alter_node_group_config($arguments)");
 }
 
-# How conflicts are decided, from any member.
+# Resolvers are set through any member.
 query($b,
 	"SELECT weft.alter_node_group_set_conflict_resolver('g', 'insert_exists', 'keep_local')"
 );
@@ -112,7 +112,7 @@ is( query(
 	'|insert_exists|keep_local',
 	'resolvers on ' . $_->name) foreach ($a, $b, $c);
 
-# A new table, as the manual says.
+# A new table, created as the manual says.
 query_all([ $a, $b, $c ], 'CREATE TABLE later (id int PRIMARY KEY)');
 query($b, "SELECT weft.refresh_node_group('g')");
 query($_, 'INSERT INTO later VALUES (' . ord($_->name) . ')')
@@ -121,7 +121,7 @@ wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], ['later'], 'a table that was made later');
 is(query($a, 'SELECT count(*) FROM later'), 3, 'all of its rows');
 
-# The tables of the extension are nobody else's business.
+# The extension's tables are not replicated.
 is( query(
 		$a,
 		"SELECT count(*) FROM pg_publication_tables WHERE schemaname = 'weft'"
@@ -129,7 +129,7 @@ is( query(
 	0,
 	'tables of the extension are not replicated');
 
-# A node parts, asked on another one; then the others go on.
+# A node parts, at the request of another one; then the others continue.
 query($b, "INSERT INTO t VALUES (9001, 'from b')");
 query($a, "SELECT weft.part_node('b')");
 is(leftovers($b), '', 'nothing is left on the node that parted');
@@ -143,7 +143,7 @@ query($c, "INSERT INTO t VALUES (9003, 'from c')");
 wait_for_group('g', $a, $c);
 same_on_all([ $a, $c ], [ @tables, 'later' ], 'after parting');
 
-# It comes again, with what it has: not before it is empty.
+# It joins again with its old rows, which is refused until it is empty.
 my ($ret, $out, $err) =
   $b->psql('postgres', sprintf "SELECT weft.join_node_group(\$\$%s\$\$)",
 	dsn($a));
@@ -190,7 +190,7 @@ is(leftovers($c), '',
 	'nothing is left on a node that was parted by force, and left');
 $c->stop;
 
-# The last ones leave, asked for by themselves.
+# The last nodes leave at their own request.
 query($b, "SELECT weft.part_node('b')");
 query($a, "SELECT weft.part_node('a')");
 is(leftovers($_), '', 'nothing is left on ' . $_->name) foreach ($a, $b);

@@ -29,8 +29,8 @@ EOS
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
-# Every transaction counts itself, and leaves an event: so a state that no member
-# ever had, or a change that is lost or doubled, shows.
+# Every transaction counts itself, and leaves an event.  Therefore a state that no member
+# ever had, or a change that is lost or doubled, is noticed.
 sub start_load
 {
 	my ($node, @options) = @_;
@@ -49,7 +49,7 @@ sub start_load
 		@options);
 }
 
-# Wait until a member has some more of what "a" and "b" do.
+# Waits until a member has some more of the changes of "a" and "b".
 sub load_goes_on
 {
 	my ($member) = @_;
@@ -88,7 +88,7 @@ foreach my $i (1 .. $joins)
 {
 	join_group($c, $i % 2 ? $a : $b, 'g');
 
-	# the new one is written to at once
+	# the new node is written to immediately
 	my $load = start_load($c, '-t' => 100);
 	finish($load);
 	load_goes_on($c);
@@ -113,8 +113,8 @@ query($a, "SELECT weft.part_node('c')");
 query($c, 'DROP TABLE counts, events, ballast');
 @loads = map { start_load($_, '-T' => 600) } ($a, $b);
 
-# Where the join is to stop: its step, on which server, and by what it is kept from
-# going on; and how it is ended there.
+# Where the join is interrupted: its step, on which server, what blocks it there, and how
+# it is ended.
 my @stops = (
 	[
 		'register', $b,
@@ -140,7 +140,7 @@ foreach my $stop (@stops)
 	$session->query_safe('BEGIN');
 	if ($step =~ /announce|finish/)
 	{
-		# not before the copy, which another session holds up meanwhile
+		# not before the copy, which another session blocks meanwhile
 		my $first = open_session($a);
 		$first->query_safe('BEGIN; SELECT txid_current()');
 		start_join($c, $a, 'g');
@@ -177,7 +177,7 @@ foreach my $stop (@stops)
 	wait_until_up($c);
 	note("$step, $how: was at $was");
 
-	# after a crash of the worker it goes on by itself, else when it is asked to
+	# after a crash of the worker it continues by itself, otherwise on request
 	start_join($c, $a, 'g') if $how eq 'stop';
 	wait_for_join($c);
 	load_goes_on($c);

@@ -37,7 +37,7 @@ fails(
 	'not outside of a group');
 create_group($node, 'g');
 
-# The parts.
+# The parts of a value.
 my ($sign, $ms, $id, $count) = split /\|/, query($node, <<'EOS');
 SELECT v >> 63, (v >> 22) - (extract(epoch FROM clock_timestamp() - timestamptz '2024-01-01 00:00:00+00') * 1000)::bigint,
 	(v >> 12) & 1023, v & 4095
@@ -63,7 +63,7 @@ fails(
 like(query($node, "SET ROLE taker; SELECT weft.snowflake_nextval('s')"),
 	qr/^\d+$/m, 'USAGE is enough');
 
-# Many at once, from many sessions, more than there are milliseconds for.
+# Many at once, from many sessions, more than fit into the milliseconds.
 my $load = start_pgbench(
 	$node,
 	{
@@ -82,8 +82,8 @@ is( query(
 	't',
 	'growing');
 
-# What the server would find if its clock had been set back by an hour while it was
-# down: a time that is reserved and still to come, from another run.
+# The state that the server would find if its clock had been set back by an hour while it
+# was down: a reserved time in the future, of another run.
 my $future = query($node,
 	"SELECT setval('s', ((last_value >> 20) + 3600000) << 20 | (last_value & 1048575)) FROM s"
 );

@@ -15,7 +15,7 @@ plan skip_all => 'about Weft alone' unless weft();
 my ($a, $b) = map { new_member($_) } qw(a b);
 my $secret = 'geheim';
 
-# The error of a command, which must not tell the password, nor may any log.
+# The error of a command.  Neither it nor the log may contain the password.
 sub fails
 {
 	my ($node, $sql, $message) = @_;
@@ -188,7 +188,7 @@ is(leftovers($b), '',
 	'nothing has been made on the node that could not join');
 is(leftovers($a), 'publication weft_g', 'nor on the other one');
 
-# What is found in the background only: undone.
+# Errors that only the background worker finds: the join is undone.
 query($a,
 	'CREATE ROLE only_here; CREATE TABLE owned (id int PRIMARY KEY); ALTER TABLE owned OWNER TO only_here'
 );
@@ -208,7 +208,7 @@ query($b, $nowhere);
 fails($b, join_sql($dsn_a), qr/could not connect to node "b"/);
 query($b, "SELECT weft.set_node_dsn('b', '$dsn_b')");
 
-# where others find that out, after the node has looked at it itself
+# where other members find the error, after the node's own checks
 my $hold = open_session($b);
 $hold->query_safe('BEGIN; LOCK TABLE weft.node_group_entry IN SHARE MODE');
 query($b, join_sql($dsn_a));
@@ -239,7 +239,7 @@ fails(
 	"SELECT weft.part_node('b', force := true)",
 	qr/node "b" cannot part itself by force/);
 
-# --- a third one ---
+# --- a third node ---
 
 my $c = new_member('c');
 my $dsn_c = dsn($c);
@@ -258,7 +258,7 @@ fails($c, join_sql($dsn_a),
 );
 is(leftovers($c), '', 'names that are too long: nothing is made');
 
-# A log shows no password, except in the statement that the user has sent himself.
+# The log shows no password, except in statements that the user has sent.
 foreach my $node ($a, $b, $c)
 {
 	my @lines =

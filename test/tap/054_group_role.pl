@@ -86,7 +86,7 @@ poll($c,
 	"SELECT bool_and(num_writers = 1) FROM weft.node_replication WHERE to_node = 'c'"
 );
 
-# What a stranger sees, and may do.
+# What an unprivileged role sees, and may do.
 foreach my $node (@nodes)
 {
 	foreach my $view (
@@ -110,7 +110,7 @@ foreach my $sql (
 	like($err, qr/permission denied/, "not for everybody: $sql");
 }
 
-# A role that gives no password cannot use that of the server.
+# A role that supplies no password cannot use the server's own.
 my ($ret, $out, $err) = $a->psql('postgres',
 		"SET ROLE manager; SELECT weft.node_query('"
 	  . dsn($a)

@@ -36,7 +36,7 @@ INSERT INTO branches SELECT i, 0, 'x' FROM generate_series(1, 3) i;
 INSERT INTO accounts SELECT i, i % 3 + 1, 0, 'x' FROM generate_series(1, 300) i;
 EOS
 
-# Others reach each node through its proxy.
+# The other nodes reach each node through its proxy.
 sub make_node
 {
 	my ($node) = @_;
@@ -67,7 +67,7 @@ EOS
 
 my %acknowledged = map { $_->name => 0 } @nodes;
 
-# Without a time, the load goes on until end_load() is called.
+# Without a duration, the load runs until end_load() is called.
 sub start_load
 {
 	my ($node, $time) = @_;
@@ -86,7 +86,7 @@ sub count_load
 	return;
 }
 
-# How many transactions of a node's loads are on a member.
+# The number of transactions of a node's loads that have reached a member.
 sub transactions
 {
 	my ($member, $from) = @_;
@@ -95,7 +95,7 @@ sub transactions
 		$from->name);
 }
 
-# Wait until there are some more of them.
+# Waits until there are some more of them.
 sub load_goes_on
 {
 	my ($member, $from) = @_;
@@ -168,8 +168,8 @@ foreach my $load (@loads)
 }
 check('three nodes', @nodes);
 
-# A change crosses each link once: each subscription has applied what its publisher's
-# clients have done, and nothing that came there from elsewhere.
+# A change crosses each link once: each subscription has applied the changes of its
+# publisher's clients, and none that the publisher received from elsewhere.
 foreach my $to (@nodes)
 {
 	my $now = applied($to);

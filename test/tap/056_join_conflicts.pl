@@ -27,8 +27,8 @@ create_group($a, 'g');
 query($a, "SELECT weft.set_delta_columns('t', '{n}')");
 join_group($b, $a, 'g');
 
-# The join cannot take its snapshot while this transaction runs, and while it tries
-# to, "a" applies nothing from "b".
+# The join cannot take its snapshot while this transaction runs, and as long as it tries,
+# "a" applies nothing from "b".
 my $session = open_session($a);
 $session->query_safe('BEGIN; SELECT txid_current()');
 start_join($c, $a, 'g');
@@ -37,7 +37,7 @@ poll($a,
 	"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'weft_g_a_c'"
 );
 
-# On "b" first: so it loses.
+# On "b" first; therefore it loses.
 query($b, <<'EOS');
 UPDATE t SET v = 'from b', n = n + 1 WHERE id IN (1, 2, 3);
 UPDATE "Odd" SET v = 'from b' WHERE a IN ('1', '2');
@@ -65,7 +65,7 @@ is( query($c, 'SELECT a, v FROM "Odd" ORDER BY a'),
 	"1|from a\n2|from b\n3|old",
 	'with other keys, too');
 
-# A row that was only copied is in no conflict that its original is not in.
+# A copied row is in no conflict that its original is not in.
 query($b, "UPDATE t SET v = 'later' WHERE id > 10");
 wait_for_group('g', $a, $b, $c);
 my $conflicts =

@@ -75,7 +75,7 @@ foreach my $node ($b, $c)
 		"$what: no copy is shown any more");
 }
 
-# What was copied is older than any change; so the change wins.
+# Copied rows are older than any change; therefore the change wins.
 query($a, "UPDATE plain SET t = 'from a' WHERE id = 1");
 query($b, "UPDATE plain SET t = 'from b' WHERE id = 2");
 query($c,

@@ -31,7 +31,7 @@ sub fails
 	return;
 }
 
-# Begin a query, and wait until a session there stands at a step of it.
+# Starts a query, and waits until a session there has reached a step of it.
 sub start_query
 {
 	my ($node, $sql, $where, $step) = @_;
@@ -44,7 +44,7 @@ sub start_query
 	return $session;
 }
 
-# Cancel it, and wait until what it has begun on others is over, too.
+# Cancels it, and waits until its work on other members has ended, too.
 sub cancel_query
 {
 	my ($node, $session) = @_;
@@ -60,7 +60,7 @@ sub cancel_query
 
 # --- interrupted while "b" cannot apply what "c" has written; then cancelled ---
 
-# Holds up whoever applies a change of row 1.
+# Blocks any writer that applies a change of row 1.
 my $block = open_session($b);
 $block->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
 query($c, "UPDATE t SET v = 'first' WHERE id = 1");
@@ -89,9 +89,9 @@ query($_,
 wait_for_group('g', @nodes);
 same_on_all(\@nodes, ['t'], 'after parting was cancelled');
 
-# --- behind the point of no return ---
+# --- past the point of no return ---
 
-# Interrupted again; then completed as far as "b" lets it.
+# Interrupted again; then completed as far as "b" allows.
 $block->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
 query($c, "UPDATE t SET v = 'second' WHERE id = 1");
 $session =
@@ -181,7 +181,7 @@ wait_for_group('g', $a, $b);
 join_group($c, $a, 'g');
 wait_for_group('g', @nodes);
 
-# the same, with all of it applied: nothing to tell
+# the same, but all of it is applied: there is nothing to report
 query($c, "UPDATE t SET v = 'fifth' WHERE id = 5");
 poll($_, "SELECT v = 'fifth' FROM t WHERE id = 5") foreach ($a, $b);
 $c->stop('immediate');
@@ -190,7 +190,7 @@ $c->stop('immediate');
 is($err, '', 'all members have the same of a node that is gone');
 same_on_all([ $a, $b ], ['t'], 'after parting by force');
 
-# and where another node has its address now, which is left alone
+# and if another node has its address now, that node is left alone
 $c->start;
 query($c, 'SELECT weft.leave_node_group()');
 query($c, 'DROP TABLE t');

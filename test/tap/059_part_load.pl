@@ -25,7 +25,7 @@ my $rounds = $ENV{WEFT_ROUNDS} // 1;
 my @nodes = map { new_member($_) } qw(a b c);
 my @tables = qw(account history);
 
-# Each transaction writes to both tables; "n" says how many rows of it there are.
+# Each transaction writes to both tables; "n" is the number of its rows.
 my $schema = <<'EOS';
 CREATE TABLE account (id int PRIMARY KEY, owner text NOT NULL, stamp bigint NOT NULL);
 CREATE TABLE history (id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -70,7 +70,7 @@ sub transactions
 		$from->name);
 }
 
-# Wait until some more of a node's transactions are on a member.
+# Waits until some more of a node's transactions have reached a member.
 sub load_goes_on
 {
 	my ($member, $from) = @_;
@@ -83,7 +83,7 @@ sub load_goes_on
 	return;
 }
 
-# One node parts while all of them write.
+# One node parts while all nodes are being written to.
 sub part_amid_load
 {
 	my ($what, $parting, $asked, @staying) = @_;
@@ -94,7 +94,7 @@ sub part_amid_load
 		load_goes_on($_, $from) foreach @nodes;
 	}
 
-	# one that is open the whole time, which nobody may see half of
+	# one that is open the whole time; nobody may see half of it
 	my $open = open_session($parting);
 	$open->query_safe(
 		"BEGIN; INSERT INTO history (node, stamp, n) VALUES ('open', 0, 2)");
@@ -103,7 +103,7 @@ sub part_amid_load
 		sprintf
 		  "SELECT array_agg(id) FROM (SELECT id FROM history WHERE node = '%s' ORDER BY id LIMIT 2000) h",
 		$parting->name);
-	# It drops triggers in the end, for which it waits.
+	# In the end, parting drops triggers, and waits for the locks.
 	my $part = open_session($asked);
 	$part->query_until(
 		qr/begun/,
@@ -145,7 +145,7 @@ sub part_amid_load
 	return;
 }
 
-# It comes back while the others write.
+# It joins again while the others write.
 sub join_amid_load
 {
 	my ($what, $joining, $target, @staying) = @_;

@@ -29,7 +29,7 @@ my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $num_sessions = 3;
 
 # An assertion of version 18 fails in the walsender if a part of a transaction was
-# aborted before anything of it is sent (see 008).
+# aborted before anything of it was sent (see 008_two_phase_streaming.pl).
 my $pub = new_publisher(
 	'publisher',
 	conf => "logical_decoding_work_mem = 64kB\n"
@@ -150,8 +150,8 @@ sub random_tree
 		}
 		elsif ($dice < 98)
 		{
-			# Within savepoints, a publisher that spills or streams may fail for
-			# ever with "could not map filenumber", whatever the output plugin.
+			# Within savepoints, a publisher that spills or streams may fail permanently
+			# with "could not map filenumber", whatever the output plugin.
 			next if @stack || $added[$number] == $num_columns;
 			my $column = 'x' . ++$added[$number];
 
@@ -166,7 +166,7 @@ sub random_tree
 	return @sql;
 }
 
-# Begins to run statements; the caller must finish() it.
+# Starts to run statements; the caller must finish() it.
 sub run_sql
 {
 	my (@sql) = @_;
@@ -200,8 +200,7 @@ sub finish_all
 	return;
 }
 
-# One test: all tables hold the same.  A column that is not there is as good as one
-# that is null.
+# One test: all tables are equal.  A column that does not exist counts as null.
 sub equal
 {
 	my ($what) = @_;
@@ -225,14 +224,14 @@ sub equal
 	{
 		diag("publisher: $_")  foreach query($pub, $count);
 		diag("subscriber: $_") foreach query($sub, $count);
-		# the next ones are to be judged by themselves
+		# the next ones are judged independently
 		query_all([ $pub, $sub ], 'TRUNCATE ' . join ', ', @tables);
 	}
 	poll($sub, streams('true'), 0) if weft();
 	return $same;
 }
 
-# How each mode is brought about, while @sessions (code) are at work.
+# How each mode is set up, while @sessions (code) are running.
 my $user = open_session($sub);
 my %modes = (
 	early => sub { $_[0]->() },
@@ -264,8 +263,8 @@ sub stream_transactions
 	);
 }
 
-# What was found first: children that were released before their parent is rolled
-# back to, several times.
+# The bug that was found first: children that were released before their parent is
+# rolled back to, several times.
 my @known = (
 	<<'EOS',
 DO $$
@@ -307,7 +306,7 @@ EOS
 
 foreach my $mode (qw(early late spooled))
 {
-	# For each transaction by itself, so that the one that is late is known to be.
+	# For each transaction separately, so that it is known which one is late.
 	foreach my $i (0 .. $#known)
 	{
 		my $session = open_session($pub);

@@ -35,8 +35,8 @@ CREATE EXTENSION dblink;
 CREATE PUBLICATION pub FOR TABLE large, other, later;
 EOS
 
-# On the subscriber, rows that are not there for good may be in each other's way, and a
-# negative id, once applied, is behind an advisory lock.
+# On the subscriber, rows that exist only for a while may block each other, and a
+# negative id, once applied, waits for an advisory lock.
 query($sub, <<'EOS');
 CREATE UNIQUE INDEX ON other (v);
 CREATE FUNCTION passes(id int) RETURNS bool LANGUAGE plpgsql AS $$
@@ -53,8 +53,8 @@ wait_for_apply($pub, $sub, 'sub');
 my $log_start = -s $sub->logfile;
 my ($stream, $user);
 
-# A case with a transaction that is streamed and a user.  If it fails, it is ended by
-# force, so that the next one can be tried.
+# A case with a streamed transaction and a user.  If it fails, it is ended by force, so
+# that the next one can be tried.
 sub scenario
 {
 	my ($what, $code) = @_;
@@ -92,8 +92,8 @@ sub streams
 my $applied =
   "state = 'applying' AND applied_changes = received_changes AND received_changes > 1000";
 
-# The transaction of $stream begins, and a stream writer has applied it so far.  It
-# has locks on both tables, and on a value of the unique index.
+# The transaction of $stream begins, and a stream writer has applied the first part.  It
+# holds locks on both tables, and a value of the unique index.
 sub begin_stream
 {
 	my ($sql) = @_;
@@ -106,7 +106,7 @@ sub begin_stream
 	return;
 }
 
-# The user waits for the stream writer, in the background, and goes on from there.
+# The user waits for the stream writer, in the background, and continues afterwards.
 sub user_waits
 {
 	my (@sql) = @_;
@@ -122,7 +122,7 @@ sub user_waits
 	return;
 }
 
-# What the leader applies itself.
+# Changes that the leader applies itself.
 my %native = (
 	'a prepared transaction' => sub {
 		query($pub,
@@ -211,7 +211,7 @@ scenario(
 		wait_for_apply($pub, $sub, 'sub');
 		poll($sub, streams('received_changes = 2'), 35);
 
-		# those without a place of their own end first
+		# those without a place in shared memory end first
 		$each->(1, 40, "BEGIN; INSERT INTO large (t) VALUES ('more %s')");
 		$each->(35, 40, 'COMMIT');
 		$each->(30, 34, 'ROLLBACK');
@@ -226,8 +226,8 @@ scenario(
 	});
 
 # leader -> writer -> parallel worker -> leader: writers are started while one of the
-# server's parallel workers has a transaction open, and one of them needs a unique
-# value that this has.
+# server's parallel workers has a transaction open, and one of the writers needs a unique
+# value that this worker has stored.
 scenario(
 	'a parallel worker of the server',
 	sub {
@@ -260,8 +260,8 @@ scenario(
 		wait_for_apply($pub, $sub, 'sub');
 	});
 
-# A stream writer that takes long to start gets to know that its transaction is the
-# oldest by now: a later one, which has what it needs, gives way.
+# A stream writer that takes long to start learns that its transaction is the oldest by
+# now: a later transaction, which holds what it needs, gives way.
 scenario(
 	'a stream writer that starts slowly',
 	sub {
@@ -305,7 +305,7 @@ poll($sub, "SELECT subtwophasestate = 'e' FROM pg_subscription");
 native_cases('a prepared transaction');
 
 # leader -> writer -> user -> leader: the leader ends while a writer is starting, and
-# the user who drops the subscription has what the writer needs.
+# the user who drops the subscription holds what the writer needs.
 {
 	$user = open_session($sub);
 	$user->query_safe(

@@ -50,7 +50,7 @@ sub streams
 my $applied =
   "state = 'applying' AND applied_changes = received_changes AND received_changes > 1000";
 
-# A command of a user must not wait for anybody.
+# A user's command must not wait for anybody.
 sub goes_on
 {
 	my ($sql, $what) = @_;
@@ -64,7 +64,7 @@ sub goes_on
 	return;
 }
 
-# A stream writer that has nothing to do, in the midst of its transaction.
+# A stream writer that is idle in mid-transaction.
 $stream->query_safe(
 	"BEGIN; UPDATE large SET v = 1; INSERT INTO large SELECT 'new ' || i, 1, repeat('x', 50) FROM generate_series(1, 3000) i; UPDATE large SET v = 2 WHERE v = 1"
 );
@@ -84,7 +84,7 @@ same_tables($pub, $sub, \@tables, 'an idle stream writer: equal');
 {
 	my $user = open_session($sub);
 
-	# a dozen: small enough to be sent at the end
+	# a dozen changes: few enough to be sent at the end
 	$user->query_safe('BEGIN; UPDATE other SET v = v WHERE id = 1');
 	query($pub, 'UPDATE other SET v = 5 WHERE id = 1');
 	query($pub,
@@ -104,7 +104,7 @@ same_tables($pub, $sub, \@tables, 'an idle stream writer: equal');
 	same_tables($pub, $sub, \@tables, 'a waiting writer: equal');
 }
 
-# Streams that overlap, while the number of writers changes: the second one begins
+# Streams that overlap, while the number of writers changes: the second stream begins
 # before the first one ends, and so on.
 my $next_id = 1;
 
@@ -141,7 +141,7 @@ foreach my $number (2, 5)
 	writers_are($number);
 	pass("$number writers while a transaction is streamed");
 
-	# something to be rolled back after the change, of before it
+	# changes from before the number of writers changes, which are rolled back after it
 	$first->query_safe(
 		"SAVEPOINT s$number; INSERT INTO large SELECT 'void $number ' || i, i, repeat('x', 50) FROM generate_series(1, 3000) i"
 	);
@@ -159,7 +159,7 @@ $third->query_safe(
 );
 is(leader_pid($sub, 'sub'), $leader, 'it is the same leader');
 
-# without writers, the server begins anew
+# without writers, the server's own apply starts again
 query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 0)');
 query($pub, 'UPDATE other SET v = v + 1');
 poll($sub, 'SELECT num_writers FROM weft.stat_subscription', 0);
@@ -174,10 +174,10 @@ poll($sub, streams('true'), 0);
 my @files = glob($sub->data_dir . '/base/pgsql_tmp/*.fileset/*');
 is("@files", '', 'no file is left');
 
-# A transaction that is streamed for longer than wal_receiver_timeout, with pauses that
-# are shorter.  The publisher's process is stopped again and again so that it does not
-# get so far as to send a keepalive; each change is a block, so it hardly ever is
-# stopped within one.
+# A transaction that is streamed for longer than wal_receiver_timeout, with shorter
+# pauses.  The publisher's process is stopped repeatedly so that it never sends a
+# keepalive; each change is a block, so the process is hardly ever stopped within
+# one.
 {
 	set_conf($pub, debug_logical_replication_streaming => 'immediate');
 	query($pub, 'UPDATE other SET v = v + 1');

@@ -35,7 +35,7 @@ query($sub, 'CREATE EXTENSION injection_points');
 subscribe($pub, $sub, 'sub', 'pub');
 wait_for_apply($pub, $sub, 'sub');
 
-# What the publisher is told of the end of a transaction: is it flushed?
+# What the publisher is told about the end of a transaction: is it flushed?
 sub told_flushed
 {
 	my ($end) = @_;
@@ -118,8 +118,8 @@ EOS
 	same_tables($pub, $sub, ['t'], "$synchronous_commit: nothing is lost");
 }
 
-# A transaction that the server's apply loop has applied is not flushed because one
-# behind it, which has written nothing here, needs no flush.
+# A transaction that the server's apply loop has applied must not count as flushed because
+# a later one, which has written nothing on the subscriber, needs no flush.
 query($pub, 'INSERT INTO t VALUES (2, 0), (3, 0)');
 wait_for_apply($pub, $sub, 'sub');
 query($sub,

@@ -31,9 +31,9 @@ EOS
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 4');
 wait_for_apply($pub, $sub, 'sub');
 
-# A flow of transactions with which one writer keeps pace, and then some that it finds
-# at once: a local user keeps it at the one before.  Returns how many local
-# transactions were made of them.
+# A flow of transactions with which one writer keeps up, and then some that it finds all at
+# once: a local user blocks the writer at the transaction before.  Returns the number of
+# local transactions that resulted.
 sub one_round
 {
 	my ($round) = @_;

@@ -16,7 +16,7 @@ my $sub = new_subscriber('subscriber',
 	conf => weft() ? 'weft.commit_group_size = 8' : '');
 
 # Column definitions of keys on the subscriber, two texts that are equal there, and the
-# type on the publisher if it is not text.
+# publisher's type if it is not text.
 my @keys = (
 	[ 'numeric' => '1', '1.0' ],
 	[ 'numeric(10,2)' => '1', '1.00' ],
@@ -66,7 +66,7 @@ foreach my $i (0 .. $#keys)
 	);
 }
 
-# The publisher's key has one column more.
+# The publisher's key has an additional column.
 query($pub,
 	'CREATE TABLE wide (k int, w int, v int, PRIMARY KEY (k, w)); INSERT INTO wide VALUES (1, 1, 0), (1, 2, 0)'
 );
@@ -83,7 +83,7 @@ query_all(
 	"INSERT INTO times VALUES ('2026-01-01', 0); INSERT INTO whole VALUES (1, '2026-01-01', 0)"
 );
 
-# Those that take the general path on the subscriber.
+# Tables that take the general path on the subscriber.
 query($pub,
 	"CREATE TABLE general (k text PRIMARY KEY, v int); INSERT INTO general VALUES ('1', 0), ('2', 0)"
 );
@@ -108,7 +108,7 @@ sub set_writers
 	return;
 }
 
-# A local user keeps a row, and with it the next transaction.
+# A local user locks a row, which blocks the next transaction.
 sub keep_one_back
 {
 	my ($sql) = @_;
@@ -130,8 +130,8 @@ sub wait_until_received
 	return;
 }
 
-# Each statement is a transaction, and all of them are there at once.  The tables have
-# been named long before, and their rows not been touched for long.
+# Each statement is a transaction, and all of them are available at once.  The tables were
+# announced long before, and their rows have not been touched for long.
 sub as_group
 {
 	my ($tables, @statements) = @_;
@@ -151,7 +151,7 @@ sub as_group
 	return;
 }
 
-# With one writer, changes of the first key are put aside, if of any.
+# With one writer, changes of the first key are deferred, if any are.
 set_writers(1);
 foreach my $i (0 .. $#keys)
 {
@@ -173,7 +173,7 @@ as_group(
 is(query($sub, 'SELECT w, v FROM wide'),
 	'2|3', 'a wider key on the publisher');
 
-# What is published while the setting is another one has other bytes.
+# Changes that are published while the setting has another value have other bytes.
 sub in_zone
 {
 	my ($zone) = @_;
@@ -196,8 +196,8 @@ as_group(
 	'UPDATE whole SET v = v + 1');
 same_tables($pub, $sub, [ 'times', 'whole' ], 'another TimeZone');
 
-# A row that an earlier transaction inserts is not there yet: with several writers,
-# the later one must be applied again, whether the server would say so or not.
+# A row that an earlier transaction inserts is not there yet: with several writers, the
+# later transaction must be retried, whether or not the server would report that.
 set_writers(4);
 foreach my $setting (
 	[ log_min_messages => 'warning' ],

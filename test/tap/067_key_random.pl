@@ -24,12 +24,12 @@ my $seeds = $ENV{WEFT_SEEDS} // 3;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 my $seconds = $ENV{WEFT_SECONDS} // 5;
 
-# A key's type on the publisher, on the subscriber, and two expressions for the same
-# key, of a number i.
+# A key's type on the publisher, its type on the subscriber, and two expressions for the
+# same key of row i.
 my $moment = "'2026-01-01 00:00+00'::timestamptz + i * interval '1 hour'";
 my @keys = (
 
-	# those whose forms depend on settings come first
+	# types whose forms depend on settings come first
 	[ 'timestamptz', 'timestamptz', $moment, $moment ],
 	[ 'bytea', 'bytea', 'i::text::bytea', 'i::text::bytea' ],
 	[
@@ -95,7 +95,7 @@ CREATE TABLE f$i (k $sub_type $full_key, v bigint NOT NULL, w int);
 EOS
 }
 
-# One operation on a table: a change of the value, of the key's form, or of the row.
+# One operation on a table: it changes the value, the form of the key, or the row.
 query($pub, <<'EOS');
 CREATE FUNCTION op(t text, n int, kind int, i int, form int) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -178,7 +178,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	my $turn = 0;
 	while (running($load))
 	{
-		# everything has to wait, so that there is a backlog
+		# everything has to wait, so that a backlog builds up
 		my $local = open_session($sub);
 		$local->query_safe('BEGIN; LOCK TABLE k0 IN SHARE MODE')
 		  if rand() < 0.8;

@@ -46,7 +46,7 @@ my $has_injection = ($ENV{enable_injection_points} // '') eq 'yes'
   );
 my $next = 1;
 
-# Transactions of one row each; returns the last row.
+# Makes transactions of one row each; returns the last row.
 sub insert
 {
 	my ($count) = @_;
@@ -60,7 +60,7 @@ sub flushed
 	return query($pub, 'SELECT pg_current_wal_flush_lsn()');
 }
 
-# WAL of which nothing is published.
+# Writes WAL that contains nothing published.
 sub fill
 {
 	query($pub,
@@ -69,8 +69,9 @@ sub fill
 	return flushed();
 }
 
-# The walsender stops before each page that it reads, until it has decoded up to there.
-# A standby has all that is written by then, such as the background writer's records.
+# The walsender stops before each page that it reads, until it has decoded everything
+# before that page.  A standby then has all that is written, such as the background
+# writer's records.
 sub step_to
 {
 	my ($lsn) = @_;
@@ -84,7 +85,7 @@ sub step_to
 		);
 		last if query($pub, $sent) eq 't';
 
-		# it may be on its way still, from the last time
+		# one may still be on its way from the last time
 		$pub->psql('postgres',
 			"SELECT injection_points_wakeup('weft-plugin-page')");
 		query($pub,
@@ -119,7 +120,7 @@ SKIP:
 	  unless $has_injection;
 	query($pub, 'CREATE EXTENSION injection_points');
 
-	# Decoding is slow, far behind, and has left the transactions behind it.
+	# Decoding is slow and far behind, but already past the transactions.
 	stop_at_pages();
 	insert(1);
 	my $last = insert(20);
@@ -138,7 +139,7 @@ SKIP:
 	run_freely();
 	wait_for_apply($pub, $sub, 'sub');
 
-	# The walsender waits for a standby, far behind the end.
+	# The walsender waits for a standby, and is far behind the end.
 	stop_at_pages();
 	insert(1);
 	$last = insert(20);
@@ -162,7 +163,7 @@ SKIP:
 	same_tables($pub, $sub, \@tables, 'all is there');
 }
 
-# Large rows, among small ones, in a backlog: inserted, updated in a part, deleted.
+# Large rows among small ones, in a backlog: inserted, partly updated, deleted.
 query($_, 'ALTER TABLE large REPLICA IDENTITY FULL') foreach $pub, $sub;
 foreach my $case (
 	[ 'off', 'off' ],

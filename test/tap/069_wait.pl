@@ -32,8 +32,8 @@ sub wait_fails
 	return $stderr;
 }
 
-# Nobody writes out what an open transaction has written: the background writer would,
-# within 15 seconds, by its own record.
+# Nobody flushes the WAL of an open transaction: the background writer would do so
+# within 15 seconds, with its own record.
 my $writer = query($pub,
 	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'"
 );
@@ -59,7 +59,7 @@ kill 'CONT', $writer;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'and what is committed is there');
 
-# An error that comes again and again.
+# An error that occurs again and again.
 query($sub, "INSERT INTO t VALUES (10, 'in the way')");
 query($pub, "INSERT INTO t VALUES (10, 'to be applied')");
 poll($sub, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
@@ -69,7 +69,7 @@ like(
 	'how far it is, though the worker has just begun, and why it is not further'
 );
 
-# One that is disabled, before and meanwhile.
+# A subscription that is disabled, before and during the wait.
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 like(
 	wait_fails('1 hour'),
@@ -95,12 +95,12 @@ like(
 	'nor one that is disabled meanwhile');
 $waiting->quit;
 
-# Goes on.
+# Apply continues.
 query($sub, 'DELETE FROM t WHERE id = 10; ALTER SUBSCRIPTION sub ENABLE');
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'enabled again, it catches up');
 
-# A restart does not take the position away.
+# A restart does not lose the position.
 $sub->restart;
 my $blocker = open_session($sub);
 $blocker->query_safe('BEGIN; LOCK TABLE t');

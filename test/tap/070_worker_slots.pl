@@ -32,13 +32,13 @@ sub writers
 	  "SELECT num_writers FROM weft.stat_subscription WHERE subname = '$name'";
 }
 
-# Two are left for tables; the launcher and the apply worker have one each.
+# Two are left for tables; the launcher and the apply worker take one each.
 subscribe($pub, $sub, 'sub1', 'pub1');
 wait_for_apply($pub, $sub, 'sub1');
 poll($sub, writers('sub1'), '4');
 pass('the first subscription has all writers that it wants');
 
-# It gives them back for the apply workers of others, and for their tables.
+# It releases them to the apply workers of other subscriptions, and for their tables.
 subscribe($pub, $sub, "sub$_", "pub$_") foreach 2, 3;
 wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 3;
 same_tables(
@@ -48,7 +48,7 @@ same_tables(
 poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '2');
 pass('two workers are left free');
 
-# One that needs a writer gets one.
+# A subscription that needs a writer gets one.
 subscribe($pub, $sub, 'sub4', 'pub4', 'detect_conflicts = on');
 wait_for_apply($pub, $sub, 'sub4');
 same_tables($pub, $sub, \@tables, 'and those of a fourth');
@@ -56,13 +56,13 @@ poll($sub, writers('sub4'), '1');
 poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '1');
 pass('the one that detects conflicts has a writer');
 
-# Changes arrive at all of them.
+# Changes arrive at all subscriptions.
 query($pub, "INSERT INTO $_ SELECT generate_series(101, 200)")
   foreach @tables;
 wait_for_apply($pub, $sub, "sub$_") foreach 1 .. 4;
 same_tables($pub, $sub, \@tables, 'all changes are applied');
 
-# When the others are gone, the first takes what is free.
+# When the others have ended, the first takes what is free.
 query($sub, "DROP SUBSCRIPTION sub$_") foreach 2 .. 4;
 poll($sub, writers('sub1'), '4');
 query($pub, "INSERT INTO $_ SELECT generate_series(201, 300)")
@@ -71,8 +71,8 @@ wait_for_apply($pub, $sub, 'sub1');
 same_tables($pub, $sub, [qw(a1 b1 c1)],
 	'the first has all of its writers again');
 
-# One that keeps its only writer, because it detects conflicts, and began before others,
-# does not stand in the way of their giving theirs back.
+# A subscription that keeps its only writer, because it detects conflicts, and began before
+# others, does not prevent these from releasing theirs.
 query($sub, 'DROP SUBSCRIPTION sub1');
 query($sub, "TRUNCATE $_") foreach @tables;
 subscribe($pub, $sub, 'sub4', 'pub4', 'detect_conflicts = on');
@@ -91,8 +91,8 @@ same_tables(
 	[ @tables, 'd' ],
 	'all tables are copied beside one that keeps its writer');
 
-# While it ends its writers to start fewer, others may take all that are free.  Then it
-# says so, and starts again.
+# While it ends its writers to start fewer, others may take all free workers.  Then it
+# logs that, and starts again.
 my @errors = grep {
 	!/conflicts of subscription "sub4" cannot be detected without writers: no background worker is available/
 } split /\n/, errors_logged($sub);

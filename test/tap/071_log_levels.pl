@@ -22,7 +22,7 @@ query($pub, 'CREATE PUBLICATION pub FOR TABLE t, u');
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 8');
 wait_for_apply($pub, $sub, 'sub');
 
-# An error, with much behind it that other writers are applying.
+# An error, with a backlog behind it that other writers are applying.
 query($sub, 'INSERT INTO t VALUES (-1)');
 my $blocker = open_session($sub);
 $blocker->query_safe('BEGIN; LOCK TABLE u');
@@ -51,7 +51,7 @@ my @others = grep { !/duplicate key value|conflict detected/ } split /\n/,
   errors_logged($sub, $start);
 is("@others", '', 'nor any other error');
 
-# A writer that somebody else ends says so.
+# A writer that a user terminates logs that.
 $start = -s $sub->logfile;
 my ($pid) = writer_pids($sub);
 query($sub, "SELECT pg_terminate_backend($pid)");

@@ -26,7 +26,7 @@ deadlock_timeout = 20ms
 maintenance_work_mem = 1MB
 EOC
 
-# Tables and partitions, by the ids that their rows have; "later" may be attached.
+# Tables and partitions, with the ids of their rows; "later" may be attached.
 my %ranges = (
 	parted_0 => [ 0, 8000 ],
 	parted_1 => [ 8000, 16000 ],
@@ -60,7 +60,7 @@ CREATE PUBLICATION pub FOR TABLE plain, parted, live.named, next.named
 	WITH (publish_via_partition_root = true);
 EOS
 
-# A copy takes about as long as the others need to get in its way.
+# A copy takes about as long as the others need to interfere with it.
 query($sub, $tables . <<'EOS');
 CREATE FUNCTION slow(int) RETURNS bool IMMUTABLE PARALLEL SAFE LANGUAGE plpgsql AS $$
 BEGIN
@@ -91,7 +91,7 @@ sub some_time
 	return sprintf 'SELECT pg_sleep(%.2f)', rand $_[0];
 }
 
-# What one session does, as a list of commands; %state is what it changes for good.
+# The actions of one session, as a list of commands; %state is what it changes permanently.
 my %publisher_does = (
 	attach => sub {
 		my ($state) = @_;
@@ -196,7 +196,7 @@ sub start_session
 	return $session;
 }
 
-# Rows of a table on the subscriber with ids of a table on the publisher.
+# The rows of a table on the subscriber whose ids belong to a given table on the publisher.
 sub copied
 {
 	my ($table, $from, $to) = @_;

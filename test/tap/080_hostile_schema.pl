@@ -19,7 +19,7 @@ plan skip_all => 'about Weft' unless weft();
 my $seeds = $ENV{WEFT_SEEDS} // 3;
 my $first_seed = $ENV{WEFT_FIRST_SEED} // 1;
 
-# The names must be fit for all encodings in which there is a publisher.
+# The names must be valid in all encodings that publishers have.
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber');
 
@@ -44,7 +44,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	my $root = $seed % 4 < 2 ? 'true' : 'false';
 	my $database = $seed % 2 ? 'postgres' : 'latin1';
 
-	# In some, backslashes in literals mean something there.
+	# In some databases, backslashes in literals are escapes.
 	query($pub,
 		"ALTER DATABASE $database SET standard_conforming_strings = "
 		  . ($seed % 3 == 2 ? 'off' : 'on'));

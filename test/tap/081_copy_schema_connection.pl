@@ -16,8 +16,8 @@ plan skip_all => 'about Weft' unless weft();
 my $password = ('long\\and:strange ' x 100) . "' end";
 my $quoted = $password =~ s/(['\\])/\\$1/gr;
 
-# The first asks for a password, the second lets everybody in, as the operating-system
-# user of the subscriber often is.
+# The first asks for a password; the second admits everybody, as it is often the case for
+# the operating-system user of the subscriber.
 my ($asks, $trusts) =
   map { new_publisher($_, stock => 1) } qw(asks trusts);
 my $service_file = "$PostgreSQL::Test::Utils::tmp_check/services.conf";
@@ -28,7 +28,7 @@ append_to_file($service_file,
 	  . $asks->port
 	  . "\ndbname=postgres\n");
 
-# What the subscriber's server has in its environment is not the caller's.
+# The environment of the subscriber's server is not the caller's.
 my $sub = do
 {
 	local $ENV{PGSERVICEFILE} = $service_file;
@@ -89,7 +89,7 @@ like(
 unlike(copy_schema('caller', $one->($trusts) . " $login require_auth=none"),
 	qr/^0/, 'the method is not the caller\'s choice');
 
-# Each of the two connections that are made chooses one of the servers.
+# Each of the two connections chooses one of the servers.
 my $both = sprintf
   "host=%s,%s port=%d,%d dbname=postgres user=other_reader password=very_secret load_balance_hosts=random",
   map({ $_->host } $asks, $trusts), map({ $_->port } $asks, $trusts);
@@ -98,7 +98,7 @@ foreach my $i (1 .. 200)
 {
 	my $outcome = copy_schema('caller', $both);
 
-	# The first has asked, as otherwise pg_dump would not have been called.
+	# The first server has asked; otherwise pg_dump would not have been started.
 	my $kind =
 		$outcome eq "0\nasked"             ? 'asked'
 	  : $outcome =~ /password is required/ ? 'first refused'
@@ -113,7 +113,7 @@ is( join(', ', sort keys %outcomes),
 	'asked, first refused, second refused',
 	'neither connection is let in without a password');
 
-# A superuser need not give one.
+# A superuser does not have to supply one.
 is(copy_schema('none', $one->($trusts) . ' dbname=postgres'),
 	"0\ntrusted", 'a superuser needs no password');
 is(copy_schema('none', "service=asks $login"), "0\nasked", 'a service');
@@ -147,7 +147,7 @@ foreach my $end (qw(cancel terminate))
 	);
 	pass("$end: the caller does not wait for pg_dump");
 
-	# psql ends at the error.
+	# psql exits after the error.
 	$waiting->{run}->finish;
 }
 $locker->query_safe('COMMIT');

@@ -24,7 +24,7 @@ sub fails_in
 	return like($err, $expected, $what);
 }
 
-# A schema that somebody else has made first.
+# A schema that another role has created before.
 query($node, 'CREATE DATABASE squatted');
 query($node, 'GRANT CREATE ON DATABASE squatted TO squatter');
 $node->safe_psql('squatted', <<'EOS');
@@ -63,7 +63,7 @@ is( $node->safe_psql(
 	'f',
 	'nobody has become a superuser');
 
-# As it is restored from a dump.
+# The schema as it is restored from a dump.
 query($node, 'CREATE DATABASE restored');
 my $dump = "$PostgreSQL::Test::Utils::tmp_check/dump.sql";
 $node->command_ok([ 'pg_dump', '-f', $dump, $node->connstr('squatted') ],
@@ -112,7 +112,7 @@ is( query(
 query($node,
 	'DELETE FROM weft.join_entry; DELETE FROM weft.node_group_entry');
 
-# Who may not change a table does not queue for its lock.
+# A role that may not change a table does not queue for its lock.
 query($node, <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL);
 ALTER TABLE t REPLICA IDENTITY FULL;
@@ -142,7 +142,7 @@ poll($node,
 	"SELECT count(*) = 1 FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
 );
 $writer->query_safe('COMMIT');
-# psql ends because of the error
+# psql exits because of the error
 $changer->{run}->finish;
 is( query(
 		$node,

@@ -16,7 +16,7 @@ plan skip_all => 'about Weft' unless weft();
 my $pub = new_publisher('publisher', stock => 1);
 my $sub = new_subscriber('subscriber');
 
-# On both there is a role that may make its own objects, and what belongs to superusers.
+# Both have a role that may create objects, and objects of superusers.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE ROLE hostile;
 CREATE SCHEMA hostile AUTHORIZATION hostile;
@@ -42,7 +42,7 @@ CREATE CAST (hostile.spoken AS text) WITH FUNCTION hostile.text(hostile.spoken);
 CREATE TABLE hostile.bystander (id int PRIMARY KEY);
 EOS
 
-# What is refused, and why.
+# Tables that are refused, and why.
 my %refused = (
 	"v text CHECK (lo_from_bytea(0, v::bytea) > 0)" =>
 	  'function lo_from_bytea is volatile',
@@ -89,7 +89,7 @@ my %refused = (
 	"v text DEFAULT ('1'::hostile.number)::text" =>
 	  'type hostile.number belongs to another role');
 
-# What is not.
+# Tables that are not refused.
 my @allowed = (
 	"v int CHECK (trusted.positive(v) AND v < length('abcdef'))",
 	"v timestamptz DEFAULT now() CHECK (v <= now())",
@@ -124,7 +124,7 @@ foreach my $column (@allowed)
 	$expected{"hostile.allowed_$n"} = 'created';
 }
 
-# Rules for what is not part of CREATE TABLE.
+# Rules for objects outside CREATE TABLE.
 push @sql,
   'CREATE TABLE hostile.indexed (id int PRIMARY KEY, v text)',
   "CREATE INDEX indexed_trap ON hostile.indexed ((hostile.trap('x') || v))",
@@ -156,7 +156,7 @@ is( query(
 	0,
 	'nothing becomes part of a table that is not published');
 
-# A hostile server may send any script.  Here it writes what it wants as, or behind, the
+# A hostile server may send any script.  Here it writes what it likes in, or behind, the
 # bound of a partition, and the default of a column.
 my ($bound, $default) = ('FOR VALUES IN (1)', "'x'");
 my $alter = 'ALTER TABLE ONLY hostile.trapped ALTER COLUMN w SET DEFAULT 1';

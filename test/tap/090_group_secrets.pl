@@ -35,7 +35,7 @@ sub join_secretly
 	return;
 }
 
-# Somebody who may do nothing else looks on from the beginning.
+# A role without privileges watches from the beginning.
 foreach my $node (@nodes)
 {
 	query($node,
@@ -55,7 +55,7 @@ query($_, 'INSERT INTO t VALUES (' . ord($_->name) . ')') foreach @nodes;
 wait_for_group('g', @nodes);
 same_on_all(\@nodes, ['t'], 'publications FOR ALL TABLES on all members');
 
-# one that cannot be joined, which leaves an error
+# a node that cannot be joined, which leaves an error
 query($a,
 	'CREATE ROLE only_here; CREATE TABLE owned (id int PRIMARY KEY); ALTER TABLE owned OWNER TO only_here'
 );
@@ -68,7 +68,7 @@ like($err, qr/role "only_here" does not exist/, 'a join that fails');
 query($a, 'DROP TABLE owned');
 join_secretly($c, $a);
 
-# rows of Weft's that come and go otherwise
+# rows of Weft's tables that otherwise exist only temporarily
 query($a,
 	"SELECT weft.alter_node_group_set_conflict_resolver('g', 'insert_exists', 'keep_local'), weft.alter_node_group_config('g', 3), weft.set_delta_columns('t', '{}')"
 );
@@ -78,8 +78,8 @@ query($c, "SELECT weft.part_node('b')");
 query($b, "SELECT weft.drop_node('b')");
 is(query($b, 'SELECT count(*) FROM weft.node'), 0, 'a node can be dropped');
 
-# A table without one can be changed only where nothing publishes it.  What writers
-# alone change (conflict/store.c) leaves nothing to decode.
+# A table without a replica identity can be changed only if nothing publishes it.  What
+# writers alone change (conflict/store.c) leaves nothing to decode.
 is( query(
 		$a,
 		"SELECT string_agg(c.relname, ', ') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'weft' AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relname NOT IN ('conflict_history', 'tombstone', 'merged_row', 'deleted_counter', 'past_origin') AND NOT (c.relreplident = 'f' OR c.relreplident = 'd' AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))"
@@ -128,7 +128,7 @@ my $dump = join "\n", grep { !/^CREATE SUBSCRIPTION/ } split /\n/,
 like($dump, qr/CREATE EXTENSION/, 'dumped');
 unlike($dump, qr/geheim/, 'a dump has it in subscriptions only');
 
-# and Weft goes away as it came
+# and Weft can be removed
 query($b, 'DROP PUBLICATION everything; DROP EXTENSION weft');
 is(query($b, 'SELECT count(*) FROM pg_user_mapping'),
 	0, 'nothing is left of the extension');

@@ -16,7 +16,7 @@ plan skip_all => 'about Weft alone' unless weft();
 
 my ($a, $b) = map { new_member($_) } qw(a b);
 
-# A database of a server is what these are about.
+# These tests are about different databases of one server.
 sub sql
 {
 	my ($node, $database, $sql) = @_;
@@ -133,14 +133,14 @@ sql($a, 'one', "SELECT weft.part_node('three')");
 sql($a, 'one', "SELECT weft.part_node('one')");
 is(slots($a), $healthy[0], 'they have gone, and nothing else');
 
-# --- two nodes of one name ---
+# --- two nodes with one name ---
 
 my ($first, $second) = map { new_member($_) } qw(c1 c2);
 create_node($_, 'postgres', 'c') foreach ($first, $second);
 my $hold = open_session($a);
 $hold->query_safe('BEGIN; SELECT txid_current()');
 
-# The second one is let in before the first is entered anywhere, and then finds it.
+# The second one passes the checks before the first is registered anywhere; then it finds it.
 my $late = open_session($second);
 $late->query_safe('BEGIN; LOCK TABLE weft.node_group_entry IN SHARE MODE');
 query($second, join_sql($a, 'postgres'));

@@ -38,7 +38,7 @@ like(
 query($restored, sprintf "SELECT weft.create_node('b', \$\$%s\$\$)",
 	dsn($restored));
 
-# One that somebody uses is not taken away.
+# A subscription that is in use is not removed.
 query($restored,
 	"ALTER SUBSCRIPTION weft_g_a_b SET (slot_name = 'nosuch'); ALTER SUBSCRIPTION weft_g_a_b ENABLE"
 );
@@ -58,7 +58,7 @@ query($a, "SELECT weft.wait_for_subscription('weft_g_b_a', '180 s')");
 same_on_all([ $a, $restored ], ['t'], 'it hears, and is heard');
 is(query($restored, 'SELECT count(*) FROM t'), 4, 'all rows');
 
-# The same on a member that has been restored, and which others join.
+# The same on a member that was restored, and that others join.
 query($a, "SELECT weft.part_node('b')");
 query($restored, 'TRUNCATE t');
 query($a,

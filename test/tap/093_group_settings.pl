@@ -21,7 +21,7 @@ query($a,
 );
 create_group($a, 'g');
 
-# Waiting in a transaction that has had its snapshot before the join began.
+# Waits in a transaction whose snapshot was taken before the join began.
 my $session = open_session($b);
 query($b, sprintf "SELECT weft.create_node('b', \$\$%s\$\$)", dsn($b));
 $session->query_safe(
@@ -64,7 +64,7 @@ same_on_all([ $a, $b, $c ], ['t'], 'joined under other settings');
 query($a, "SELECT weft.part_node('c')");
 query($c, 'DROP TABLE t');
 
-# A slot waits for all transactions, but not for ever; then nothing is left.
+# A slot waits for all transactions, but not forever; then nothing is left behind.
 query($_,
 	"ALTER FUNCTION weft.member_make_slot(name, uuid) SET lock_timeout = '200ms'"
 ) foreach ($b, $c);

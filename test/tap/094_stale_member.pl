@@ -49,7 +49,7 @@ all_active('the new node has joined');
 
 # --- it does not take the slots of its namesake ---
 
-# Nobody else wants them.
+# Nobody else uses them.
 $new->stop;
 $old->start;
 query($a, "INSERT INTO t VALUES (1, 'a')");
@@ -102,7 +102,7 @@ $first->query_until(qr/begun/, "\\echo begun\nSELECT weft.part_node('c');\n");
 poll($a,
 	"SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%member_part(%' AND wait_event_type = 'Lock'"
 );
-# Either it waits behind the first one, or it comes to its end.
+# Either it waits behind the first one, or it completes.
 my $second = open_session($b, on_error_stop => 0);
 $second->query_until(qr/begun/,
 	"\\echo begun\nSELECT weft.part_node('a');\n");

@@ -19,7 +19,7 @@ my %zone = (a => 'Asia/Tokyo', b => 'UTC', c => 'America/New_York');
 my ($a, $b, $c) =
   map { new_member($_, conf => "timezone = '$zone{$_}'\n") } qw(a b c);
 
-# Key columns that are found again by their text only with equal settings, and those
+# Key columns that can be found by their text only under equal settings, and columns
 # whose values are OIDs.
 my %keys = (
 	by_time => [
@@ -56,7 +56,7 @@ my %keys = (
 	]);
 my @tables = sort keys %keys;
 
-# OIDs on the new node are others in any case: it gets them later.
+# The new node has different OIDs in any case: it creates the objects later.
 query($a, <<'EOS');
 CREATE TYPE mood AS ENUM ('m0', 'm1', 'm2', 'm3', 'm4', 'm5', 'm6', 'm7');
 CREATE DOMAIN good_mood AS mood NOT NULL CHECK (VALUE <> 'm7');
@@ -82,8 +82,8 @@ foreach my $table (@tables)
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
-# The join cannot take its snapshot while this transaction runs, and while it tries
-# to, "a" applies nothing from "b".
+# The join cannot take its snapshot while this transaction runs, and as long as it tries,
+# "a" applies nothing from "b".
 my $session = open_session($a);
 $session->query_safe('BEGIN; SELECT txid_current()');
 start_join($c, $a, 'g');
@@ -92,7 +92,7 @@ poll($a,
 	"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'weft_g_a_c'"
 );
 
-# On "b" first, so it loses: both change row 1; "b" alone row 2; "b" deletes and "a"
+# On "b" first, so it loses: both change row 1; only "b" changes row 2; "b" deletes and "a"
 # changes row 3; "b" changes and "a" deletes row 4.
 sub change
 {
@@ -133,7 +133,7 @@ $session->quit;
 wait_for_join($c);
 wait_for_group('g', $a, $b, $c);
 
-# Not the keys, of which some have no order: what became of the rows.
+# Without the keys, some of which cannot be sorted: what became of the rows.
 foreach my $table (@tables)
 {
 	my $query = "SELECT v, count(*) FROM $table GROUP BY 1 ORDER BY 1";

@@ -19,7 +19,7 @@ my ($a, $b, $c) =
   map { new_member($_, conf => "log_min_messages = log\n") } qw(a b c);
 my $superuser = query($a, 'SELECT current_user');
 
-# Each function says in the log who runs it.
+# Each function logs the role that executes it.
 my $functions = <<'EOS';
 CREATE ROLE mallory;
 CREATE SCHEMA m AUTHORIZATION mallory;
@@ -57,7 +57,7 @@ sub begin_spying
 	return;
 }
 
-# What has run on a node since, and as whom.
+# The functions that have been executed on a node since, and their roles.
 sub spied
 {
 	my ($node) = @_;
@@ -122,7 +122,7 @@ nothing_as_superuser('a table');
 query($a,
 	'SET ROLE mallory; DROP TABLE m.s; ALTER SEQUENCE m.kept RENAME TO s');
 
-# --- tables that were there ---
+# --- existing tables ---
 
 begin_spying();
 join_group($b, $a, 'g');
@@ -135,7 +135,7 @@ runs_as_owner(
 	'predicate');
 is(query($b, "SELECT last_value FROM m.s"), 1, 'the sequence is copied');
 
-# --- tables that the join makes; some rows get the times of their changes ---
+# --- tables that the join creates; some rows get the times of their changes ---
 
 my $session = open_session($a);
 $session->query_safe('BEGIN; SELECT txid_current()');

@@ -14,7 +14,7 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-# Of the database, which all connections to it have.
+# Settings of the database, which apply to all connections to it.
 my %settings = (
 	a => {
 		datestyle => 'SQL, DMY',
@@ -51,7 +51,7 @@ foreach my $node ($a, $b, $c)
 	);
 }
 
-# Dates of which day and month can be taken for each other, when it is winter.
+# Dates whose day and month can be confused, in winter.
 query($a, <<"EOS");
 SET client_encoding = 'UTF8';
 CREATE TABLE moments (at timestamptz PRIMARY KEY, d interval, f float8, b bytea, l date[], v text);
@@ -86,7 +86,7 @@ $session->query_safe(
 	"SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT txid_current()"
 );
 
-# An orphan is on both, for each of these is right where it is made.
+# An orphan is on both members, since each of the two changes is valid where it is made.
 query($a, 'ALTER SUBSCRIPTION weft_g_b_a DISABLE');
 query($b, 'ALTER SUBSCRIPTION weft_g_a_b DISABLE');
 query($a, 'DELETE FROM parents WHERE id = 1');
@@ -101,7 +101,7 @@ is( query(
 	1,
 	'an orphan on "' . $_->name . '"') foreach ($a, $b);
 
-# A user makes a table on one member alone, and fills it; it has a name of its own.
+# A user creates a table on one member alone, and fills it; the table's name is unique.
 query($_,
 		'CREATE TABLE stray_'
 	  . $_->name
@@ -143,12 +143,12 @@ is( query(
 my ($ret) = $c->psql('postgres', 'INSERT INTO children VALUES (2, 3)');
 isnt($ret, 0, 'and holds for new rows');
 
-# Times are those of the members' commits.
+# The times are those of the members' commits.
 my $stamps =
   "SELECT string_agg(v || ' ' || extract(epoch FROM pg_xact_commit_timestamp(xmin)), ',' ORDER BY at) FROM moments WHERE v <> 'old'";
 is(query($c, $stamps), query($a, $stamps), 'to the microsecond');
 
-# --- a stray table stops nobody ---
+# --- a stray table blocks nobody ---
 
 is( query(
 		$_,
@@ -163,7 +163,7 @@ wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], ['parents'], 'changes beside a stray table');
 is(query($c, 'SELECT count(*) FROM stray_a'), 0, 'its rows are not copied');
 
-# When all have it, it is replicated.
+# Once all members have it, it is replicated.
 query_all(
 	[ $b, $c ],
 	'DROP TABLE IF EXISTS stray_a; CREATE TABLE stray_a (id int PRIMARY KEY)'
@@ -175,7 +175,7 @@ is(query($_, 'SELECT count(*) FROM stray_a WHERE id = 3'),
 	1, 'replicated when all have it: "' . $_->name . '"')
   foreach ($a, $b, $c);
 
-# --- another primary key ---
+# --- a different primary key ---
 
 query_all(
 	[ $a, $b, $c ],

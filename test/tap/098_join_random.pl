@@ -135,7 +135,7 @@ sub choose_settings
 	return;
 }
 
-# Change rows from one key to another.
+# Changes rows from one key to another.
 sub start_load
 {
 	my ($node, $first, $last) = @_;
@@ -151,7 +151,7 @@ sub start_load
 		'-T' => 600);
 }
 
-# Wait until a node has made some more changes.
+# Waits until a node has made some more changes.
 sub wait_for_changes
 {
 	my ($node, $count) = @_;
@@ -190,7 +190,7 @@ sub run_seed
 	);
 	wait_for_group('g', $a, $b);
 
-	# The snapshot must wait for this transaction; meanwhile nothing is applied there.
+	# The snapshot must wait for this transaction; nothing is applied there meanwhile.
 	my @loads = map { start_load($_, 1, $num_busy) } ($a, $b);
 	my @early = map { start_load($_, $num_busy + 1, $num_keys) } ($a, $b);
 	wait_for_changes($_, 20) foreach ($a, $b);
@@ -221,7 +221,7 @@ sub run_seed
 		  foreach ($b, $c);
 	}
 
-	# Back to a group of two.
+	# Reduces the group to two nodes.
 	query($a, "SELECT weft.part_node('c')");
 	query_all([ $a, $b, $c ],
 		'SET client_min_messages = warning; DROP SCHEMA x CASCADE');

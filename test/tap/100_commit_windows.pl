@@ -21,7 +21,7 @@ my $sub = new_subscriber('subscriber',
 	  "autovacuum = off\nrestart_after_crash = on\nweft.writers_per_subscription = 2"
 );
 
-# The events have no key: nothing but care keeps them from being inserted twice.
+# The events have no key, so no error would prevent them from being inserted twice.
 my @tables = qw(events t);
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE events (i int);
@@ -44,14 +44,14 @@ sub event
 	return $next++;
 }
 
-# Is the event to be seen on the subscriber?
+# Is the event visible on the subscriber?
 sub is_there
 {
 	my ($event) = @_;
 	return query($sub, "SELECT count(*) FROM events WHERE i = $event");
 }
 
-# Wait until a process of Weft waits for something.
+# Waits until a process of Weft waits for this event.
 sub waits_for
 {
 	my ($event) = @_;
@@ -142,8 +142,8 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 	all_applied("$point, prepared");
 }
 
-# The commit itself fails, or is cut off: the position on the publisher, which is set by
-# then, does not stay.
+# The commit itself fails, or is interrupted: the publisher's position, which is set by
+# then, must not remain.
 foreach my $action ('error', 'end')
 {
 	my $log = -s $sub->logfile;
@@ -157,7 +157,7 @@ foreach my $action ('error', 'end')
 	all_applied("$action at the commit");
 }
 
-# A writer has committed, the leader has not taken note, and the subscription is disabled.
+# A writer has committed, and the subscription is disabled before the leader takes note.
 {
 	my $leader = leader_pid($sub, 'sub');
 
@@ -175,8 +175,8 @@ foreach my $action ('error', 'end')
 	all_applied('disabled');
 }
 
-# Between giving way and applying again, a writer has nothing that anybody could want, and
-# what is done meanwhile is seen afterwards.
+# Between giving way and applying again, a writer holds nothing that others could need, and
+# what others do in the meantime is visible afterwards.
 foreach my $what ('', sort keys %mishaps)
 {
 	my $point = 'weft-writer-retries';

@@ -20,7 +20,7 @@ my $sub = new_subscriber('subscriber',
 	conf => "autovacuum = off\nweft.writers_per_subscription = 2");
 my @tables = qw(events t fired plain quiet);
 
-# The events have no key: nothing but care keeps them from being inserted twice.
+# The events have no key, so no error would prevent them from being inserted twice.
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE events (i int);
 CREATE TABLE t (id int PRIMARY KEY, v int);
@@ -95,7 +95,7 @@ sub set_writers
 	return;
 }
 
-# Two writers see the same transaction that nobody has taken: one gets it.
+# Two writers see the same unclaimed transaction: one gets it.
 warm_up();
 attach_point($sub, 'weft-ring-take');
 event();
@@ -119,7 +119,7 @@ all_applied('two writers want it');
 	release_point($sub, 'weft-writer-commits');
 	held_at($sub, $point);
 
-	# the other writer has got nothing to do yet
+	# the other writer has nothing to do yet
 	waits_for('WeftWriterMain');
 	waits_for('WeftLeaderDrain');
 	release_point($sub, $point);
@@ -128,8 +128,8 @@ all_applied('two writers want it');
 		$next - 2, 'it has seen what is before it, and not what is behind');
 }
 
-# A table gets a trigger after the leader has looked at it, and before a writer applies a
-# change of it.  That fires when everything before it is there, all the same.
+# A table gets a trigger after the leader has checked the table, and before a writer applies
+# a change of it.  The trigger still fires only after all earlier transactions.
 {
 	query($pub, 'INSERT INTO plain VALUES (0)');
 	all_applied('without a trigger');
@@ -151,8 +151,8 @@ EOS
 		$next - 1, 'it has seen what is before it');
 }
 
-# A group is rolled back when the changes that it had deferred are applied: all of them are
-# applied again, each with its own transaction.
+# A group is rolled back while its deferred changes are applied: all of its transactions are
+# applied again, and each change with its own transaction.
 {
 	set_writers(1);
 	warm_up();
@@ -190,15 +190,15 @@ EOS
 	all_applied('a group was rolled back');
 }
 
-# A writer is about to sleep because there is nothing to do, and has said so, or has looked
-# once more.  What comes then wakes it.  The leader, which would wake it later, too, does
-# not get so far.
+# A writer is about to sleep because there is nothing to do, and has announced that, or has
+# checked once more.  A transaction that arrives now wakes the writer.  The leader, which
+# would wake it again later, is kept from getting that far.
 foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 {
 	query($pub, 'INSERT INTO quiet VALUES (1)');
 	all_applied('before');
 
-	# Once it has reported what it has done, it sleeps without a timeout.
+	# Once it has reported its work, it sleeps without a timeout.
 	poll($sub,
 		"SELECT n_tup_ins = (SELECT count(*) FROM quiet) FROM pg_stat_user_tables WHERE relname = 'quiet'"
 	);
@@ -225,7 +225,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 	all_applied($point);
 }
 
-# While a writer is starting, others are wanted, or the leader ends.
+# While a writer is starting, another number of writers is set, or the leader ends.
 {
 	my $point = 'weft-writer-starts';
 	my $log = -s $sub->logfile;
@@ -254,8 +254,8 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 		'the new writers are not taken for the old ones');
 }
 
-# A writer reports an error and ends, just after the leader has looked for errors, and
-# before it looks whether all writers are there.
+# A writer reports an error and ends, just after the leader has checked for errors, and
+# before it checks whether all writers are running.
 {
 	my $point = 'weft-leader-checks';
 	my $local = open_session($sub);

@@ -22,7 +22,7 @@ my $sub = new_subscriber('subscriber',
 	  "autovacuum = off\nrestart_after_crash = on\nweft.writers_per_subscription = 2"
 );
 
-# The rows have no key: nothing but care keeps them from being inserted twice.
+# The rows have no key, so no error would prevent them from being inserted twice.
 my @tables = qw(bulk events);
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE bulk (i int, t text);
@@ -37,7 +37,7 @@ my $next = 1;
 my $applied =
   "state = 'applying' AND applied_changes = received_changes AND received_changes > 3000";
 
-# The transaction in progress goes on.
+# The transaction in progress continues.
 sub insert_rows
 {
 	my ($count) = @_;
@@ -50,7 +50,7 @@ sub insert_rows
 	return;
 }
 
-# A transaction begins, and what has been streamed of it is applied.
+# A transaction begins, and its streamed part is applied.
 sub begin_stream
 {
 	$session->query_safe('BEGIN');
@@ -81,7 +81,7 @@ sub state_is
 	return;
 }
 
-# What is applied is what there is on the publisher, once.
+# The subscriber has the publisher's rows, each once.
 sub all_applied
 {
 	my ($what) = @_;
@@ -95,7 +95,7 @@ sub all_applied
 
 my $log = -s $sub->logfile;
 
-# Its stream writer ends before it has begun, when an ordinary one has asked it already.
+# The stream writer ends before it has begun, after an ordinary writer has asked it to finish.
 attach_point($sub, 'weft-writer-attaches', 'hold_end');
 $session->query_safe('BEGIN');
 insert_rows(5000);
@@ -111,7 +111,7 @@ unlike(
 	qr/because writer \d+ has ended/,
 	'nobody minds');
 
-# Its stream writer fails at the moment at which an ordinary one is going to ask it.
+# The stream writer fails when an ordinary writer is about to ask it.
 begin_stream();
 attach_point($sub, 'weft-writer-asks-stream');
 $session->query_safe('COMMIT');
@@ -121,7 +121,7 @@ state_is('spooled');
 release_point($sub, 'weft-writer-asks-stream');
 all_applied('the stream writer fails before it is asked');
 
-# It fails when it has been asked.
+# It fails after it was asked.
 begin_stream();
 attach_point($sub, 'weft-stream-finishes', 'error');
 $session->query_safe('COMMIT');
@@ -135,8 +135,8 @@ $sub->log_check(
 		qr/error injected at weft-stream-finishes/
 	]);
 
-# It has looked whether it is asked to finish; before it looks how much there is to read,
-# there is more, and it is asked.
+# It has checked whether it is asked to finish; before it checks how much there is to read,
+# more data arrives, and it is asked.
 begin_stream();
 attach_point($sub, 'weft-stream-looks');
 held_at($sub, 'weft-stream-looks');
@@ -146,7 +146,7 @@ state_is('committing');
 release_point($sub, 'weft-stream-looks');
 all_applied('the end has come');
 
-# The same with one that is aborted.
+# The same with a transaction that is aborted.
 begin_stream();
 attach_point($sub, 'weft-stream-looks');
 held_at($sub, 'weft-stream-looks');
@@ -155,7 +155,7 @@ state_is('rolling back');
 release_point($sub, 'weft-stream-looks');
 all_applied('rolled back');
 
-# It commits while the ordinary writer, which has asked for that, is going to sleep.
+# It commits while the ordinary writer, which has asked for that, is about to sleep.
 begin_stream();
 attach_point($sub, 'weft-stream-finishes');
 $session->query_safe('COMMIT');
@@ -170,8 +170,8 @@ state_is('committed');
 release_point($sub, 'weft-writer-sleeps');
 all_applied('the ordinary writer is woken');
 
-# Somebody dies when it is about to commit, or has committed.  After a crash no point is
-# attached.
+# A process dies when the stream writer is about to commit, or has committed.  After a crash
+# no point is attached.
 foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 {
 	foreach my $who ('stream writer', 'ordinary writer', 'leader', 'server')

@@ -68,10 +68,10 @@ sub all_same
 	return;
 }
 
-# A value was had by a newer row with another key, which itself is deleted: whoever has the
-# value now, and is older, loses it.  On n3, the older row has been found to be without
-# conflict and is about to be stored, when the newer one comes; that has lost, and
-# leaves but its claim.  The claim is committed before the row is stored, or after.
+# A newer row with another key had the value, and was deleted itself: an older row that has
+# the value now loses it.  On n3, the older row was found to be without conflict and is about
+# to be stored, when the newer one arrives.  The newer one has lost, and leaves only its claim.
+# The claim is committed before the older row is stored, or after.
 foreach my $claim ('committed', 'uncommitted')
 {
 	my $id = $claim eq 'committed' ? 1 : 2;
@@ -108,8 +108,8 @@ foreach my $claim ('committed', 'uncommitted')
 		"the claim is $claim: the older row has lost");
 }
 
-# A row is missing when its delete arrives at n3, which waits for its turn.  When that has
-# come, but before it is decided, the row arrives from the member that has made it.
+# A row is missing when its delete arrives at n3 and waits for its turn.  When its turn has
+# come, but before it is decided, the row arrives from the member that has created it.
 {
 	pause($n3, 'from_n2');
 	query($n2, 'INSERT INTO t VALUES (20, 0)');
@@ -141,7 +141,7 @@ foreach my $claim ('committed', 'uncommitted')
 }
 
 # A session has deleted a row, and commits while an older change of the row waits for it:
-# that finds the tombstone.
+# that change finds the tombstone.
 {
 	my $local = open_session($n3);
 
@@ -153,8 +153,8 @@ foreach my $claim ('committed', 'uncommitted')
 	all_same('t WHERE id = 5', '', 'a newer delete');
 }
 
-# The same where it is another writer that has deleted the row, and left a tombstone, and
-# is about to commit.
+# The same, but another writer has deleted the row, left a tombstone, and is about to
+# commit.
 {
 	pause($n3, 'from_n1');
 	pause($n2, 'from_n1');

@@ -21,7 +21,7 @@ my $pub = new_publisher('publisher');
 my $sub = copy_subscriber('subscriber', conf => "restart_after_crash = on\n");
 my $sync_worker = "backend_type = 'logical replication tablesync worker'";
 
-# Without a key a row that is copied twice is there twice.
+# Without a key, a row that is copied twice is stored twice.
 query_all([ $pub, $sub ], 'CREATE TABLE many (id int, t text)');
 query($pub, <<'EOS');
 INSERT INTO many SELECT i, repeat(md5(i::text), 10) FROM generate_series(1, 10000) i;
@@ -40,7 +40,7 @@ sub start_copy
 	return;
 }
 
-# The table is copied, and nothing of that is left.
+# The table is copied, and nothing is left behind.
 sub copied
 {
 	my ($what) = @_;
@@ -63,7 +63,7 @@ sub nothing_visible
 	return;
 }
 
-# Fails, or is terminated, on its own.
+# The helper fails, or is terminated, alone.
 foreach my $point ('weft-copy-range-done', 'weft-copy-indexes')
 {
 	foreach my $action ('error', 'end')
@@ -79,7 +79,7 @@ foreach my $point ('weft-copy-range-done', 'weft-copy-indexes')
 	}
 }
 
-# The worker that began the copy is terminated.  It is there for as long as a helper is.
+# The worker that began the copy is terminated.  It exists for as long as a helper does.
 {
 	my $point = 'weft-copy-range-done';
 
@@ -111,7 +111,7 @@ foreach my $point ('weft-copy-range-done', 'weft-copy-indexes')
 	copied("$point, killed");
 }
 
-# What the copy has left undone does not keep an error from disabling the subscription.
+# What the copy has left unfinished does not prevent an error from disabling the subscription.
 {
 	my $point = 'weft-copy-indexes';
 

@@ -24,7 +24,7 @@ query($a, 'CREATE TABLE t (id int PRIMARY KEY, v int)');
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
-# Rows that a and b have made meanwhile.
+# Rows that a and b have stored meanwhile.
 sub write_rows
 {
 	foreach my $node ($a, $b)
@@ -36,7 +36,7 @@ sub write_rows
 	return;
 }
 
-# Let the node go on until it is held in a step, and crash it there.
+# Lets the node continue until it is held in a step, and crashes it there.
 sub die_in
 {
 	my ($step) = @_;

@@ -55,7 +55,7 @@ is( query(
 is(query($sub, 'SELECT count(*) FROM pg_prepared_xacts'),
 	1, 'so it is not committed yet');
 
-# The loop gets the keepalive, answers it, and asks for the next message.
+# The loop receives the keepalive, answers it, and asks for the next message.
 $local->query_safe('COMMIT');
 $local->quit;
 my ($leader) = held_at($sub, $point);
