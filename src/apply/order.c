@@ -248,7 +248,8 @@ collect_facts(const RingCursor *cursor, const RingRecordHeader *header,
 
 /*
  * Returns what to do with a change, after waiting if it is to be applied now and must not be
- * deferred.  The cursor stands behind the change's record; "change" is NULL if its message is not in this one record.
+ * deferred.  The cursor stands behind the change's record; "change" is NULL if its message is
+ * not in this one record.
  */
 OrderResult
 order_change(const RingCursor *cursor, const RingRecordHeader *header,

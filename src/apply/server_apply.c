@@ -18,33 +18,36 @@
  * It does not rely on what the server says, but on what the server has counted:
  *	 - 18: the counters of conflicts in the subscription's pending statistics, which the
  *	   server's code increments before it logs a conflict, whatever the settings are.  If a
- *	   counter has changed since the attempt began, no message of the server's code is
- *	   logged: it can only be about a conflict in an attempt that is rolled back.
+ *	   counter has changed since the attempt began, the message about the conflict is not
+ *	   logged: the attempt is rolled back.
  *	   Afterwards the counters are set back to what they were before the attempt.
- *	 - 17: the rows that the local transaction has stored or removed.  The table's access
- *	   method counts each of them in the pending statistics of its table, and the sum
- *	   over all tables grows with every UPDATE and DELETE that has found its row.  Without a
- *	   row, the server's code looks for it and does nothing else: it fires no
- *	   trigger, and an unsuccessful search stores nothing.  If the sum has not grown, the row
- *	   is taken for missing.  That is a mistake if a trigger has suppressed the change, if
- *	   the table is not READY, if its access method does not count, or if track_counts is
- *	   off.  Then the writer applies the transaction again when it is the oldest, which is
- *	   right as well; and the leader makes transactions run alone in the first two
- *	   cases.  The opposite mistake would take a function that writes to a table while the
- *	   message is read, in the CHECK constraint of a domain or the input function of a
- *	   type; the server assumes that there is none.
+ *	 - 17: the rows that the local transaction has stored in the change's table or its
+ *	   partitions, or removed there.  The table's access method counts each of them in the
+ *	   pending statistics, and the sum grows with every UPDATE and DELETE that has found
+ *	   its row.  Without a row, the server's code looks for it and does nothing else: it
+ *	   fires no trigger, and an unsuccessful search stores nothing.  If the sum has not
+ *	   grown, the row is taken for missing.  That is a mistake if a trigger has suppressed
+ *	   the change, if the table is not READY, if its access method does not count, or if
+ *	   track_counts is off.  Then the writer applies the transaction again when it is the
+ *	   oldest, which is right as well; and the leader makes transactions run alone in
+ *	   the first two cases.  The opposite mistake would lose a change.  Therefore other
+ *	   tables do not count: a function may store rows there while the message is read,
+ *	   in the CHECK constraint of a domain for example.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "apply/attempt.h"
 #include "apply/server_apply.h"
+#include "catalog/partition.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "fast/fast.h"
 #include "message_builder.h"
 #include "misspeculate.h"
 #include "replication/worker_internal.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 
@@ -175,11 +178,15 @@ conflict_counted(void)
 	return pending != NULL && memcmp(pending, kept_conflicts, sizeof(kept_conflicts)) != 0;
 }
 
-/* Leaves out of the log what is said about a conflict that may be none. */
+/*
+ * Leaves out of the log what is said about a conflict that may be none.  Looking at the
+ * counters can take locks and memory, so that is not done for any other message.
+ */
 static void
 emit_log(ErrorData *error)
 {
-	if (error->elevel < ERROR && server_apply_names_message() &&
+	if (error->elevel == LOG && error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE &&
+		server_apply_names_message() &&
 		attempt_stage() == ATTEMPT_SPECULATIVE && conflict_counted())
 		error->output_to_server = false;
 	if (previous_emit_log_hook && error->output_to_server)
@@ -187,7 +194,7 @@ emit_log(ErrorData *error)
 }
 
 static void
-install_emit_log(void)
+install_callbacks(void)
 {
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = emit_log;
@@ -213,14 +220,58 @@ restore_conflicts(void)
 {
 }
 
-static void
-install_emit_log(void)
+/* Entries for pairs of tables; a power of two. */
+#define NUM_MEMBERS 1024
+
+/* Is a table a partition, of any level, of a table that changes are applied to? */
+typedef struct Member
 {
+	Oid			table;			/* invalid: nothing is known */
+	Oid			target;
+	bool		is_partition;
+} Member;
+
+/* What has been looked up; a global for the invalidation callback. */
+static Member members[NUM_MEMBERS];
+
+/* A table may have been attached or detached. */
+static void
+forget_members(Datum arg, Oid relid)
+{
+	memset(members, 0, sizeof(members));
 }
 
-/* How many rows has the local transaction stored or removed at its current level? */
+static void
+install_callbacks(void)
+{
+	CacheRegisterRelcacheCallback(forget_members, (Datum) 0);
+}
+
+static bool
+is_partition_of(Oid table, Oid target)
+{
+	Member	   *member = &members[hash_combine(murmurhash32(table), target) & (NUM_MEMBERS - 1)];
+
+	if (member->table != table || member->target != target)
+	{
+		List	   *ancestors = get_partition_ancestors(table);
+		bool		found = list_member_oid(ancestors, target);
+
+		list_free(ancestors);
+		*member = (Member)
+		{
+			table, target, found
+		};
+	}
+	return member->is_partition;
+}
+
+/*
+ * How many rows has the local transaction stored in a table or its partitions, or removed
+ * there, at its current level?
+ */
 static PgStat_Counter
-rows_stored(void)
+rows_stored(Oid target)
 {
 	PgStat_Counter result = 0;
 
@@ -230,7 +281,8 @@ rows_stored(void)
 	for (PgStat_TableXactStatus *table =
 		 pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
 		 table != NULL; table = table->next)
-		result += table->tuples_inserted + table->tuples_updated + table->tuples_deleted;
+		if (table->parent->id == target || is_partition_of(table->parent->id, target))
+			result += table->tuples_inserted + table->tuples_updated + table->tuples_deleted;
 	return result;
 }
 
@@ -238,6 +290,7 @@ rows_stored(void)
 static bool
 apply_meets_conflict(const RowChange *change)
 {
+	Oid			target = fast_local_table(change->relid);
 	PgStat_Counter before;
 
 	if (change->type != LOGICAL_REP_MSG_UPDATE && change->type != LOGICAL_REP_MSG_DELETE)
@@ -245,9 +298,9 @@ apply_meets_conflict(const RowChange *change)
 		dispatch(change);
 		return false;
 	}
-	before = rows_stored();
+	before = rows_stored(target);
 	dispatch(change);
-	return rows_stored() == before;
+	return rows_stored(target) <= before;
 }
 
 #endif
@@ -283,7 +336,7 @@ server_apply_init(void)
 	info.hcxt = ApplyContext;
 	relation_messages = hash_create("weft relation messages", 64, &info,
 									HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	install_emit_log();
+	install_callbacks();
 }
 
 /* Takes in the newest RELATION message of a relation again. */

@@ -78,6 +78,13 @@ fast_order(const RowChange *change)
 	return relation->own_order ? FAST_ORDER_OF_ROW : FAST_ORDER_OF_TABLE;
 }
 
+/* Returns the local table of a relation, as it was when last opened, or InvalidOid. */
+Oid
+fast_local_table(LogicalRepRelId relid)
+{
+	return fast_relation_find(relid)->local_relid;
+}
+
 /* Stores the inserted rows that were gathered; see fast_insert.c. */
 void
 fast_store_all(void)

@@ -28,6 +28,7 @@ extern void fast_relation_changed(LogicalRepRelId relid);
 extern void fast_begin(void);
 extern bool fast_apply(const RowChange *change, bool final);
 extern FastOrder fast_order(const RowChange *change);
+extern Oid	fast_local_table(LogicalRepRelId relid);
 extern void fast_store_all(void);
 extern void fast_renew_snapshot(void);
 extern void fast_close(void);

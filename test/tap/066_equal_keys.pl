@@ -91,6 +91,27 @@ query($sub,
 	'CREATE TABLE general (k numeric PRIMARY KEY, v int, w int GENERATED ALWAYS AS (v * 2) STORED)'
 );
 
+# A function that runs while the server's code reads a change, and stores a row itself.
+query($sub, 'CREATE TABLE noted (v int)');
+query($sub,
+	'CREATE FUNCTION note(int) RETURNS bool LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.noted VALUES ($1); RETURN true; END$$'
+);
+query($sub, 'CREATE DOMAIN noting AS int CHECK (note(VALUE))');
+query($pub,
+	'CREATE TABLE notes (k text PRIMARY KEY, v int); CREATE TABLE parted (k text PRIMARY KEY, v int)'
+);
+query($pub,
+	"INSERT INTO notes VALUES ('1', 0); INSERT INTO parted VALUES ('1', 0)");
+query($sub,
+	'CREATE TABLE notes (k numeric PRIMARY KEY, v noting, w int GENERATED ALWAYS AS (v * 2) STORED)'
+);
+query($sub,
+	'CREATE TABLE parted (k numeric PRIMARY KEY, v noting) PARTITION BY RANGE (k)'
+);
+query($sub,
+	'CREATE TABLE part PARTITION OF parted DEFAULT PARTITION BY LIST (k)');
+query($sub, 'CREATE TABLE leaf PARTITION OF part DEFAULT');
+
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
 subscribe($pub, $sub, 'sub', 'pub', 'copy_data = off');
 wait_for_apply($pub, $sub, 'sub');
@@ -196,6 +217,16 @@ as_group(
 	'UPDATE whole SET v = v + 1');
 same_tables($pub, $sub, [ 'times', 'whole' ], 'another TimeZone');
 
+# Waits until later transactions have been applied, or given up, before an earlier one.
+sub wait_until_later_ones_wait
+{
+	poll($sub,
+		"SELECT count(*) FILTER (WHERE state IN ('waiting to retry', 'waiting for commit order')) > 0 AND count(*) FILTER (WHERE state = 'applying') = 1 FROM weft.stat_writer"
+	) if weft();
+	wait_until_received();
+	return;
+}
+
 # A row that an earlier transaction inserts is not there yet: with several writers, the
 # later transaction must be retried, whether or not the server would report that.
 set_writers(4);
@@ -210,10 +241,7 @@ foreach my $setting (
 	  keep_one_back("INSERT INTO general VALUES ('1.0', 0), ('2.0', 0);");
 	query($pub, "UPDATE general SET v = 7 WHERE k = '1'");
 	query($pub, "DELETE FROM general WHERE k = '2'");
-	poll($sub,
-		"SELECT count(*) FILTER (WHERE state IN ('waiting to retry', 'waiting for commit order')) > 0 AND count(*) FILTER (WHERE state = 'applying') = 1 FROM weft.stat_writer"
-	) if weft();
-	wait_until_received();
+	wait_until_later_ones_wait();
 	$local->query_safe('COMMIT');
 	$local->quit;
 	wait_for_apply($pub, $sub, 'sub');
@@ -221,6 +249,36 @@ foreach my $setting (
 		'1|7|14', "@$setting: no change is dropped");
 	query($pub,
 		"DELETE FROM general; INSERT INTO general VALUES ('1', 0), ('2', 0)");
+	wait_for_apply($pub, $sub, 'sub');
+}
+
+# Nor is a row that a function stores taken for that of the change; but the change's own
+# row is, in a partition, too.
+set_conf($sub, track_counts => 'on');
+foreach my $table ('notes', 'parted')
+{
+	my $local = keep_one_back("INSERT INTO $table VALUES ('1.0', 0);");
+
+	query($pub, "UPDATE $table SET v = 7 WHERE k = '1'");
+	wait_until_later_ones_wait();
+	$local->query_safe('COMMIT');
+	$local->quit;
+	wait_for_apply($pub, $sub, 'sub');
+	is(query($sub, "SELECT v FROM $table"),
+		'7', "a function stores rows: no change of $table is dropped");
+
+	next unless weft();
+	$local = keep_one_back('');
+	query($pub, "UPDATE $table SET v = 8 WHERE k = '1'");
+	wait_until_later_ones_wait();
+	is( query(
+			$sub,
+			"SELECT count(*) FROM weft.stat_writer WHERE state = 'waiting to retry'"
+		),
+		'0',
+		"a row of $table is found");
+	$local->query_safe('COMMIT');
+	$local->quit;
 	wait_for_apply($pub, $sub, 'sub');
 }
 
