@@ -10,6 +10,7 @@
 #include "storage/proc.h"
 #include "unit.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #define SMALL_RING 1024
 
@@ -460,7 +461,16 @@ wake_before_sleep(void)
 	CHECK(ring_wake_before_sleep(ring, &progress));
 	CHECK_EQUAL(pg_atomic_read_u64(&ring->idle_writers.value), 0xC);
 
+	/* Nothing has been taken for a while, and the writer that is awake waits. */
+	ring->writer_procno[0] = MyProcNumber;
+	progress.time = GetCurrentTimestamp() - 5000;
+	MyProc->wait_event_info = PG_WAIT_EXTENSION;
+	CHECK(!ring_wake_before_sleep(ring, &progress));
+	MyProc->wait_event_info = 0;
+	CHECK_EQUAL(pg_atomic_read_u64(&ring->idle_writers.value), 0);
+
 	/* Nothing has been taken for long. */
+	pg_atomic_write_u64(&ring->idle_writers.value, 0xC);
 	progress.time = GetCurrentTimestamp() - USECS_PER_SEC;
 	CHECK(!ring_wake_before_sleep(ring, &progress));
 	CHECK_EQUAL(pg_atomic_read_u64(&ring->idle_writers.value), 0);
@@ -485,7 +495,7 @@ wake_sleepers(void)
 	CHECK(MyLatch->is_set);
 	CHECK_EQUAL(pg_atomic_read_u32(&ring_transaction(ring, 1)->data_awaited), 0);
 	ring_complete(&producer, 1, 0);
-	add_empty(&producer, 4);
+	add_empty(&producer, 5);
 
 	pg_atomic_write_u64(&ring->writer_awaits[1], 2);
 	ResetLatch(MyLatch);
@@ -494,14 +504,23 @@ wake_sleepers(void)
 	ring_commit(ring, 2, 3, 0);
 	CHECK(MyLatch->is_set);
 
+	/* A stream writer. */
 	ring->writer_procno[1] = INVALID_PROC_NUMBER;
-	ring->leader_procno = MyProcNumber;
-	pg_atomic_write_u64(&ring->leader_awaits, 5);
+	ring->writer_procno[WEFT_MAX_WRITERS] = MyProcNumber;
+	pg_atomic_write_u32(&ring->num_stream_writers, 1);
+	pg_atomic_write_u64(&ring->writer_awaits[WEFT_MAX_WRITERS], 4);
 	ResetLatch(MyLatch);
 	ring_commit(ring, 4, 4, 0);
-	CHECK(!MyLatch->is_set);
-	CHECK_EQUAL(pg_atomic_read_u64(&ring->leader_awaits), 5);
+	CHECK(MyLatch->is_set);
+
+	ring->writer_procno[WEFT_MAX_WRITERS] = INVALID_PROC_NUMBER;
+	ring->leader_procno = MyProcNumber;
+	pg_atomic_write_u64(&ring->leader_awaits, 6);
+	ResetLatch(MyLatch);
 	ring_commit(ring, 5, 5, 0);
+	CHECK(!MyLatch->is_set);
+	CHECK_EQUAL(pg_atomic_read_u64(&ring->leader_awaits), 6);
+	ring_commit(ring, 6, 6, 0);
 	CHECK(MyLatch->is_set);
 	CHECK_EQUAL(pg_atomic_read_u64(&ring->leader_awaits), 0);
 }

@@ -12,7 +12,8 @@ COMMENT_OR_STRING = re.compile(
 )
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
-VERSION_TEST = re.compile(r"\bPG_VERSION_NUM\b")
+VERSION_TEST = re.compile(r"\b(PG_VERSION_NUM|PG_MAJORVERSION_NUM|CATALOG_VERSION_NO)\b")
+LOCAL_EXTERN = re.compile(r"^[ \t]+extern\b")
 
 # Words before a declaration that say nothing about what is declared.
 NOT_A_NAME = re.compile(r"\b(pg_attribute_\w+|__attribute__)\s*\(+[^()]*\)+")
@@ -141,6 +142,21 @@ class CSource:
     def version_tests(self) -> list[int]:
         text = re.sub(COMMENT_OR_STRING, keep_quotes, self.text)
         return [n for n, line in enumerate(text.split("\n"), 1) if VERSION_TEST.search(line)]
+
+    @cached_property
+    def local_externs(self) -> list[int]:
+        """The lines with declarations within a function of what another file defines."""
+        return [n for n, line in enumerate(self.code.split("\n"), 1) if LOCAL_EXTERN.match(line)]
+
+    @cached_property
+    def comments(self) -> list[tuple[int, str]]:
+        """The lines of all comments, with their numbers."""
+        found = []
+        for match in COMMENT_OR_STRING.finditer(self.text):
+            if match[0].startswith("/"):
+                first = self.text.count("\n", 0, match.start()) + 1
+                found += list(enumerate(match[0].split("\n"), first))
+        return found
 
     @cached_property
     def declarations(self) -> list[Declaration]:

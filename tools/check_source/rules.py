@@ -1,7 +1,7 @@
 """The rules themselves.  Each yields what it finds wrong."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Union
 
@@ -15,6 +15,10 @@ MAX_FUNCTION = 80
 
 # ring/ knows nothing of tuples.
 TUPLES = re.compile(r"access/(htup|heap|tup)|executor/|catalog/|replication/logicalproto\.h")
+
+# A file that a comment or document names; those of the server, and placeholders.
+NAMED_FILE = re.compile(r"(?<![\w.$*/-])((?:[\w-]+/)*[\w-]+\.(?:c|h|sql))\b(?![\w*])")
+NOT_OF_THE_TREE = {"x.c", "x.h", "replication/conflict.h", "tablesync.c"}
 
 
 @dataclass(frozen=True, order=True)
@@ -57,6 +61,7 @@ class Checker:
             self.versions_are_tested_in_compat,
             self.ring_knows_no_tuples,
             self.nothing_is_too_long,
+            self.named_files_exist,
         )
         return sorted({finding for rule in rules for finding in rule()})
 
@@ -170,10 +175,15 @@ class Checker:
         for declared in module.body.declarations:
             if "PGDLLEXPORT" in declared.words and declared.function:
                 by_name.add(declared.function)
+        externs = [
+            declared.line
+            for declared in module.body.declarations
+            if "extern" in declared.words and "PGDLLEXPORT" not in declared.words
+        ]
+        for line in externs + module.body.local_externs:
+            text = "extern in a .c file; include the header that declares it"
+            yield self.at(module.body, line, text)
         for declared in module.body.declarations:
-            if "extern" in declared.words and "PGDLLEXPORT" not in declared.words:
-                text = "extern in a .c file; include the header that declares it"
-                yield self.at(module.body, declared.line, text)
             if not declared.is_definition and not declared.variables:
                 continue
             if declared.words & {"static", "extern"}:
@@ -193,7 +203,7 @@ class Checker:
             for file in module.files:
                 if self.tree.name_in_src(file.path) != "compat.h":
                     for line in file.version_tests:
-                        yield self.at(file, line, "only compat.h may test PG_VERSION_NUM")
+                        yield self.at(file, line, "only compat.h may test the server's version")
 
     def ring_knows_no_tuples(self) -> Iterator[Finding]:
         for module in self.tree.modules.values():
@@ -232,6 +242,26 @@ class Checker:
                 yield from self.too_long(file, functions)
         for part in self.tree.sql:
             yield from self.too_long(part, [(f.name, f.line, f.last_line) for f in part.functions])
+
+    def named_files_exist(self) -> Iterator[Finding]:
+        for module in self.tree.modules.values():
+            for file in module.files:
+                for line, name in self.missing_files(file.comments):
+                    yield self.at(file, line, f"there is no file {name}")
+        for part in self.tree.sql:
+            for line, name in self.missing_files(part.comments):
+                yield self.at(part, line, f"there is no file {name}")
+        for document in self.tree.documents:
+            path = document.relative_to(self.tree.root).as_posix()
+            lines = enumerate(document.read_text().split("\n"), 1)
+            for line, name in self.missing_files(lines):
+                yield Finding(path, line, f"there is no file {name}")
+
+    def missing_files(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+        for line, text in lines:
+            for name in NAMED_FILE.findall(text):
+                if name not in self.tree.paths | NOT_OF_THE_TREE:
+                    yield line, name
 
     def too_long(
         self, file: Union[CSource, SqlSource], functions: list[tuple[str, int, int]]

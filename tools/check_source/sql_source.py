@@ -31,6 +31,12 @@ class SqlSource:
         return " ".join(words)
 
     @cached_property
+    def comments(self) -> list[tuple[int, str]]:
+        """The text of each line behind "--", with its number."""
+        lines = enumerate(self.lines, 1)
+        return [(n, line.partition("--")[2]) for n, line in lines if "--" in line]
+
+    @cached_property
     def functions(self) -> list[SqlFunction]:
         found = []
         name, start, in_body = "", 0, False

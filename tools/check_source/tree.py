@@ -56,6 +56,22 @@ class Tree:
         return self.root / "src"
 
     @cached_property
+    def documents(self) -> list[Path]:
+        return sorted(
+            [*self.root.glob("*.md"), *self.root.glob("docs/*.md"), self.src / "README.md"]
+        )
+
+    @cached_property
+    def paths(self) -> set[str]:
+        """What comments and documents may call each file: a path, or any end of it."""
+        found: set[str] = set()
+        for folder in ("src", "sql", "test"):
+            for path in self.root.glob(f"{folder}/**/*.*"):
+                parts = path.relative_to(self.root).parts
+                found.update("/".join(parts[i:]) for i in range(len(parts)))
+        return found
+
+    @cached_property
     def sql(self) -> list[SqlSource]:
         return [SqlSource(path) for path in sorted(self.root.glob("sql/[0-9]*.sql"))]
 
@@ -64,9 +80,7 @@ class Tree:
 
     def own_header(self, source: CSource, include: Include) -> Optional[CSource]:
         """The header of this tree that an include means, if it is not the server's."""
-        if not include.quoted:
-            return None
-        for folder in (source.path.parent, self.src):
+        for folder in (source.path.parent, self.src) if include.quoted else (self.src,):
             path = (folder / include.name).resolve()
             if path.is_file() and self.src.resolve() in path.parents:
                 name = without_suffix(path.relative_to(self.src.resolve()).as_posix())

@@ -243,6 +243,13 @@ def test_extern_in_a_body(tree):
     ]
 
 
+def test_extern_in_a_function(tree):
+    tree.append("src/apply/writer.c", "static void\nlook(void)\n{\n\textern int used;\n}\n")
+    assert tree.findings() == [
+        "src/apply/writer.c:19: extern in a .c file; include the header that declares it"
+    ]
+
+
 def test_body_without_its_header(tree):
     tree.replace("src/ring/ring.c", '#include "ring.h"', "")
     assert tree.findings() == ["src/ring/ring.c:1: does not include ring/ring.h"]
@@ -250,6 +257,11 @@ def test_body_without_its_header(tree):
 
 def test_folder_that_is_not_allowed(tree):
     tree.append("src/ring/ring.h", '#include "apply/order.h"\n')
+    assert tree.findings() == ["src/ring/ring.h:18: ring/ must not include apply/order.h"]
+
+
+def test_folder_that_is_not_allowed_in_angle_brackets(tree):
+    tree.append("src/ring/ring.h", "#include <apply/order.h>\n")
     assert tree.findings() == ["src/ring/ring.h:18: ring/ must not include apply/order.h"]
 
 
@@ -345,7 +357,7 @@ def test_variable_without_a_reason(tree):
 
 def test_version_test_outside_compat(tree):
     tree.append("src/ring/ring.c", "#ifdef NEW\n#elif PG_VERSION_NUM > 1\n#endif\n")
-    assert tree.findings() == ["src/ring/ring.c:14: only compat.h may test PG_VERSION_NUM"]
+    assert tree.findings() == ["src/ring/ring.c:14: only compat.h may test the server's version"]
 
 
 def test_ring_includes_tuples(tree):
@@ -407,6 +419,22 @@ def test_long_function_in_sql(tree):
     ]
     tree.prepend("sql/1-info.sql", "-- weft.info() is longer than 80\n-- lines because it is.\n")
     assert tree.findings() == []
+
+
+def test_file_that_is_named(tree):
+    tree.append("src/ring/ring.c", "/* See ring.c, ring/ring.h and info.sql. */\n")
+    tree.append("src/ring/ring.c", "/*\n * See lost.c,\n * apply/ring.h. */\n")
+    tree.append("src/ring/ring.c", '/* "a.c" */ static char *text = "b.c";\n')
+    tree.append("sql/1-info.sql", "-- See old.c.\n")
+    tree.write("docs/about.md", "# About\n\nSee 1-info.sql and `2-info.sql`.\n")
+    assert tree.findings() == [
+        "docs/about.md:3: there is no file 2-info.sql",
+        "sql/1-info.sql:8: there is no file old.c",
+        "src/ring/ring.c:13: there is no file info.sql",
+        "src/ring/ring.c:15: there is no file lost.c",
+        "src/ring/ring.c:16: there is no file apply/ring.h",
+        "src/ring/ring.c:17: there is no file a.c",
+    ]
 
 
 def run(tree: SmallTree, *folders: str) -> subprocess.CompletedProcess:
