@@ -142,7 +142,7 @@ SELECT received_lsn IS NOT NULL, latest_end_lsn IS NOT NULL,
 FROM pg_stat_subscription WHERE subname = 'sub' AND worker_type = 'apply'
 EOS
 $pub->wait_for_catchup('sub', 'flush');
-ok(1, 'the publisher is told what is flushed');
+ok(1, 'the publisher is told the flush position');
 
 # Waiting has a time limit, and reports the progress.
 if (weft())
@@ -156,7 +156,7 @@ if (weft())
 	like(
 		$stderr,
 		qr/sub.*[0-9A-F]+\/[0-9A-F]+/s,
-		'the error says how far the subscription is');
+		'the error shows the progress of the subscription');
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_for_apply($pub, $sub, 'sub');
@@ -217,7 +217,7 @@ if (weft())
 	query($_, 'CREATE TABLE other (id int PRIMARY KEY)') foreach $sub, $pub;
 	query($pub, 'CREATE PUBLICATION other FOR TABLE other');
 	subscribe($pub, $sub, 'other', 'other', 'num_writers = 5');
-	writers_become(8, 'two subscriptions have writers of their own');
+	writers_become(8, 'each of two subscriptions has its own writers');
 	is( query(
 			$sub,
 			'SELECT subname, num_writers FROM weft.stat_subscription ORDER BY 1'

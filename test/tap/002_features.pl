@@ -199,7 +199,7 @@ EOS
 					"SELECT plain FROM audit WHERE kind = 'replica' ORDER BY n"
 				),
 				join("\n", @plain_before),
-				'triggers: each sees what was committed before, and no more');
+				'triggers: each sees earlier commits, and no others');
 			foreach my $kind (qw(replica always deferred))
 			{
 				is( query(
@@ -215,7 +215,7 @@ EOS
 				'triggers: those for the origin do not fire');
 			is( query($sub, 'SELECT sum FROM total'),
 				query($pub, 'SELECT sum(v) FROM journal'),
-				'triggers: each sees the effects of the ones before');
+				'triggers: each sees the effects of earlier ones');
 		});
 }
 
@@ -345,7 +345,7 @@ feature(
 			$sub,
 			"SELECT n_tup_ins || '|' || n_tup_upd FROM pg_stat_user_tables WHERE relname = 'counted'",
 			query($pub, 'SELECT count(*), sum(v) FROM counted'));
-		ok(1, 'autovacuum learns what the writers have done');
+		ok(1, 'autovacuum sees the changes of the writers');
 	});
 
 stop_nodes();

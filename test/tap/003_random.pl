@@ -560,7 +560,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		"$what: the same transactions were committed") if $decoded;
 	query_all(\@decoded, "SELECT pg_drop_replication_slot('history')");
 	my ($wrong, $found_amid) = check_snapshots($state, $commits, \@snapshots);
-	is($wrong, undef, "$what: snapshots are states that the publisher had");
+	is($wrong, undef, "$what: each snapshot is a state of the publisher");
 	$amid += $found_amid // 0;
 	note(
 			scalar(@$commits)
@@ -568,7 +568,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		  . scalar(@snapshots)
 		  . ' snapshots, '
 		  . ($found_amid // 0)
-		  . ' of them amid the load');
+		  . ' of them under load');
 
 	if (weft())
 	{
@@ -584,7 +584,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 		my $left_out = query($sub,
 			'SELECT coalesce(sum(coalesced_rows), 0) FROM weft.stat_relation'
 		);
-		note("updates left out so far: $left_out");
+		note("updates coalesced so far: $left_out");
 		is($left_out, 0, "$what: no update was left out") if $decoded;
 		$coalesced += $left_out;
 	}
@@ -600,10 +600,10 @@ is(errors_logged($sub, $log_start), '', 'no errors were logged');
 cmp_ok($misspeculations, '>', 0, 'some transactions were applied too early')
   if weft()
   and $seeds >= 20;
-cmp_ok($coalesced, '>', 0, 'some updates were needless')
+cmp_ok($coalesced, '>', 0, 'some updates were coalesced')
   if weft()
   and $seeds >= 20;
-cmp_ok($amid, '>=', $seeds, 'enough snapshots were taken amid the load');
+cmp_ok($amid, '>=', $seeds, 'enough snapshots were taken under load');
 
 $pub->stop;
 $sub->stop;

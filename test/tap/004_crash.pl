@@ -255,7 +255,7 @@ survives(
 	ends_load => 1);
 
 is(query($sub, 'SELECT sum(value) FROM accounts'),
-	0, 'the sum of all accounts is what it was');
+	0, 'the sum of all accounts is unchanged');
 
 $pub->stop;
 $sub->stop;

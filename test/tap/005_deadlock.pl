@@ -117,8 +117,8 @@ sub goes_through
 	wait_for_apply($pub, $sub, 'sub');
 	my $writers = time - $start;
 
-	in_time($local_user, "$what: the local user goes on");
-	in_time($writers, "$what: then the writers go on");
+	in_time($local_user, "$what: the local user continues");
+	in_time($writers, "$what: then the writers continue");
 	same_tables($pub, $sub, \@tables, "$what: equal");
 	return;
 }
@@ -247,7 +247,8 @@ goes_through(
 	$other->quit;
 	wait_for_apply($pub, $sub, 'sub');
 	in_time($passed,
-		'a writer that waits for another local user: the local user goes on');
+		'a writer that waits for another local user: the local user continues'
+	);
 	same_tables($pub, $sub, \@tables,
 		'a writer that waits for another local user: equal');
 }
@@ -260,7 +261,7 @@ query($pub, 'UPDATE codes SET code = 100 WHERE id = 1');
 query($pub, 'UPDATE codes SET code = NULL WHERE id = 1');
 query($pub, 'UPDATE codes SET code = 100 WHERE id = 2');
 apply_is_blocked();
-goes_through('SELECT 1', 'a unique value that changes hands');
+goes_through('SELECT 1', 'a unique value moves between rows');
 
 # The same by insert and delete, with several transactions that take the value.
 $local->query_safe('BEGIN; UPDATE a SET v = v WHERE id = 1');
@@ -272,7 +273,7 @@ foreach my $id (11 .. 14)
 	query($pub, "DELETE FROM codes WHERE id = $id");
 }
 apply_is_blocked();
-goes_through('SELECT 1', 'a unique value that comes and goes');
+goes_through('SELECT 1', 'a unique value that is removed and taken again');
 
 # A writer whose transaction is larger than the ring cannot read its end before the
 # earlier transactions have ended.
@@ -303,7 +304,7 @@ if (weft())
 	}
 }
 
-is(errors_logged($sub, $log_start), '', 'nobody met an error');
+is(errors_logged($sub, $log_start), '', 'nobody got an error');
 if (weft())
 {
 	cmp_ok(query($sub, 'SELECT misspeculations FROM weft.stat_subscription'),
@@ -324,7 +325,7 @@ if (weft())
 	poll($sub, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid IN ($_)")
 	  foreach join ', ', $leader, @writers;
 	apply_is_blocked();
-	goes_through('SELECT 1', 'the leader ends amid');
+	goes_through('SELECT 1', 'the leader ends under load');
 }
 
 # A true deadlock, between the oldest transaction and a local user: the server detects

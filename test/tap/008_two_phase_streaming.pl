@@ -181,7 +181,7 @@ foreach my $case (
 		query($pub, "UPDATE fresh SET t = 'again' WHERE t ~ '^while'");
 		wait_for_apply($pub, $sub, 'sub');
 		is(query($sub, 'SELECT t FROM fresh'),
-			'again', "$what: not held up by a transaction in progress");
+			'again', "$what: not blocked by a transaction in progress");
 		$session->query_safe($end);
 		query($pub, "INSERT INTO fresh (t) VALUES ('after the end')");
 

@@ -187,7 +187,7 @@ feature(
 				'-t' => 1000));
 		poll($sub, 'SELECT NOT subenabled FROM pg_subscription');
 		is(query($sub, 'SELECT count(*), max(id) FROM disabling'),
-			'500|500', 'disable_on_error: stands right before the error');
+			'500|500', 'disable_on_error: stops right before the error');
 		poll($sub,
 			"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
 		);
@@ -324,7 +324,7 @@ EOS
 	wait_for_apply($pub, $sub, 'sub');
 	wait_for_apply($sub, $third, 'no_origin');
 	is(query($third, 'SELECT count(*) FROM t'),
-		0, 'cascade with origin = none: nothing from elsewhere');
+		0, 'cascade with origin = none: no changes of other origins');
 	is(query($third, 'SELECT id FROM own'),
 		2, 'cascade with origin = none: its own changes');
 	query($third, 'DROP SUBSCRIPTION no_origin');
@@ -346,7 +346,7 @@ EOS
 				"SELECT count(*) FROM pg_subscription_rel JOIN pg_class c ON c.oid = srrelid WHERE relnamespace::regnamespace::text = 'weft'"
 			),
 			'0',
-			'tables of Weft are not for subscriptions');
+			'tables of Weft cannot be subscribed to');
 		my $there = start_pgbench(
 			$pub,
 			{

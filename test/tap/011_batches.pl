@@ -72,14 +72,14 @@ sub confirmed
 # Which plugin a slot uses.
 subscribe($pub, $sub, 'sub', 'pub');
 wait_for_apply($pub, $sub, 'sub');
-is(plugin_of('sub'), 'weft', 'the slot has our plugin');
+is(plugin_of('sub'), 'weft', "the slot uses Weft's plugin");
 is( query(
 		$sub,
 		"SELECT output_plugin FROM weft.stat_subscription WHERE subname = 'sub'"
 	),
 	'weft',
 	'and the view says so');
-confirmed('an idle subscriber confirms what is not published');
+confirmed('an idle subscriber confirms WAL without published changes');
 
 # A backlog that ends with many unpublished changes.
 foreach my $round (1 .. 3)
@@ -94,8 +94,8 @@ foreach my $round (1 .. 3)
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	poll($sub, "SELECT max(id) >= $last FROM journal");
 	same_tables($pub, $sub, \@tables,
-		"backlog $round: all is there without anything that would push it");
-	confirmed("backlog $round: keepalives are believed again afterwards");
+		"backlog $round: everything arrives without further traffic");
+	confirmed("backlog $round: keepalives are trusted again afterwards");
 }
 
 # The leader is killed while transactions are held back for it.
@@ -112,7 +112,7 @@ foreach my $kill (1 .. 4)
 }
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables,
-	'the leader was ended four times in a backlog');
+	'the leader was terminated four times in a backlog');
 
 # A synchronous subscriber: transactions without published changes wait for a
 # keepalive.
@@ -140,7 +140,7 @@ foreach my $case (
 	$sub->restart;
 	load(100, 5);
 	$pub->wait_for_catchup('sub');
-	same_tables($pub, $sub, \@tables, "$what: the subscription goes on");
+	same_tables($pub, $sub, \@tables, "$what: the subscription continues");
 	$sub->adjust_conf('postgresql.conf', $name, $before);
 	$sub->restart;
 	load(100, 6);

@@ -84,12 +84,12 @@ cmp_ok(
 	'transactions of a backlog share commits');
 
 set_conf($sub, 'weft.commit_group_size' => 1);
-is(apply_backlog(), $transactions, 'with groups of one, none does');
+is(apply_backlog(), $transactions, 'with commit_group_size = 1, none does');
 
 set_conf($sub, 'weft.commit_group_size' => 64);
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = on');
 $sub->restart;
-is(apply_backlog(), $transactions, 'nor where commit times are kept');
+is(apply_backlog(), $transactions, 'nor if commit timestamps are recorded');
 
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = off');
 $sub->restart;
@@ -109,12 +109,12 @@ poll($sub, "SELECT count(*) = $before + 20 FROM t");
 like(
 	slurp_file($sub->logfile, $log),
 	qr/CONTEXT:  processing remote data for replication origin "pg_\d+" during message type "INSERT" for replication target relation "public.t"/,
-	'an error amid a group is reported in the words of the server');
+	"an error within a group has the server's message");
 is(query($sub, 'SELECT count(*) FROM t WHERE v = 3'),
-	0, 'and nothing behind it is applied');
+	0, 'and nothing after it is applied');
 query($sub, 'ALTER TABLE t DROP CONSTRAINT t_v_check');
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['t'], 'what was in its way is removed');
+same_tables($pub, $sub, ['t'], 'the conflicting row is removed');
 
 # One change can depend on a transaction of its own group and also on an earlier
 # transaction that is not applied yet: here an earlier transaction, which is held,
@@ -152,7 +152,7 @@ $local->query_safe('COMMIT');
 $local->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, [qw(kept rows other)],
-	'a group waits for what is not its own');
+	'a group waits for a transaction outside the group');
 
 # A change that must wait is deferred, together with all later changes of its row; the
 # writer applies the other changes that it has taken, except updates of hot rows, which
@@ -216,8 +216,8 @@ is( apply_behind_a_lock(
 		'UPDATE codes SET code = NULL WHERE id = 4',
 		'UPDATE codes SET code = 4 WHERE id = 5'),
 	0,
-	'a unique value that changes hands does so in order');
-same_tables($pub, $sub, [qw(kept codes)], 'and is right then');
+	'a unique value moves between rows in order');
+same_tables($pub, $sub, [qw(kept codes)], 'and is applied correctly then');
 
 set_conf($sub, 'weft.commit_group_size' => 1);
 apply_behind_a_lock(
@@ -226,7 +226,7 @@ apply_behind_a_lock(
 	'BEGIN; UPDATE hot SET v = 4 WHERE id = 4; UPDATE hot SET v = 4 WHERE id = 12; COMMIT'
 );
 same_tables($pub, $sub, [qw(kept hot)],
-	'without groups, nothing is put aside');
+	'without groups, nothing is deferred');
 set_conf($sub, 'weft.commit_group_size' => 64);
 
 # A transaction that has changed a table before changes a row that is sent
@@ -255,7 +255,7 @@ $local->query_safe('COMMIT');
 $local->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, [qw(kept long_rows)],
-	'a change depends on others than its own transaction');
+	'a change depends on other transactions than its own');
 query_all([ $pub, $sub ], 'TRUNCATE other');
 wait_for_apply($pub, $sub, 'sub');
 
@@ -300,7 +300,7 @@ foreach (@seen)
 	push @wrong, "row $id: $count instead of $expected{$id}"
 	  if $count != $expected{$id};
 }
-is("@wrong", '', 'and has seen what was committed before');
+is("@wrong", '', 'and has seen all earlier commits');
 same_tables($pub, $sub, [qw(t other)], 'all is applied');
 
 done_testing();

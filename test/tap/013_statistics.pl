@@ -144,7 +144,7 @@ is(stat_relation('inserts, updates, deletes'),
 	$changes, 'changes are counted by table and kind');
 is( stat_relation('path, reason'),
 	join("\n", map { "$_|$path{$_}" } @tables),
-	'the path of each table, and why');
+	'the path of each table, and the reason');
 is( query(
 		$sub,
 		"SELECT relation, general_rows, inserts, updates, deletes FROM weft.stat_relation WHERE path = 'general' AND general_rows <> inserts + updates + deletes"
@@ -156,7 +156,7 @@ is( query(
 		"SELECT bool_and(general_rows >= CASE relation WHEN 'defaulted'::regclass THEN inserts WHEN 'keyless'::regclass THEN updates + deletes ELSE 0 END AND general_rows < inserts + updates + deletes) FROM weft.stat_relation WHERE relation IN ('plain'::regclass, 'defaulted'::regclass, 'keyless'::regclass)"
 	),
 	't',
-	'some or none do of others');
+	'some or no rows of the others do');
 is(query($sub, 'SELECT DISTINCT subname FROM weft.stat_relation'),
 	'sub', 'the subscription is named');
 
@@ -192,8 +192,8 @@ is( query(
 		"SELECT general_rows - $general FROM weft.stat_relation WHERE relation = 'plain'::regclass"
 	),
 	4,
-	'those that were applied again took the general path');
-is(leader_pid($sub, 'sub'), $leader, 'all that without a new leader');
+	'rows that were retried took the general path');
+is(leader_pid($sub, 'sub'), $leader, 'the leader has not been restarted');
 
 # --- a table that changes ---
 
@@ -205,13 +205,13 @@ query($pub, 'INSERT INTO plain VALUES (2001, 1)');
 poll($sub,
 	"SELECT path = 'general' AND reason ~ 'trigger' FROM weft.stat_relation WHERE relation = 'plain'::regclass"
 );
-pass('a trigger that was made is noticed');
+pass('a new trigger is noticed');
 query($sub, 'DROP TRIGGER look ON plain');
 query($pub, 'INSERT INTO plain VALUES (2002, 1)');
 poll($sub,
 	"SELECT path = 'fast' AND reason IS NULL FROM weft.stat_relation WHERE relation = 'plain'::regclass"
 );
-pass('so is that it was dropped');
+pass('so is a dropped trigger');
 
 query($sub, 'DROP TABLE secured');
 is( query(
@@ -236,11 +236,11 @@ query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 query($pub, 'INSERT INTO plain VALUES (3001, 1)');
 poll($sub, 'SELECT count(*) = 1 FROM weft.stat_relation');
 is(stat_relation('path, reason, inserts, updates, deletes'),
-	'plain|fast||1|0|0', 'a new leader begins anew');
+	'plain|fast||1|0|0', 'a new leader starts counting from zero');
 
 query($sub, 'DROP SUBSCRIPTION sub');
 is(query($sub, 'SELECT count(*) FROM weft.stat_get_relation()'),
-	0, 'nothing is left of a subscription that was dropped');
+	0, 'a dropped subscription leaves nothing behind');
 query($pub, "SELECT pg_drop_replication_slot('history')");
 is(errors_logged($sub), '', 'no errors');
 stop_nodes();

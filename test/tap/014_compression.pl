@@ -87,24 +87,24 @@ my $ask = 'weft_batch_version';
 
 is(form(sent($row)), 'B', 'without options: as pgoutput');
 is(form(sent($row, weft_compression => 'lz4')),
-	'B', 'nothing is compressed for whoever does not want batches');
+	'B', 'nothing is compressed for receivers without batches');
 
 my $uncompressed = sent($row, $ask => 1);
 is(form($uncompressed), 'batch', 'an older subscriber');
-like($uncompressed, qr/$text/, 'gets the text as it is');
+like($uncompressed, qr/$text/, 'receives the text uncompressed');
 is(form(sent($row, $ask => 2)), 'batch', 'a subscriber without compression');
 
 my $compressed = sent($row, $ask => 2, weft_compression => 'lz4');
 is(form($compressed), 'lz4', 'a subscriber with compression');
-unlike($compressed, qr/$text/, 'does not get the text as it is');
+unlike($compressed, qr/$text/, 'does not receive the text uncompressed');
 is( unpack('x2 N', $compressed),
 	length($uncompressed) - 2,
-	'but is told how long it is');
+	'but receives its length');
 cmp_ok(
 	length $compressed,
 	'<',
 	length($uncompressed) / 4,
-	'and gets much less');
+	'and receives much less');
 is(form(sent($row, $ask => 3, weft_compression => 'lz4')),
 	'lz4', 'a newer subscriber');
 
@@ -129,7 +129,7 @@ is( form(
 			weft_compression => 'lz4',
 			binary => 'true')),
 	'batch',
-	'what would not get smaller is sent as it is');
+	'incompressible data is sent uncompressed');
 query($pub, "SELECT pg_drop_replication_slot('direct')");
 
 ####
@@ -236,7 +236,7 @@ foreach my $kill (1 .. 3)
 	);
 }
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, \@tables, 'the leader was ended in a backlog');
+same_tables($pub, $sub, \@tables, 'the leader was terminated in a backlog');
 
 # From the leader's buffer into the spool, and to the server's own code.
 set_conf($pub, logical_decoding_work_mem => '64kB');
@@ -262,7 +262,7 @@ foreach my $method ('off', 'lz4', 'off', 'lz4')
 	set_conf($sub, 'weft.compression' => $method);
 	uses($method eq 'off' ? 'weft' : 'weft (lz4)');
 }
-ok(running($load), 'the load has gone on meanwhile');
+ok(running($load), 'the load has continued meanwhile');
 stop_load($load);
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, \@tables, 'changed under load');
@@ -278,7 +278,8 @@ subscribe($pub, $sub, 'plain', 'plain',
 	"slot_name = 'plain', create_slot = off, copy_data = off");
 query($pub, 'INSERT INTO plain SELECT generate_series(1, 100)');
 wait_for_apply($pub, $sub, 'plain');
-same_tables($pub, $sub, ['plain'], 'a slot with pgoutput goes on without');
+same_tables($pub, $sub, ['plain'],
+	'a slot with pgoutput continues without compression');
 like(
 	slurp_file($sub->logfile, $log_start),
 	qr/LOG:  changes for subscription "plain" are sent uncompressed\n.*DETAIL:  Slot "plain" does not use the output plugin "weft"\./,

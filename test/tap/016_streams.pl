@@ -107,7 +107,7 @@ sub native_transactions
 	query($pub, 'UPDATE other SET v = v + 1');
 	wait_for_apply($pub, $sub, 'sub');
 	is(query($sub, 'SELECT sum(v) FROM other'),
-		10, 'an ordinary transaction passes by');
+		10, 'an ordinary transaction overtakes it');
 	is( query(
 			$sub,
 			"SELECT state, writer >= 64, spool_bytes > 100000 FROM weft.stat_stream WHERE subname = 'sub'"
@@ -261,10 +261,10 @@ EOS
 			"SELECT count(*) FROM information_schema.columns WHERE table_name = 'large' AND column_name = 'here'"
 		),
 		1,
-		'who waits for the table gets it');
+		'a session that waits for the table gets it');
 	ok( slurp_file($sub->logfile, $log_start) =~
 		  /ERROR:  deadlock detected.*Streamed remote transaction/s,
-		'the log tells why');
+		'the log gives the reason');
 	is(errors_logged($sub, $log_start), '', 'but not as an error');
 	query($sub, 'ALTER TABLE large DROP COLUMN here');
 	commit_and_compare('the table is wanted', $session);

@@ -639,7 +639,7 @@ BEGIN;
 UPDATE accounts SET v = 4 WHERE id = 3;
 SELECT pg_logical_emit_message(true, '', '');
 TRUNCATE journal, unpublished;
-INSERT INTO journal (t) VALUES ('behind TRUNCATE');
+INSERT INTO journal (t) VALUES ('after TRUNCATE');
 COMMIT;
 INSERT INTO journal (t) SELECT 'many ' || i FROM generate_series(1, 3000) i;
 UPDATE accounts SET v = v + 1;
@@ -834,14 +834,14 @@ foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 	same_messages($case, [ theirs($case) ], \@ours);
 
 	my $log = slurp_file($pub->logfile, $log_start);
-	unlike($log, qr/since ours differ/, "$case: nothing was found to differ");
+	unlike($log, qr/since ours differ/, "$case: no difference was found");
 	next if $case eq 'streamed_at_once' || $case =~ /^all/;
 
 	# That is, pgoutput is not compared with itself.
 	foreach my $table (qw(types accounts journal toasted changing by_index))
 	{
 		like(written($log, $table, 'update'),
-			qr/Weft/, "$case: we wrote updates of $table");
+			qr/Weft/, "$case: Weft wrote updates of $table");
 	}
 	foreach my $table (
 		qw(filtered listed generated parted_low parted_high rooted_low))
@@ -849,10 +849,10 @@ foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 		is(written($log, $table, 'insert'),
 			'pgoutput', "$case: pgoutput wrote rows of $table");
 	}
-	is(written($log, 'no_key', 'insert'), 'Weft',
-		"$case: inserts only: ours");
+	is(written($log, 'no_key', 'insert'),
+		'Weft', "$case: inserts only: by Weft");
 	is(written($log, 'unpublished', 'insert'),
-		'pgoutput', "$case: what is not published is left to pgoutput");
+		'pgoutput', "$case: unpublished changes are left to pgoutput");
 }
 
 # It has been running all the time.

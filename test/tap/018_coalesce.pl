@@ -102,7 +102,7 @@ is( left_out(
 		'UPDATE hot SET v = v + 1 WHERE id = 2',
 		'UPDATE hot SET v = v + 1 WHERE id = 3'),
 	4,
-	'of several updates of a row the last one is applied');
+	'of several updates of a row, only the last is applied');
 is( left_out(
 		'hot',
 		4,
@@ -111,7 +111,7 @@ is( left_out(
 		'UPDATE hot SET v = 2 WHERE id = 11',
 		'UPDATE hot SET id = 1 WHERE id = 11'),
 	0,
-	'none if its row gets another key');
+	'none if the row gets another key');
 
 is( left_out(
 		'hot',
@@ -121,14 +121,14 @@ is( left_out(
 		'INSERT INTO hot (id) VALUES (1)',
 		'UPDATE hot SET v = 2 WHERE id = 1'),
 	0,
-	'none if its row is deleted, and there is another one');
+	'none if the row is deleted, and inserted again');
 
 is( left_out(
 		'hot', 2,
 		"UPDATE hot SET body = repeat('y', 6000) WHERE id = 1",
 		'UPDATE hot SET v = 2 WHERE id = 1'),
 	0,
-	'none with a value that the later one does not bring');
+	'none if the later update lacks a value');
 
 is( left_out(
 		'hot',
@@ -146,7 +146,8 @@ is( left_out(
 		"UPDATE strict SET a = NULL, b = NULL WHERE id = 1",
 		"UPDATE strict SET b = 'ok', c = 1, n = 2 WHERE id = 1"),
 	1,
-	'a value is left out, but no NULL that the later one does not bring');
+	'a value is coalesced, but not a NULL that the later update does not set'
+);
 
 is( left_out(
 		'codes',
@@ -167,7 +168,7 @@ is( left_out(
 query($sub,
 	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 is(left_out('hot', 3, map { "UPDATE hot SET v = $_ WHERE id = 1" } 1 .. 3),
-	0, 'none while somebody decodes what is applied');
+	0, "none while the subscriber's WAL is decoded");
 is( query(
 		$sub,
 		"SELECT count(*) FROM pg_logical_slot_get_changes('history', NULL, NULL) WHERE data ~ 'public.hot: UPDATE'"

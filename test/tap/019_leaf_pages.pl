@@ -210,7 +210,7 @@ while (running($load))
 }
 finish($load);
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['middle'], 'made anew while rows are changed');
+same_tables($pub, $sub, ['middle'], 'rebuilt while rows are changed');
 query($pub,
 	"TRUNCATE middle; INSERT INTO middle SELECT i, 0, '' FROM generate_series(1, 30000) i"
 );

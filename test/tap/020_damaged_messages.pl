@@ -39,7 +39,7 @@ my $start_replication = $pub->results('sub')->{start_replication};
 like(
 	$start_replication,
 	qr/proto_version '4'.*publication_names '"p"'/,
-	'the subscriber asks for what it should');
+	'the subscriber requests the expected options');
 SKIP:
 {
 	skip 'about Weft', 1 unless weft();

@@ -122,14 +122,14 @@ is( query(
 		q{SELECT (SELECT count(*) FROM pg_subscription), (SELECT count(*) FROM pg_shseclabel)}
 	),
 	'0|0',
-	'no subscription has come into being');
+	'no subscription was created');
 is(query($pub, 'SELECT count(*) FROM pg_replication_slots'),
 	'0', 'nor a slot on the publisher');
 
 subscribe($pub, $sub, 's', 'p', 'num_writers = 6');
 insert_row();
 goes_on('s', ['t'], 'rows are applied');
-is(num_writers_of($sub, 's'), '6', 'num_writers is as it was given');
+is(num_writers_of($sub, 's'), '6', 'num_writers is unchanged');
 
 foreach my $value ('-1', '65', "'abc'")
 {
@@ -195,11 +195,11 @@ $sub->wait_for_log(
 	qr/65 is outside the valid range for parameter "weft.writers_per_subscription"/,
 	$log_offset);
 is(query($sub, 'SHOW weft.writers_per_subscription'),
-	'4', 'a mistake in the configuration file is not taken over');
+	'4', 'an error in the configuration file is not adopted');
 $sub->adjust_conf('postgresql.conf', 'weft.writers_per_subscription', undef);
 $sub->reload;
 insert_row();
-goes_on('s', ['t'], 'the subscription goes on');
+goes_on('s', ['t'], 'the subscription continues');
 
 ####
 #### num_writers goes with its subscription
@@ -277,9 +277,9 @@ fails(
 	q{SELECT weft.wait_for_subscription('renamed', '1s')},
 	'[0-9A-Z]{5}',
 	[ qr/subscription "renamed"/, qr{LSN.*[0-9A-F]+/[0-9A-F]+}s ],
-	'wait_for_subscription that takes too long says how far it is');
+	'wait_for_subscription that takes too long shows the progress');
 $blocker->query_safe('ROLLBACK');
-goes_on('renamed', ['t'], 'it arrives when it can');
+goes_on('renamed', ['t'], 'it arrives once it can');
 
 query_all([ $pub, $sub ], 'CREATE TABLE copied (a int PRIMARY KEY)');
 query($pub, 'INSERT INTO copied SELECT generate_series(1, 100)');
@@ -293,7 +293,7 @@ fails(
 	'wait_for_subscription says that a table is not copied yet');
 $blocker->query_safe('ROLLBACK');
 $blocker->quit;
-goes_on('renamed', [ 't', 'copied' ], 'it is copied when it can be');
+goes_on('renamed', [ 't', 'copied' ], 'it is copied once it can be');
 
 query($sub, 'ALTER SUBSCRIPTION renamed DISABLE');
 insert_row();
@@ -316,7 +316,7 @@ $sub->adjust_conf('postgresql.conf', 'shared_preload_libraries', "''");
 $sub->restart;
 insert_row();
 $sub->wait_for_subscription_sync($pub, 's');
-same_tables($pub, $sub, ['t'], 'without Weft the subscription goes on');
+same_tables($pub, $sub, ['t'], 'without Weft the subscription continues');
 is( query(
 		$sub,
 		q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'weft writer'}
@@ -347,7 +347,7 @@ fails(
 $sub->adjust_conf('postgresql.conf', 'shared_preload_libraries', "'weft'");
 $sub->restart;
 insert_row();
-goes_on('renamed', ['t'], 'with Weft again the subscription goes on');
+goes_on('renamed', ['t'], 'with Weft again the subscription continues');
 writers_become($sub, '6', 'with its own number of writers');
 query($sub, 'DROP DATABASE without');
 
@@ -365,7 +365,7 @@ foreach my $processes (6, 3, 2)
 	$sub->restart;
 	insert_row() foreach 1 .. 5;
 	goes_on('renamed', ['t'],
-		"max_worker_processes = $processes: the subscription goes on");
+		"max_worker_processes = $processes: the subscription continues");
 	like(
 		slurp_file($sub->logfile, $log_offset),
 		qr/(WARNING|LOG):  [^\n]*"renamed"[^\n]*\n(?:[^\n]*DETAIL:[^\n]*\n)?[^\n]*HINT:  [^\n]*max_worker_processes/,
@@ -468,7 +468,7 @@ query($pub, "ALTER ROLE replicator PASSWORD '$password'");
 query($sub,
 	"ALTER SUBSCRIPTION secret CONNECTION '$connstr user=replicator password=$password'"
 );
-goes_on('secret', ['t'], 'with the right password it goes on');
+goes_on('secret', ['t'], 'with the right password it continues');
 
 push @said, slurp_file($sub->logfile, $secret_offset);
 is(scalar(grep { /\Q$password\E/ } @said),

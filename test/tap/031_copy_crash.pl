@@ -167,7 +167,7 @@ foreach my $i (0 .. $crashes - 1)
 }
 wait_for_apply($pub, $sub, 'sub');
 equal('in the end');
-note("$unfinished of $crashes moments were in the middle of a copy");
+note("$unfinished of $crashes interruptions were in the middle of a copy");
 
 unlike(
 	slurp_file($sub->logfile),

@@ -115,9 +115,9 @@ like($stderr, qr/not synchronized yet/, 'wait_for_subscription fails');
 like(
 	$stderr,
 	qr/^Table "public\.held": copying, \d+ %, \d+ rows, \d+ MB, [\d.]+ MB\/s, 3 helpers\.$/m,
-	'... and says how far the copy is');
+	'... and shows the progress of the copy');
 
-is(query($sub, 'SELECT count(*) FROM held'), 0, 'nobody sees the rows');
+is(query($sub, 'SELECT count(*) FROM held'), 0, 'the rows are not visible');
 
 # what continues during the copy
 query($pub, 'INSERT INTO other SELECT generate_series(1, 100)');
@@ -129,7 +129,7 @@ query($pub,
 );
 query($pub, 'INSERT INTO other VALUES (1000)');
 poll($sub, 'SELECT count(*) = 101 FROM other');
-pass('other tables are not held up');
+pass('other tables are not blocked');
 
 let_go(1);
 
@@ -149,7 +149,7 @@ query($pub,
 	'UPDATE held SET v = v + 1 WHERE id = 12; INSERT INTO other VALUES (1001)'
 );
 poll($sub, 'SELECT count(*) = 102 FROM other');
-pass('other tables are not held up, though the table is locked');
+pass('other tables are not blocked, although the table is locked');
 is( query(
 		$sub,
 		"SELECT count(*) FROM pg_index WHERE indrelid = 'held'::regclass AND indisvalid AND indisready"
@@ -273,7 +273,7 @@ is( query(
 		"SET ROLE other; SELECT last_error IS NULL FROM weft.copy_progress WHERE relation = 'held'::regclass"
 	),
 	't',
-	'the last error is not for everybody');
+	'the last error is not visible to everybody');
 query($sub, 'DROP INDEX held_v_key');
 same('the unique index is dropped');
 

@@ -99,7 +99,7 @@ indexes_sound($sub, 'all kinds');
 nothing_left($pub, 'all kinds');
 same_rows(rows($sub, 'outside'), rows($pub, 'outside'), 'outside is equal');
 is( query($sub,
-		<<'EOS'), '5000|f', 'what is stored out of line only here can be decoded');
+		<<'EOS'), '5000|f', 'values that are stored out of line only on the subscriber can be decoded');
 SELECT count(*), bool_or(data ~ 'unchanged-toast')
 FROM pg_logical_slot_peek_changes('decoding', NULL, NULL)
 WHERE data ~ '^table public.outside: INSERT: '
@@ -108,7 +108,7 @@ query($sub, "SELECT pg_drop_replication_slot('decoding')");
 is(copied_by($sub, 'public.outside', $offset), 1, 'one process has copied it')
   if weft();
 is(query($sub, 'SELECT count(*), count(DISTINCT id) FROM fired'),
-	'5000|5000', 'triggers fire that are to, and no others');
+	'5000|5000', 'the right triggers fire, and no others');
 is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM sequential'),
 	'5000|1|5000', 'a sequence');
 is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM identity'),
@@ -116,7 +116,7 @@ is(query($sub, 'SELECT count(DISTINCT w), min(w), max(w) FROM identity'),
 is(query($sub, 'SELECT count(*) FROM quiet WHERE w = 2 AND g = v + 1'),
 	'5000', 'safe expressions');
 is(query($sub, 'SELECT DISTINCT who FROM named'),
-	'owner', 'helpers have the rights of the table owner');
+	'owner', 'helpers have the privileges of the table owner');
 
 SKIP:
 {
@@ -173,7 +173,7 @@ copy_again(
 	options => 'run_as_owner = true');
 is(query($sub, 'SELECT DISTINCT who FROM named'),
 	'boss',
-	'helpers have the rights of the subscription owner, if asked for');
+	'helpers have the privileges of the subscription owner, if configured');
 
 # Only the published columns may be read on the publisher.
 $offset = copy_again(

@@ -55,7 +55,7 @@ query($sub, 'CREATE TABLE there (id int PRIMARY KEY, w text)');
 query($sub, 'CREATE ROLE ordinary');
 
 # Rollback removes what was created.
-is(query($sub, <<EOS), "t\nf", 'a transaction takes it back');
+is(query($sub, <<EOS), "t\nf", 'rollback removes what was created');
 SET client_min_messages = warning;
 BEGIN;
 SELECT count(*) > 0 FROM weft.copy_schema('$connstr', '{one,two}');
@@ -90,8 +90,8 @@ foreach my $object (sort keys %expected)
 {
 	like($done, qr/^\Q$object: $expected{$object}\E$/m, $object);
 }
-unlike($done, qr/unpublished/, 'nothing that is not published');
-is(query($sub, <<'EOS'), '0|0|0|f|2', 'what is left out is not there');
+unlike($done, qr/unpublished/, 'no unpublished objects');
+is(query($sub, <<'EOS'), '0|0|0|f|2', 'skipped objects do not exist');
 SELECT (SELECT count(*) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
 		WHERE relnamespace <> 'weft'::regnamespace),
 	(SELECT count(*) FROM pg_policy),
@@ -133,7 +133,7 @@ is( query(
 # Errors
 my ($ret, $stdout, $stderr) = $sub->psql('postgres',
 	"SET ROLE ordinary; SELECT * FROM weft.copy_schema('$connstr', '{one}')");
-like($stderr, qr/permission denied/, 'not for everybody');
+like($stderr, qr/permission denied/, 'not everybody may call it');
 ($ret, $stdout, $stderr) = $sub->psql('postgres',
 	"SELECT * FROM weft.copy_schema('host=/nowhere password=very_secret', '{one}')"
 );

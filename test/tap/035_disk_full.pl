@@ -84,16 +84,16 @@ sub run_out_of_room
 		  /$no_room.*worker for subscription "$table".* has started.*$no_room/s;
 		select undef, undef, undef, 0.1;
 	}
-	like($log, $error, "$what: it says what had no room");
+	like($log, $error, "$what: the error says what needed space");
 	is(query($sub, "SELECT count(*) FROM $table"),
-		0, "$what: no row is to be seen");
+		0, "$what: no row is visible");
 	unlike(
 		$log,
 		qr/replication origin .* is already active/,
-		"$what: the next worker does not come too early");
+		"$what: the next worker does not start too early");
 	set_room('unlimited');
 	wait_for_apply($pub, $sub, $table);
-	same_tables($pub, $sub, [$table], "$what: equal, once there is room");
+	same_tables($pub, $sub, [$table], "$what: equal, once there is space");
 	indexes_sound($sub, $what);
 	nothing_left($pub, $what);
 	poll($sub, 'SELECT NOT EXISTS (SELECT FROM weft.stat_stream)') if weft();

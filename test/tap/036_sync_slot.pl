@@ -89,7 +89,7 @@ sub slots_after_start
 		"SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
 	);
 }
-is(slots_after_start(), join(' ', sort keys %slots), 'slots of others stay');
+is(slots_after_start(), join(' ', sort keys %slots), 'other slots remain');
 
 # The same name, but created before the table was synchronized.
 query($pub, <<EOS);
@@ -99,7 +99,7 @@ EOS
 delete $slots{$own};
 is( slots_after_start(),
 	join(' ', sort keys %slots),
-	'one that is left over goes');
+	'a leftover slot is dropped');
 query($pub, "SELECT pg_drop_replication_slot('$_')")
   foreach keys %slots, 'older';
 
@@ -119,7 +119,8 @@ poll($pub,
 	"SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')"
 );
 is(leader_pid($sub, 'sub'),
-	$leader, 'a slot that a worker has left goes while the leader runs');
+	$leader,
+	'a slot that a worker has left behind is dropped while the leader runs');
 same_tables($pub, $sub, ['t'], 'and the table is synchronized');
 
 # The slot no longer exists when the worker tries to drop it.
@@ -138,7 +139,7 @@ SELECT injection_points_wakeup('weft-copy-drop-slot');
 EOS
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'],
-	'synchronized, though somebody has dropped the slot');
+	'synchronized, although the slot had been dropped');
 unlike(slurp_file($sub->logfile, $start), qr/ERROR/, 'no error');
 
 $sub->stop;

@@ -141,16 +141,16 @@ EOS
 		"SELECT bool_and(srsubstate IN ('s', 'r')) FROM pg_subscription_rel");
 	$_->quit foreach @sessions;
 	same_rows(rows($sub, 'parted WHERE id < 20000'),
-		$expected, "$what: rows of partitions that were there");
+		$expected, "$what: rows of partitions that existed");
 	is( query(
 			$sub,
 			'SELECT count(*) FROM parted WHERE id BETWEEN 20000 AND 39999'),
 		0,
-		"$what: no row of one that was attached later");
+		"$what: no row of a partition that was attached later");
 	wait_for_apply($pub, $sub, 'sub');
 	is( query($sub, 'SELECT count(*) FROM parted WHERE id >= 40000'),
 		query($pub, "SELECT count(*) FROM $new $where" =~ s/id/i/r),
-		"$what: rows that came to one later");
+		"$what: rows that were added to a partition later");
 	cmp_ok(copied_by($sub, 'public.parted', $offset),
 		'>', 0, "$what: not left to the server")
 	  if weft();

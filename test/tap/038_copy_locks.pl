@@ -123,7 +123,7 @@ foreach my $helpers (0, 1)
 			"SELECT count(*) FROM pg_locks WHERE relation = 'plain_pkey'::regclass"
 		),
 		1,
-		"$what: nobody but who copies a range has a lock of the index");
+		"$what: only processes that copy a range lock the index");
 
 	# It waits for one range, and not for the ranges that follow.
 	my $reindex = start_statement($pub, 'REINDEX INDEX plain_pkey');
@@ -188,7 +188,7 @@ sub read_while_copying
 				"SET statement_timeout = '60s'; SET lock_timeout = 0; SELECT count(*) FROM $table"
 			),
 			0,
-			"$table: others may read it");
+			"$table: others can read it");
 	}
 	let_go(2);
 	synchronized();
@@ -206,7 +206,7 @@ sub read_while_copying
 	like(
 		slurp_file($sub->logfile, $offset),
 		qr/indexes of table "$table" are filled row by row/,
-		"$table: the log says what was done");
+		"$table: the log shows what was done");
 	return;
 }
 
@@ -233,7 +233,7 @@ my ($ret, $stdout, $stderr) =
 like(
 	$stderr,
 	qr/conflicting key value violates exclusion constraint/,
-	'used: an exclusion constraint knows all rows');
+	'used: an exclusion constraint covers all rows');
 drop_subscription();
 
 read_while_copying('parted', 'parted_1');

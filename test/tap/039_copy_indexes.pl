@@ -97,7 +97,7 @@ if (weft())
 	unlike(
 		$log,
 		qr/index "parted_0_t_idx" could not be built/,
-		'temp_file_limit: what can be built is');
+		'temp_file_limit: indexes that can be built are built');
 }
 
 ####

@@ -108,7 +108,7 @@ sub check_resolver
 			q{SELECT string_agg(DISTINCT resolver || ' ' || resolution, ', ') FROM weft.conflict_history}
 		),
 		"$resolver $resolution",
-		"$what: history has what was decided");
+		"$what: the history shows the decision");
 	return;
 }
 

@@ -166,7 +166,7 @@ foreach my $id (sort keys %written)
 	push @unexplained, "$id is '$value', written last: '$last->[1]'"
 	  unless $records;
 }
-is("@unexplained", '', 'what did not win is in the history');
+is("@unexplained", '', 'changes that lost are in the history');
 
 my $conflicts = join '; ', map { conflict_counts($_) } @nodes;
 note($conflicts);

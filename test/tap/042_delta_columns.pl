@@ -123,7 +123,7 @@ $n2->wait_for_log(
 pass('without replica identity full the subscription stops');
 query($_, "SELECT weft.set_delta_columns('acc', '{}')") foreach @nodes;
 quiet(\@nodes);
-same_tables($n1, $_, ['acc'], $_->name . ' goes on with ordinary columns')
+same_tables($n1, $_, ['acc'], $_->name . ' continues with ordinary columns')
   foreach $n2, $n3;
 
 done_testing();

@@ -118,7 +118,7 @@ quiet(\@nodes);
 ok( $n2->log_contains(
 		qr/WARNING:  a conflict on relation "public.docs" was decided without all values/,
 		$offset),
-	'a row that did not come in whole is told of');
+	'a row that was not sent completely is reported');
 query_all(\@nodes, 'ALTER TABLE docs REPLICA IDENTITY FULL');
 query($n1,
 	"DELETE FROM docs; INSERT INTO docs VALUES (3, 'base', repeat('x', 10000)), (4, 'base', repeat('x', 10000))"

@@ -266,7 +266,7 @@ my $commit_time = 'SELECT pg_xact_commit_timestamp(xmin) FROM t WHERE id = 3';
 my $remote = query($node, $commit_time);
 query($node, "UPDATE t SET v = 'local' WHERE id = 3");
 is(query($node, "SELECT ($commit_time) > '$remote'"),
-	't', 'so what a session does with it is newer');
+	't', "therefore a session's change of it is newer");
 is(errors_logged($node), '', 'no errors');
 
 query($node, <<EOS) foreach @subs;

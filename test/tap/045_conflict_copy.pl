@@ -42,7 +42,7 @@ query($n1, 'UPDATE t SET v = 1 WHERE id <= 10');
 query($n1, 'DELETE FROM t WHERE id BETWEEN 11 AND 20');
 $holder->quit;
 wait_for_apply($n1, $n2, 'from_n1');
-same_tables($n1, $n2, ['t'], 'what was changed while it was copied');
+same_tables($n1, $n2, ['t'], 'rows that were changed during the copy');
 query($n1, 'UPDATE t SET v = v + 1 WHERE id <= 10');
 wait_for_apply($n1, $n2, 'from_n1');
 same_tables($n1, $n2, ['t'], 'and afterwards');

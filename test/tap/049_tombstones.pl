@@ -22,7 +22,7 @@ SELECT weft.track_deletes('t');
 DELETE FROM t WHERE id <= 500;
 EOS
 is(query($node, 'SELECT count(*) FROM weft.tombstone'),
-	500, 'what was deleted is remembered');
+	500, 'deleted rows are remembered');
 my $newest = query($node, 'SELECT max(recorded_at) FROM weft.tombstone');
 poll($node,
 	"SELECT clock_timestamp() > '$newest'::timestamptz + interval '2 s'");

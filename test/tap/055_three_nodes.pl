@@ -195,7 +195,7 @@ poll($a,
 poll($a,
 	"SELECT last_error ~ 'could not connect to the publisher' AND last_error_time > '$before' FROM weft.node_replication WHERE from_node = 'b' AND to_node = 'a'"
 );
-pass('the last error tells why');
+pass('the last error gives the reason');
 load_goes_on($b, $b);
 end_loads(@loads);
 cmp_ok(transactions($a, $b), '<', transactions($b, $b), 'the link is cut');

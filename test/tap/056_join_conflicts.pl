@@ -51,7 +51,7 @@ UPDATE t SET v = 'from a' WHERE id = 4;
 DELETE FROM t WHERE id = 5;
 EOS
 is(query($a, "SELECT count(*) FROM t WHERE v = 'from b'"),
-	0, 'what "b" has changed is not on "a" yet');
+	0, 'changes of "b" are not on "a" yet');
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_join($c);

@@ -169,7 +169,7 @@ my ($ret, $out, $err) =
 like(
 	$err,
 	qr/WARNING:  members have applied different changes of node "c".*DETAIL:  Changes are applied as follows: node "a" up to LSN \S+, node "b" up to LSN \S+\..*Compare tables/s,
-	'who has what of a node that is gone');
+	'which member has how much of a node that is gone');
 $block->query_safe('ROLLBACK');
 is(states($_), 'a active, b active', 'parted by force, says ' . $_->name)
   foreach ($a, $b);

@@ -130,7 +130,7 @@ sub part_amid_load
 			"SELECT count(*) FROM unnest('$before'::uuid[]) i WHERE i NOT IN (SELECT id FROM history)"
 		),
 		0,
-		"$what: nothing of what was written before is missing");
+		"$what: no change that was written before is missing");
 	is( query(
 			$_,
 			'SELECT count(*) FROM (SELECT FROM history GROUP BY node, stamp HAVING count(*) <> max(n))'

@@ -105,7 +105,8 @@ SELECT injection_points_wakeup('weft-leader-drained');
 EOS
 	is( told_flushed($end),
 		$synchronous_commit eq 'on' ? 't' : 'f',
-		"$synchronous_commit: what the publisher is told is flushed");
+		"$synchronous_commit: everything that is reported to the publisher is flushed"
+	);
 	unlike(
 		slurp_file($sub->logfile, $log_start),
 		qr/TRAP|was terminated by signal/,

@@ -81,7 +81,7 @@ foreach my $setting ('commit_group_size = 1', 'track_commit_timestamp = on')
 	my @commits = map { one_round($_) } $first .. $first + $rounds - 1;
 	is( "@commits",
 		join(' ', ($together) x $rounds),
-		"$setting: each transaction has a commit of its own");
+		"$setting: each transaction has its own commit");
 }
 same_tables($pub, $sub, [qw(kept hot t)], 'the same rows');
 

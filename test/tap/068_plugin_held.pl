@@ -37,7 +37,7 @@ is( query(
 		"SELECT plugin, failover FROM pg_replication_slots WHERE slot_name = 'sub'"
 	),
 	'weft|t',
-	'the slot has our plugin');
+	"the slot uses Weft's plugin");
 
 my $has_injection = ($ENV{enable_injection_points} // '') eq 'yes'
   && query(

@@ -57,7 +57,7 @@ $session->query_safe('COMMIT');
 $session->quit;
 kill 'CONT', $writer;
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['t'], 'and what is committed is there');
+same_tables($pub, $sub, ['t'], 'and committed rows exist');
 
 # An error that occurs again and again.
 query($sub, "INSERT INTO t VALUES (10, 'in the way')");

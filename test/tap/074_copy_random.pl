@@ -268,7 +268,7 @@ sub round
 			  split /\n/,
 			errors_logged($sub, $offset)),
 		'',
-		"$what: no copy had to start again");
+		"$what: no copy was restarted");
 
 	query($sub, 'DROP SUBSCRIPTION sub');
 	query($sub, 'TRUNCATE plain, parted, live.named, next.named');

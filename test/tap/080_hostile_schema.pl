@@ -64,13 +64,13 @@ EOS
 	same_rows(
 		definition($sub),
 		definition($pub, $database),
-		"seed $seed: what is created is equal");
+		"seed $seed: the created objects are equal");
 	is( query(
 			$sub,
 			"SELECT (SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE relnamespace <> 'weft'::regnamespace AND NOT tgisinternal), (SELECT count(*) FROM pg_policy)"
 		),
 		'0|0',
-		"seed $seed: what is left out is not there");
+		"seed $seed: skipped objects do not exist");
 	$sub->command_ok(
 		[ 'pg_dump', '-s', '-f', '/dev/null', $sub->connstr('postgres') ],
 		"seed $seed: pg_dump finds no fault");

@@ -86,7 +86,7 @@ WHERE l.lanname NOT IN ('c', 'internal') AND p.prosqlbody IS NULL
 	AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
 EOS
 is( query($node,
-		<<'EOS'), '', 'and what is resolved at creation is in pg_catalog or weft');
+		<<'EOS'), '', 'and objects that are resolved at creation are in pg_catalog or weft');
 SELECT DISTINCT pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid)
 FROM pg_depend e JOIN pg_extension x ON x.oid = e.refobjid AND x.extname = 'weft' AND e.refclassid = 'pg_extension'::regclass
 	JOIN pg_depend d ON d.classid = e.classid AND d.objid = e.objid AND d.deptype = 'n'
@@ -148,7 +148,7 @@ is( query(
 		$node,
 		"SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass"),
 	0,
-	'who is not the owner any more changes nothing');
+	'a role that is no longer the owner cannot change anything');
 $writer->quit;
 $node->stop;
 done_testing();

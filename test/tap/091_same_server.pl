@@ -87,7 +87,7 @@ is(slots($b), $healthy[1], 'on both servers');
 query($a, "INSERT INTO t VALUES (1, 'a')");
 query($b, "INSERT INTO t VALUES (2, 'b')");
 wait_for_group('g', $a, $b);
-same_on_all([ $a, $b ], ['t'], 'the group goes on');
+same_on_all([ $a, $b ], ['t'], 'the group continues');
 is( query(
 		$a,
 		'SELECT count(*) FROM weft.node_replication WHERE state IS NOT NULL'),

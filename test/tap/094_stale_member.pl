@@ -90,7 +90,7 @@ wait_for_apply($b, $new, 'weft_g_b_c');
 wait_for_apply($new, $a, 'weft_g_c_a');
 wait_for_apply($new, $b, 'weft_g_c_b');
 wait_for_group('g', $a, $b);
-same_on_all(\@nodes, ['t'], 'the group goes on');
+same_on_all(\@nodes, ['t'], 'the group continues');
 
 # --- two nodes part at once ---
 

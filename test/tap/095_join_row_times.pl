@@ -127,7 +127,7 @@ change($a,
 	[ [ 'update', 1, 'from a' ], [ 'update', 3, 'from a' ], [ 'delete', 4 ] ]
 );
 is(query($a, "SELECT count(*) FROM by_time WHERE v = 'from b'"),
-	0, 'what "b" has changed is not on "a" yet');
+	0, 'changes of "b" are not on "a" yet');
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_join($c);

@@ -136,7 +136,8 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		0, "$point: nothing is handed over to the server's apply loop");
 	release_point($sub, $point);
 	poll($sub, 'SELECT count(*) = 1 FROM pg_prepared_xacts');
-	is(is_there($first), 1, 'then it is, behind what was before it');
+	is(is_there($first), 1,
+		'then it is applied, after all earlier transactions');
 	query($pub, "COMMIT PREPARED 'p'");
 	$next++;
 	all_applied("$point, prepared");
@@ -205,7 +206,7 @@ foreach my $what ('', sort keys %mishaps)
 			"SELECT count(*) FROM pg_locks WHERE pid = $writer AND locktype <> 'virtualxid'"
 		),
 		0,
-		'who has given way has no locks');
+		'a writer that has given way holds no locks');
 	$local->query_safe('COMMIT');
 	$local->quit;
 	poll(

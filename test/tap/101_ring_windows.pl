@@ -125,7 +125,7 @@ all_applied('two writers want it');
 	release_point($sub, $point);
 	all_applied('alone');
 	is(query($sub, 'SELECT events FROM seen WHERE id = 1'),
-		$next - 2, 'it has seen what is before it, and not what is behind');
+		$next - 2, 'it has seen all earlier transactions, and no later one');
 }
 
 # A table gets a trigger after the leader has checked the table, and before a writer applies
@@ -148,7 +148,7 @@ EOS
 	release_point($sub, 'weft-writer-commits');
 	all_applied('a trigger in between');
 	is(query($sub, 'SELECT events FROM seen WHERE id = 2'),
-		$next - 1, 'it has seen what is before it');
+		$next - 1, 'it has seen all earlier transactions');
 }
 
 # A group is rolled back while its deferred changes are applied: all of its transactions are
