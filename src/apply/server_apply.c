@@ -40,6 +40,7 @@
 #include "apply/attempt.h"
 #include "apply/server_apply.h"
 #include "catalog/partition.h"
+#include "catalog/pg_class.h"
 #include "common/hashfn.h"
 #include "compat.h"
 #include "fast/fast.h"
@@ -48,6 +49,7 @@
 #include "replication/worker_internal.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 
@@ -266,24 +268,50 @@ is_partition_of(Oid table, Oid target)
 	return member->is_partition;
 }
 
-/*
- * How many rows has the local transaction stored in a table or its partitions, or removed
- * there, at its current level?
- */
 static PgStat_Counter
-rows_stored(Oid target)
+num_stored(const PgStat_TableXactStatus *table)
+{
+	return table->tuples_inserted + table->tuples_updated + table->tuples_deleted;
+}
+
+/* How many rows has the local transaction stored in a table, or removed there? */
+static PgStat_Counter
+rows_stored_in(Oid target)
+{
+	PgStat_EntryRef *entry = pgstat_fetch_pending_entry(PGSTAT_KIND_RELATION,
+														MyDatabaseId, target);
+	PgStat_Counter result = 0;
+
+	if (entry == NULL)
+		return 0;
+	for (const PgStat_TableXactStatus *level = ((PgStat_TableStatus *) entry->pending)->trans;
+		 level != NULL; level = level->upper)
+		result += num_stored(level);
+	return result;
+}
+
+/* The same for a table's partitions, at the transaction's current level. */
+static PgStat_Counter
+rows_stored_in_partitions(Oid target)
 {
 	PgStat_Counter result = 0;
 
+	for (const PgStat_TableXactStatus *table =
+		 pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
+		 table != NULL; table = table->next)
+		if (is_partition_of(table->parent->id, target))
+			result += num_stored(table);
+	return result;
+}
+
+static PgStat_Counter
+rows_stored(Oid target)
+{
 	/* If there is no transaction yet, the message begins one. */
 	if (!IsTransactionState())
 		return 0;
-	for (PgStat_TableXactStatus *table =
-		 pgstat_get_xact_stack_level(GetCurrentTransactionNestLevel())->first;
-		 table != NULL; table = table->next)
-		if (table->parent->id == target || is_partition_of(table->parent->id, target))
-			result += table->tuples_inserted + table->tuples_updated + table->tuples_deleted;
-	return result;
+	return get_rel_relkind(target) == RELKIND_PARTITIONED_TABLE ?
+		rows_stored_in_partitions(target) : rows_stored_in(target);
 }
 
 /* Applies a message; returns whether that has, or may have, met a conflict. */
