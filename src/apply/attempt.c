@@ -28,9 +28,12 @@
  * is the oldest, so the general path alone is never speculative; and what cannot be
  * applied again has to take the path whose errors can be reported.
  *
- * A deadlock is the exception: the server may choose the oldest transaction to end one,
- * though a later transaction is in its way.  The oldest is applied once more then, unless
- * it is committed to.
+ * There are two exceptions, in which the oldest transaction is applied once more, unless it
+ * is committed to:
+ *	 - A deadlock: the server may choose the oldest transaction to end one, though a
+ *	   later transaction is in its way.
+ *	 - A unique value, where conflicts are detected: a session may have stored it just after
+ *	   the writer looked for it (conflict_may_retry).
  *
  * The stage decides how long a transaction waits for locks, too.  While it waits, it
  * keeps its own:
