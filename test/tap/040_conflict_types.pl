@@ -241,7 +241,6 @@ set_resolvers($a, 'keep_local');
 query($a, "UPDATE t SET v = 'here again'");
 query($b, "UPDATE t SET v = 'there'");
 wait_for_apply($b, $a, 'from_n2');
-is(query($a, 'SELECT DISTINCT v FROM t'),
-	'there', 'whichever was set last');
+is(query($a, 'SELECT DISTINCT v FROM t'), 'there', 'whichever was set last');
 
 done_testing();

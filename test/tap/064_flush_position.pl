@@ -143,6 +143,52 @@ wait_until_up($sub);
 wait_for_apply($pub, $sub, 'sub');
 is(query($sub, 'SELECT v FROM t WHERE id = 2'), 7, 'it is not lost');
 
+# Transaction T1 is flushed while the leader does not look, and T2 is committed behind
+# it: T2 is not flushed.  T3 is in flight all the time.
+query($pub, 'INSERT INTO t VALUES (4, 0), (5, 0)');
+wait_for_apply($pub, $sub, 'sub');
+my $holds_t2 = open_session($sub);
+my $holds_t3 = open_session($sub);
+$holds_t2->query_safe('BEGIN; SELECT FROM t WHERE id = 5 FOR UPDATE');
+$holds_t3->query_safe('BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE');
+$wal_writer = stop_wal_writer();
+my $before_t1 = query($pub, 'SELECT pg_current_wal_insert_lsn()');
+query($pub, 'UPDATE t SET v = 1 WHERE id = 4');
+my $before_t2 = query($pub, 'SELECT pg_current_wal_insert_lsn()');
+query($pub, 'UPDATE t SET v = 2 WHERE id = 5');
+query($pub, 'UPDATE t SET v = 3 WHERE id = 1');
+poll($pub,
+	"SELECT replay_lsn > '$before_t1' AND flush_lsn <= '$before_t1' FROM pg_stat_replication WHERE application_name = 'sub'"
+);
+query($sub, "SELECT injection_points_attach('weft-leader-checks', 'wait')");
+waits_at('weft-leader-checks');
+query($sub, 'SET synchronous_commit = on; CREATE TABLE flushed ()');
+$holds_t2->query_safe('ROLLBACK');
+poll($sub, 'SELECT v = 2 FROM t WHERE id = 5');
+query($sub, <<'EOS');
+SELECT injection_points_detach('weft-leader-checks');
+SELECT injection_points_wakeup('weft-leader-checks');
+EOS
+poll($pub,
+	"SELECT replay_lsn > '$before_t2' FROM pg_stat_replication WHERE application_name = 'sub'"
+);
+is( query(
+		$pub,
+		"SELECT flush_lsn <= '$before_t2' FROM pg_stat_replication WHERE application_name = 'sub'"
+	),
+	't',
+	'the later of two transactions is not flushed with the earlier one');
+kill_process($wal_writer);
+$_->{run}->kill_kill foreach $holds_t2, $holds_t3;
+wait_until_up($sub);
+wait_for_apply($pub, $sub, 'sub');
+is( query(
+		$sub,
+		"SELECT string_agg(id || ':' || v, ' ' ORDER BY id) FROM t WHERE id IN (1, 4, 5)"
+	),
+	'1:3 4:1 5:2',
+	'none of them is lost');
+
 $sub->stop;
 $pub->stop;
 done_testing();
