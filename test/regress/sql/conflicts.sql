@@ -1,7 +1,7 @@
 -- detect_conflicts, and the SQL functions about conflicts
 CREATE EXTENSION weft;
 
--- commit times are needed; the test server does not track them
+-- commit timestamps are required; the test server does not record them
 CREATE SUBSCRIPTION s CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false, detect_conflicts = on);
 CREATE SUBSCRIPTION s CONNECTION 'dbname=nosuch' PUBLICATION p
@@ -13,13 +13,13 @@ CREATE SUBSCRIPTION t CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false, detect_conflicts = on, two_phase = on);
 SELECT label FROM pg_shseclabel WHERE provider = 'weft';
 
--- a restore says so in any case
+-- the label, as a restore sets it, is accepted in any case
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'num_writers=3, detect_conflicts=on';
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'detect_conflicts=on';
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'detect_conflicts=perhaps';
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'detect_conflicts=on, ';
 SELECT label FROM pg_shseclabel WHERE provider = 'weft';
--- what is not named stays as it is
+-- an option that is not named keeps its value
 ALTER SUBSCRIPTION s SET (detect_conflicts = off);
 SELECT count(*) FROM pg_shseclabel WHERE provider = 'weft';
 ALTER SUBSCRIPTION s SET (num_writers = 4);
@@ -77,7 +77,7 @@ DELETE FROM num;
 INSERT INTO num VALUES (1.00, 'x');
 DELETE FROM num;
 SELECT count(*), count(DISTINCT key) FROM weft.tombstone;
--- but not in a session that replicates
+-- but not in a session that applies replicated changes
 INSERT INTO num VALUES (3, 'x');
 SET session_replication_role = replica;
 DELETE FROM num;
@@ -89,7 +89,7 @@ DELETE FROM num;
 SELECT count(*) FROM weft.tombstone;
 SELECT tgname FROM pg_trigger WHERE tgname LIKE 'weft%' ORDER BY 1;
 
--- these are triggers, of the right kind
+-- these create triggers of the right kind
 CREATE TRIGGER bad BEFORE DELETE ON num FOR EACH ROW EXECUTE FUNCTION weft.record_delete();
 INSERT INTO num VALUES (4, 'x');
 DELETE FROM num;

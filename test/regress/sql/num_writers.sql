@@ -6,7 +6,7 @@ CREATE VIEW labels AS
 	WHERE l.provider = 'weft' AND l.classoid = 'pg_subscription'::regclass
 	ORDER BY 1;
 
--- nothing is stored unless it is asked for
+-- nothing is stored without the option
 CREATE SUBSCRIPTION plain CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false);
 SELECT * FROM labels;
@@ -26,12 +26,12 @@ CREATE SUBSCRIPTION bad CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false, num_writers);
 CREATE SUBSCRIPTION bad CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false, num_writers = 1, num_writers = 2);
--- an option that nobody knows is still an error
+-- an unknown option is still an error
 CREATE SUBSCRIPTION bad CONNECTION 'dbname=nosuch' PUBLICATION p
 	WITH (connect = false, num_writers = 1, num_readers = 2);
 SELECT subname FROM pg_subscription ORDER BY 1;
 
--- ALTER, alone and with others
+-- ALTER, alone and with other options
 ALTER SUBSCRIPTION six SET (num_writers = 0);
 ALTER SUBSCRIPTION plain SET (num_writers = 64, binary = true);
 SELECT * FROM labels;
@@ -40,14 +40,14 @@ ALTER SUBSCRIPTION six SET (num_writers = 65);
 ALTER SUBSCRIPTION six SET (num_writers = 3, binary = maybe);
 SELECT * FROM labels;
 
--- a transaction takes it back
+-- rollback restores the old value
 BEGIN;
 ALTER SUBSCRIPTION six SET (num_writers = 5);
 SELECT * FROM labels;
 ROLLBACK;
 SELECT * FROM labels;
 
--- the same statement again and again, as PL/pgSQL does it
+-- the same statement executed repeatedly, as PL/pgSQL does it
 DO $$
 BEGIN
 	FOR i IN 1..2 LOOP
@@ -57,7 +57,7 @@ END
 $$;
 SELECT * FROM labels;
 
--- what a restore says
+-- the statement that a restore executes
 SECURITY LABEL FOR weft ON SUBSCRIPTION six IS 'num_writers=2';
 SECURITY LABEL FOR weft ON SUBSCRIPTION six IS 'num_writers=65';
 SECURITY LABEL FOR weft ON SUBSCRIPTION six IS 'num_writers=';
@@ -68,7 +68,7 @@ SELECT * FROM labels;
 SECURITY LABEL FOR weft ON SUBSCRIPTION plain IS NULL;
 SELECT * FROM labels;
 
--- it goes with the subscription
+-- the label is dropped with the subscription
 ALTER SUBSCRIPTION six RENAME TO seven;
 SELECT * FROM labels;
 ALTER SUBSCRIPTION seven SET (slot_name = NONE);

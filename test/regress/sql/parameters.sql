@@ -8,7 +8,7 @@ ALTER SYSTEM SET weft.writers_per_subscription = -1;
 ALTER SYSTEM SET weft.ring_size = '2GB';
 ALTER SYSTEM SET weft.max_writers_per_subscription = 0;
 
--- not for a session to set, and no others of that name
+-- a session cannot set them, and there are no others with that prefix
 SET weft.writers_per_subscription = 2;
 SET weft.ring_size = '1MB';
 SET weft.nosuch = 1;

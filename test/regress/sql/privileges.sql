@@ -1,4 +1,4 @@
--- Who may do what
+-- Privileges
 CREATE EXTENSION weft;
 CREATE ROLE regress_weft_owner LOGIN;
 CREATE ROLE regress_weft_other LOGIN;
@@ -10,12 +10,12 @@ CREATE SUBSCRIPTION s CONNECTION 'dbname=nosuch password=secret' PUBLICATION p
 	WITH (connect = false, num_writers = 2);
 RESET ROLE;
 
--- only the owner changes it or waits for it
+-- only the owner can change the subscription or wait for it
 SET ROLE regress_weft_other;
 ALTER SUBSCRIPTION s SET (num_writers = 3);
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'num_writers=3';
 SELECT weft.wait_for_subscription('s', '1 s');
--- everybody sees the views, and no connection string in them
+-- everybody can read the views; they contain no connection strings
 SELECT subname, leader_pid, num_writers FROM weft.stat_subscription;
 SELECT count(*) FROM weft.stat_writer;
 SELECT count(*) FROM weft.stat_relation;

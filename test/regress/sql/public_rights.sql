@@ -1,5 +1,5 @@
--- What everybody may do with the objects of the extension.  Whoever adds a line here should
--- know why.
+-- What PUBLIC may do with the objects of the extension.  If you add a line here, you should
+-- know the reason.
 CREATE EXTENSION weft;
 
 CREATE TEMPORARY VIEW weft_relation AS
@@ -8,7 +8,7 @@ CREATE TEMPORARY VIEW weft_relation AS
 		JOIN pg_class c ON d.classid = 'pg_class'::regclass AND c.oid = d.objid
 	WHERE e.extname = 'weft';
 
--- functions that everybody may execute, and which of them run as their owner
+-- functions that PUBLIC may execute, and which of them run as their owner
 SELECT p.oid::regprocedure AS function, p.prosecdef AS runs_as_owner
 	FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
 		JOIN pg_proc p ON d.classid = 'pg_proc'::regclass AND p.oid = d.objid
@@ -17,12 +17,12 @@ SELECT p.oid::regprocedure AS function, p.prosecdef AS runs_as_owner
 			WHERE a.grantee = 0 AND a.privilege_type = 'EXECUTE')
 	ORDER BY p.oid::regprocedure::text COLLATE "C";
 
--- functions that run as their owner, whoever may execute them, and their search_path
+-- all functions that run as their owner, and their search_path
 SELECT p.oid::regprocedure AS function, p.proconfig AS settings
 	FROM pg_proc p WHERE p.pronamespace = 'weft'::regnamespace AND p.prosecdef
 	ORDER BY p.oid::regprocedure::text COLLATE "C";
 
--- what everybody may do with tables, views and sequences
+-- what PUBLIC may do with tables, views and sequences
 SELECT r.oid::regclass AS relation, r.relkind AS kind,
 		coalesce((SELECT string_agg(lower(a.privilege_type), ', ' ORDER BY a.privilege_type COLLATE "C")
 			FROM aclexplode(coalesce(r.relacl,
@@ -31,7 +31,7 @@ SELECT r.oid::regclass AS relation, r.relkind AS kind,
 	FROM weft_relation r
 	ORDER BY r.relname COLLATE "C";
 
--- nothing that is granted for a column, nor to anybody but the owner and everybody
+-- nothing is granted on columns, nor to anybody but the owner and PUBLIC
 SELECT r.oid::regclass AS relation, t.attname, t.attacl
 	FROM weft_relation r JOIN pg_attribute t ON t.attrelid = r.oid WHERE t.attacl IS NOT NULL;
 SELECT r.oid::regclass AS relation, a.grantee::regrole, a.privilege_type
@@ -40,7 +40,7 @@ SELECT p.oid::regprocedure AS function, a.grantee::regrole
 	FROM pg_proc p, aclexplode(p.proacl) a
 	WHERE p.pronamespace = 'weft'::regnamespace AND a.grantee NOT IN (0, p.proowner);
 
--- what everybody may do with the schema, and with what stores connection strings
+-- what PUBLIC may do with the schema, and with the objects that store connection strings
 SELECT a.privilege_type AS schema FROM pg_namespace n, aclexplode(n.nspacl) a
 	WHERE n.nspname = 'weft' AND a.grantee = 0;
 SELECT a.privilege_type AS wrapper FROM pg_foreign_data_wrapper w,
