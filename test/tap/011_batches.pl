@@ -161,7 +161,7 @@ SKIP:
 	is(plugin_of('sub2'), 'pgoutput', 'a publisher that does not allow it');
 	query($sub, 'DROP SUBSCRIPTION sub2');
 }
-is(errors_logged($sub), '', 'nothing went wrong on the subscriber')
+is(errors_logged($sub), '', 'no errors on the subscriber')
   or diag errors_logged($sub);
 
 done_testing();

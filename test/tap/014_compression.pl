@@ -285,7 +285,7 @@ like(
 	qr/LOG:  changes for subscription "plain" are sent uncompressed\n.*DETAIL:  Slot "plain" does not use the output plugin "weft"\./,
 	'and the log says so');
 
-is(errors_logged($sub), '', 'nothing went wrong on the subscriber')
+is(errors_logged($sub), '', 'no errors on the subscriber')
   or diag errors_logged($sub);
 is(errors_logged($pub), '', 'nor on the publisher')
   or diag errors_logged($pub);

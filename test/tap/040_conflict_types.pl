@@ -156,7 +156,7 @@ SKIP:
 like(
 	(run_command([ 'pg_dump', '-s', '-d', $a->connstr('postgres') ]))[0],
 	qr/SECURITY LABEL FOR weft ON SUBSCRIPTION from_n2 IS 'detect_conflicts=on'/,
-	'pg_dump keeps that conflicts are detected');
+	'pg_dump keeps detect_conflicts');
 
 # 3 has lost its value, and therefore its whole row, to a newer row
 check_resolver('last_update_wins', 'local', $local =~ s/\(3,base,31,\) //r,
@@ -209,13 +209,12 @@ $a->wait_for_log(qr/ERROR:  conflict update_origin_differs.*"id": 3/s,
 	-s $a->logfile);
 is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
 	'2here 3here 4base 5base 6base',
-	'the transaction is skipped, and the next one is not applied without a look'
-);
+	'the transaction is skipped, and the next one is not applied blindly');
 set_resolvers($a, 'last_update_wins');
 wait_for_apply($b, $a, 'from_n2');
 is( query($a, q{SELECT string_agg(id || v, ' ' ORDER BY id) FROM t}),
 	'2here 3there 4base 5there 6base',
-	'which goes on then');
+	'which continues then');
 query($b, 'TRUNCATE t');
 wait_for_apply($b, $a, 'from_n2');
 
@@ -236,7 +235,7 @@ query($a,
 query($b, "UPDATE t SET v = 'there again'");
 wait_for_apply($b, $a, 'from_n2');
 is(query($a, 'SELECT DISTINCT v FROM t'),
-	'there again', 'a resolver of the subscription goes before the others');
+	'there again', 'a resolver of the subscription takes precedence');
 set_resolvers($a, 'keep_local');
 query($a, "UPDATE t SET v = 'here again'");
 query($b, "UPDATE t SET v = 'there'");

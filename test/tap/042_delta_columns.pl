@@ -79,7 +79,8 @@ wait_for_apply($n2, $n3, 'from_n2');
 is(rows($n3, 'acc WHERE id = 4'), '(4,100.00,3,0,0,newest)', 'merged twice');
 join_again(\@nodes);
 quiet(\@nodes);
-same_tables($n3, $_, ['acc'], $_->name . ' has the same') foreach $n1, $n2;
+same_tables($n3, $_, ['acc'], $_->name . ' has the same rows')
+  foreach $n1, $n2;
 
 ####
 #### Under load
@@ -102,7 +103,7 @@ poll($_,
 ) foreach @nodes;
 end_load($_) foreach @loads;
 quiet(\@nodes);
-same_tables($n1, $_, [qw(acc booking)], $_->name . ' has the same')
+same_tables($n1, $_, [qw(acc booking)], $_->name . ' has the same rows')
   foreach $n2, $n3;
 my ($balance, $hits) = split /\|/, $before;
 is( query($n1, 'SELECT sum(balance), sum(hits) FROM acc'),

@@ -46,7 +46,7 @@ sub meanwhile
 	$session->query_safe($end);
 	quiet(\@nodes);
 	is(rows($n1, 't'), $expected, $what);
-	same_tables($n1, $n2, ['t'], "$what: the same on both");
+	same_tables($n1, $n2, ['t'], "$what: the same on both nodes");
 	return;
 }
 
@@ -63,7 +63,7 @@ meanwhile(
 	"UPDATE t SET v = 'there' WHERE id = 1",
 	'ROLLBACK',
 	"(1,there,1)\n(2,base,2)",
-	'an update that is rolled back was none');
+	'an update that is rolled back does not count');
 meanwhile(
 	'DELETE FROM t WHERE id = 1',
 	"UPDATE t SET v = 'too late' WHERE id = 1",
@@ -87,7 +87,7 @@ meanwhile(
 	"INSERT INTO t VALUES (6, 'there', 41); UPDATE t SET v = 'again' WHERE id = 4",
 	'ROLLBACK',
 	"(2,base,2)\n(3,here,3)\n(4,again,40)\n(6,there,41)",
-	'a delete that is rolled back was none');
+	'a delete that is rolled back does not count');
 
 # each holds what the other one needs
 $session->query_safe("BEGIN; UPDATE t SET v = 'session' WHERE id = 2");
@@ -98,7 +98,7 @@ writer_waits();
 $session->query_until(qr/done/,
 	"UPDATE t SET v = 'session' WHERE id = 3;\nCOMMIT;\n\\echo done\n");
 quiet(\@nodes);
-same_tables($n1, $n2, ['t'], 'a deadlock ends, and both have the same');
+same_tables($n1, $n2, ['t'], 'a deadlock ends, and both have the same rows');
 is(errors_logged($n1) =~ s/^.*deadlock detected.*$//mr, '', 'nobody fails');
 
 ####
@@ -132,7 +132,7 @@ query($n1, "UPDATE docs SET v = 'later'");
 join_again(\@nodes);
 quiet(\@nodes);
 same_tables($n1, $n2, ['docs'],
-	'with replica identity full it comes in whole');
+	'with replica identity full it is sent completely');
 is(query($n2, "SELECT count(*) FROM docs WHERE body = repeat('x', 10000)"),
 	'2', 'and wins as a whole');
 
@@ -152,12 +152,12 @@ set_conf($n1, 'weft.tombstone_retention' => '1s');
 cut_off([$n1]);
 join_again([$n1]);
 poll($n1, 'SELECT count(*) = 2 FROM weft.conflict_history');
-pass('it has a maximum of rows');
+pass('its number of rows is limited');
 poll($n1, 'SELECT count(*) = 0 FROM weft.tombstone');
-pass('tombstones go after their time');
+pass('tombstones are removed once they expire');
 set_conf($n1, 'weft.conflict_history_retention' => '1s');
 poll($n1, 'SELECT count(*) = 0 FROM weft.conflict_history');
-pass('it has a maximum of age');
+pass('its age is limited');
 set_conf(
 	$n1,
 	'weft.conflict_history_retention' => '30d',
@@ -226,7 +226,7 @@ unlike(
 unlike(
 	$changes,
 	qr/^table weft.*: DELETE:(?! \(no-tuple-data\))/m,
-	'nor what is removed of them');
+	'nor are rows that are removed from them');
 query($n1, 'DROP PUBLICATION everything');
 
 ####

@@ -62,7 +62,7 @@ sub arrived
 {
 	foreach my $sub (@_)
 	{
-		$pub->wait_for_flush($sub) or die "$sub does not get on";
+		$pub->wait_for_flush($sub) or die "$sub does not progress";
 	}
 	return;
 }
@@ -248,18 +248,18 @@ my $ahead = 3 + 10 * (time - $start);
 poll($node,
 	q{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'WeftWriterClock')}
 );
-pass('a transaction waits for our clock');
+pass("a transaction waits for the subscriber's clock");
 publish(2, microseconds(), insert(2, 'from now'));
 arrived('s2');
 is(query($node, 'SELECT v FROM t WHERE id IN (1, 2)'),
-	'from now', 'others do not wait for that');
+	'from now', 'other transactions do not wait for that');
 arrived('s1');
 is( query(
 		$node,
 		'SELECT clock_timestamp() > pg_xact_commit_timestamp(xmin) FROM t WHERE id = 1'
 	),
 	't',
-	'it is applied when our clock has passed its time');
+	"it is applied once the subscriber's clock has passed its time");
 publish(3, microseconds() + 500_000, insert(3, 'remote'));
 arrived('s3');
 my $commit_time = 'SELECT pg_xact_commit_timestamp(xmin) FROM t WHERE id = 3';

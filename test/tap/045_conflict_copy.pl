@@ -61,7 +61,8 @@ UPDATE t SET v = 4;
 EOS
 join_again([$n2]);
 wait_for_apply($n1, $n2, 'from_n1');
-same_tables($n1, $n2, ['t'], 'rows of an origin that is no subscription');
+same_tables($n1, $n2, ['t'],
+	'rows of an origin that belongs to no subscription');
 is(history($n2, 'conflict_type'), '', 'there was no conflict');
 
 done_testing();

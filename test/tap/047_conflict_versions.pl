@@ -103,7 +103,7 @@ like(
 		"relation = 'public.taken' AND subname = 'from_n1' AND remote_row ->> 'id' = '1'"
 	),
 	qr/^insert_exists\|keep_local\|taken_u_key\|t$/m,
-	'the history has the rows that are gone');
+	'the history has the rows that disappeared');
 
 # A row that has lost comes back if it is changed after the time at which it lost.
 query($n1, 'DELETE FROM taken');
@@ -113,7 +113,7 @@ cut_off(\@nodes);
 query($n1, 'UPDATE taken SET u = 5 WHERE id = 1');
 query($n2, 'UPDATE taken SET u = 5 WHERE id = 2');
 query($n3, 'UPDATE taken SET u = 6 WHERE id = 1');
-check('taken', "(1,6,)\n(2,5,)", 'a loser is changed later');
+check('taken', "(1,6,)\n(2,5,)", 'a row that has lost is changed later');
 
 ####
 #### Counters
@@ -267,7 +267,8 @@ query($n2,
 link_up([ $n2, $n1 ], [ $n1, $n2 ]);
 is( rows($_, 'plain'),
 	"(2,\"n3, newer\")\n(4,\"n3, newer\")",
-	$_->name . ' still knows what a node that has gone has written when'
+	$_->name
+	  . ' still has the node and time of rows that a departed node has written'
 ) foreach $n1, $n2;
 is( history(
 		$n1,

@@ -33,7 +33,7 @@ is( query(
 		$node,
 		"SELECT count(*) FROM weft.tombstone WHERE recorded_at <= '$newest'"),
 	0,
-	'those that are too old are removed');
+	'old ones are removed');
 is(query($node, 'SELECT count(*) FROM weft.tombstone'),
 	2000, 'and no others');
 $node->stop;

@@ -118,7 +118,7 @@ query($b, "SELECT weft.refresh_node_group('g')");
 query($_, 'INSERT INTO later VALUES (' . ord($_->name) . ')')
   foreach ($a, $b, $c);
 wait_for_group('g', $a, $b, $c);
-same_on_all([ $a, $b, $c ], ['later'], 'a table that was made later');
+same_on_all([ $a, $b, $c ], ['later'], 'a table that was created later');
 is(query($a, 'SELECT count(*) FROM later'), 3, 'all of its rows');
 
 # The extension's tables are not replicated.
@@ -164,7 +164,7 @@ is( query(
 	'weft_record_delete, weft_record_key_change',
 	'deletes are remembered');
 is(query($b, 'SELECT node_id FROM weft.node WHERE is_local'),
-	4, 'with a number that was never used');
+	4, 'with a new number');
 
 # A node that is gone for good.
 $c->stop('immediate');
@@ -176,7 +176,7 @@ is( query(
 		"SELECT from_node, to_node, last_error ~ 'could not connect' FROM weft.node_group_replication() WHERE state = 'unreachable' ORDER BY 1"
 	),
 	"a|c|t\nb|c|t",
-	'it is told that nothing is known of it');
+	'it is told that the node is unknown');
 query($a, "SELECT weft.part_node('c', force := true)");
 unlike(leftovers($_), qr/_c\b|_c_/, 'nothing of it is left on ' . $_->name)
   foreach ($a, $b);
@@ -187,7 +187,8 @@ same_on_all([ $a, $b ], [ @tables, 'later' ], 'after parting by force');
 $c->start;
 query($c, 'SELECT weft.leave_node_group()');
 is(leftovers($c), '',
-	'nothing is left on a node that was parted by force, and left');
+	'nothing is left on a node that was parted by force, and has left the group'
+);
 $c->stop;
 
 # The last nodes leave at their own request.

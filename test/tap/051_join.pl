@@ -78,7 +78,7 @@ sub check
 			'SELECT count(*) FROM counts c WHERE n <> (SELECT count(*) FROM events e WHERE e.node = c.node AND e.client = c.client)'
 		),
 		0,
-		"$what: every transaction once");
+		"$what: every transaction is there once");
 	return;
 }
 

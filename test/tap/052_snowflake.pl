@@ -34,7 +34,7 @@ sub fails
 fails(
 	"SELECT weft.snowflake_nextval('s')",
 	qr/this database is not a member of a node group/,
-	'not outside of a group');
+	'not outside a group');
 create_group($node, 'g');
 
 # The parts of a value.
@@ -44,7 +44,7 @@ SELECT v >> 63, (v >> 22) - (extract(epoch FROM clock_timestamp() - timestamptz 
 FROM weft.snowflake_nextval('s') v
 EOS
 is($sign, 0, 'not negative');
-cmp_ok(abs $ms, '<', 10_000, 'the time is in it');
+cmp_ok(abs $ms, '<', 10_000, 'it contains the time');
 is($id, 1, 'so is the node');
 
 # Errors.
@@ -90,7 +90,11 @@ my $future = query($node,
 query($node, "SELECT weft.snowflake_nextval('s')");
 $node->restart;
 my $after = query($node, "SELECT weft.snowflake_nextval('s')");
-cmp_ok($after >> 22, '>=', $future >> 20, 'goes on after what was reserved');
+cmp_ok(
+	$after >> 22,
+	'>=',
+	$future >> 20,
+	'continues after the reserved values');
 my $reserved = query($node, 'SELECT last_value FROM s');
 cmp_ok($reserved >> 20, '>', $after >> 22, 'and has reserved more');
 

@@ -184,8 +184,7 @@ foreach (
 	fails($b, join_sql($dsn_a), $message);
 	query($b, 'DROP TABLE IF EXISTS t, u');
 }
-is(leftovers($b), '',
-	'nothing has been made on the node that could not join');
+is(leftovers($b), '', 'nothing is left on the node that could not join');
 is(leftovers($a), 'publication weft_g', 'nor on the other one');
 
 # Errors that only the background worker finds: the join is undone.
@@ -256,7 +255,7 @@ wait_for_join($b);
 fails($c, join_sql($dsn_a),
 	qr/subscriptions of node group "g" cannot be named: "weft_g_[bc_]+" is longer than 63 bytes/
 );
-is(leftovers($c), '', 'names that are too long: nothing is made');
+is(leftovers($c), '', 'names that are too long: nothing is created');
 
 # The log shows no password, except in statements that the user has sent.
 foreach my $node ($a, $b, $c)

@@ -120,7 +120,7 @@ like($err, qr/password is required/, 'a password is required');
 as_manager($a, "SELECT weft.part_node('c')");
 is(leftovers($c), '', 'nothing is left on the node that parted');
 as_manager($b, "SELECT weft.part_node('b')");
-is(leftovers($b), '', 'nor on the one that left by itself');
+is(leftovers($b), '', 'nor on the node that left at its own request');
 
 unlike(slurp_file($_->logfile) =~ s/^.*(STATEMENT:|CREATE ROLE).*$//mgr,
 	qr/geheim/, 'no password in the log of ' . $_->name)

@@ -52,7 +52,7 @@ query($a,
 join_group($b, $a, 'g');
 join_group($c, $a, 'g');
 is(query($c, 'SELECT count(*) FROM weft.delta_column'),
-	2, 'counters are taken over by a node that joins');
+	2, 'a joining node copies counters');
 
 my $script = <<'EOS';
 \set aid random(1, 300)
@@ -224,7 +224,7 @@ unlike(
 	qr/resource was not closed/,
 	'nothing is left open on ' . $_->name) foreach @nodes;
 is(query($_, 'SELECT count(*) FROM weft.join_recent'),
-	0, 'nothing is left over')
+	0, 'nothing is left behind')
   foreach @nodes;
 $_->stop foreach @nodes;
 $_->stop foreach values %proxy;

@@ -72,7 +72,7 @@ my $conflicts =
   q{SELECT key, conflict_type FROM weft.conflict_history WHERE relation = 'public.t' AND (key ->> 'id')::int > 10};
 my %known = map { $_ => 1 } split /\n/, query($a, $conflicts);
 is(join(', ', grep { !$known{$_} } split /\n/, query($c, $conflicts)),
-	'', 'no conflict that others do not have');
+	'', 'no conflict that the other members do not have');
 same_on_all([ $a, $b, $c ], ['t'], 'changes of copied rows');
 
 $_->stop foreach ($a, $b, $c);

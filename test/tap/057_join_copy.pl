@@ -48,7 +48,7 @@ create_group($a, 'g');
 
 foreach my $node ($b, $c)
 {
-	my $what = $node == $b ? 'tables were there' : 'the join makes tables';
+	my $what = $node == $b ? 'tables were there' : 'the join creates tables';
 	my $from = $node == $b ? 'a' : 'b';
 
 	join_group($node, $node == $b ? $a : $b, 'g');
@@ -61,12 +61,12 @@ foreach my $node ($b, $c)
 			'>', 0, "$what: $table is copied as initially");
 	}
 	is(copied_by($node, 'public.large_values'),
-		1, "$what: values out of line are copied by one process");
+		1, "$what: values stored out of line are copied by one process");
 	is(copied_by($node, 'public.small'),
 		0, "$what: a small table is not worth helpers");
 	my $reason = $node == $b ? 'it has triggers that fire on a replica' : '';
 	is(left_to_server($node, 'public.triggered'),
-		$reason, "$what: what is in the way is said");
+		$reason, "$what: the error says what prevents the join");
 	nothing_left($node == $b ? $a : $b, $what);
 	is( query(
 			$node,

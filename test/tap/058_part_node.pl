@@ -110,17 +110,15 @@ cancel_query($a, $session);
 $forget->query_safe('ROLLBACK');
 is( query($a, 'SELECT v FROM t WHERE id = 2'),
 	'behind the cut',
-	'nothing from behind the second cut on the one');
+	'no change from after the second cut on one of them');
 fails(
 	$b,
 	"SELECT weft.cancel_part_node('c')",
 	qr/parting of this node cannot be cancelled: it is leaving/);
 query($b, "SELECT weft.part_node('c')");
 is(leftovers($c), '', 'nothing is left on the node that parted');
-like(
-	leftovers($a) . leftovers($b),
-	qr/^(?!.*(_c\b|_c_))/s,
-	'nothing of it is left on others');
+like(leftovers($a) . leftovers($b),
+	qr/^(?!.*(_c\b|_c_))/s, 'nothing of it is left on the others');
 is(states($_), 'a active, b active', 'completed, says ' . $_->name)
   foreach ($a, $b);
 is(query($_, 'SELECT v FROM t WHERE id = 1'),
@@ -187,7 +185,7 @@ poll($_, "SELECT v = 'fifth' FROM t WHERE id = 5") foreach ($a, $b);
 $c->stop('immediate');
 ($ret, $out, $err) =
   $b->psql('postgres', "SELECT weft.part_node('c', force := true)");
-is($err, '', 'all members have the same of a node that is gone');
+is($err, '', 'all members have the same changes of a node that is gone');
 same_on_all([ $a, $b ], ['t'], 'after parting by force');
 
 # and if another node has its address now, that node is left alone
@@ -206,7 +204,7 @@ is( states($_),
 	'parted without asking it, says ' . $_->name) foreach ($a, $b);
 query($b, "UPDATE t SET v = 'seventh' WHERE id = 7");
 wait_for_group('g', $a, $b);
-same_on_all([ $a, $b ], ['t'], 'the other node is a member still');
+same_on_all([ $a, $b ], ['t'], 'the other node is still a member');
 
 $block->quit;
 $forget->quit;

@@ -141,7 +141,7 @@ sub part_amid_load
 		transactions($parting, $parting),
 		'>',
 		transactions($staying[0], $parting),
-		"$what: it went on writing");
+		"$what: it continued to write");
 	return;
 }
 

@@ -211,12 +211,12 @@ is("@files", '', 'no file is left');
 		  if slurp_file($sub->logfile, $log_start) =~ /due to timeout/;
 		$watch->query_safe("SELECT pg_sleep(1.3)");
 	}
-	cmp_ok($before, '<', 100000, 'there was always more to come');
+	cmp_ok($before, '<', 100000, 'there were always more changes to come');
 	kill 'CONT', $walsender;
 	unlike(
 		slurp_file($sub->logfile, $log_start),
 		qr/due to timeout/,
-		'no time-out between the blocks of a transaction');
+		'no timeout between the blocks of a transaction');
 	set_conf($sub, wal_receiver_timeout => '60s');
 	$stream->query_safe('ROLLBACK');
 	wait_for_apply($pub, $sub, 'sub');

@@ -156,11 +156,11 @@ SKIP:
 		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'WaitForStandbyConfirmation')"
 	);
 	poll($sub, "SELECT count(*) = $last FROM t");
-	pass('nothing is held back for a standby that does not come');
+	pass('nothing is held back for a standby that never connects');
 	query($pub, 'ALTER SYSTEM RESET synchronized_standby_slots');
 	query($pub, 'SELECT pg_reload_conf()');
 	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, \@tables, 'all is there');
+	same_tables($pub, $sub, \@tables, 'everything is there');
 }
 
 # Large rows among small ones, in a backlog: inserted, partly updated, deleted.
@@ -208,7 +208,7 @@ EOS
 	same_tables($pub, $sub, \@tables,
 		"large rows, compression $compression, streaming $streaming");
 }
-is(errors_logged($sub), '', 'nothing went wrong on the subscriber')
+is(errors_logged($sub), '', 'no errors on the subscriber')
   or diag errors_logged($sub);
 is(errors_logged($pub), '', 'nor on the publisher')
   or diag errors_logged($pub);

@@ -48,7 +48,7 @@ foreach my $i (1 .. 3)
 			'SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()'
 		),
 		't',
-		'there is something that is not flushed');
+		'some WAL is not flushed');
 	wait_for_apply($pub, $sub, 'sub');
 	pass('an open transaction on a quiet publisher is not waited for');
 	query($pub, "INSERT INTO t VALUES ($i, 'committed')") if $i < 3;
@@ -66,7 +66,7 @@ poll($sub, "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats");
 like(
 	wait_fails('1 s'),
 	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of .*\n.*last error of its apply worker, at \d.*: (?:duplicate key value|conflict detected)},
-	'how far it is, though the worker has just begun, and why it is not further'
+	'the progress, although the worker has just started, and the reason for the delay'
 );
 
 # A subscription that is disabled, before and during the wait.
@@ -108,10 +108,10 @@ query($pub, "INSERT INTO t VALUES (11, 'must wait')");
 like(
 	wait_fails('1 s'),
 	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of },
-	'how far it is after a restart');
+	'the progress after a restart');
 $blocker->query_safe('COMMIT');
 $blocker->quit;
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['t'], 'all is there');
+same_tables($pub, $sub, ['t'], 'everything is there');
 
 done_testing();

@@ -54,7 +54,7 @@ wait_for_apply($pub, $sub, 'sub4');
 same_tables($pub, $sub, \@tables, 'and those of a fourth');
 poll($sub, writers('sub4'), '1');
 poll($sub, 'SELECT sum(num_writers) FROM weft.stat_subscription', '1');
-pass('the one that detects conflicts has a writer');
+pass('the subscription that detects conflicts has a writer');
 
 # Changes arrive at all subscriptions.
 query($pub, "INSERT INTO $_ SELECT generate_series(101, 200)")
@@ -96,6 +96,7 @@ same_tables(
 my @errors = grep {
 	!/conflicts of subscription "sub4" cannot be detected without writers: no background worker is available/
 } split /\n/, errors_logged($sub);
-is("@errors", '', 'no error but of one that has lost its writer for a moment');
+is("@errors", '',
+	'no error except of the subscription that briefly lost its writer');
 
 done_testing();

@@ -46,7 +46,8 @@ like(
 	$log,
 	qr/ERROR:  (?:duplicate key value violates unique constraint "t_pkey"|conflict detected on relation "public.t")/,
 	'the error is logged');
-unlike($log, qr/FATAL/, 'but nothing about writers that are ended by it');
+unlike($log, qr/FATAL/,
+	'but nothing about writers that are ended because of it');
 my @others = grep { !/duplicate key value|conflict detected/ } split /\n/,
   errors_logged($sub, $start);
 is("@others", '', 'nor any other error');
@@ -60,8 +61,7 @@ poll($sub,
 );
 my @fatal = slurp_file($sub->logfile, $start) =~
   /(\[\d+\] FATAL:  terminating .* due to administrator command)/g;
-is(scalar @fatal,
-	1, 'a writer that somebody terminates says so, and no other')
+is(scalar @fatal, 1, 'only a writer that a user terminates logs that')
   or diag @fatal;
 
 done_testing();

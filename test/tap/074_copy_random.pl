@@ -228,7 +228,7 @@ sub check_rows
 		push @torn, "$table: $counts"
 		  unless $counts eq '8000 0' || $counts eq '0 8000';
 	}
-	is("@torn", '', "$what: no table is torn");
+	is("@torn", '', "$what: no table is copied in part");
 	same_tables($pub, $sub, ['plain'], "$what: plain is equal");
 	return;
 }

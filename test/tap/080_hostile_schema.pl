@@ -60,7 +60,7 @@ SET client_min_messages = warning;
 SELECT quote_literal(concat_ws(' ', object_type, object, note)) FROM weft.copy_schema('$connstr', '{p}') WHERE NOT created AND note <> 'skipped'
 EOS
 	is($done, '', "seed $seed: everything is created");
-	is(traces($sub), $before, "seed $seed: nothing hostile is run");
+	is(traces($sub), $before, "seed $seed: no hostile code is executed");
 	same_rows(
 		definition($sub),
 		definition($pub, $database),
@@ -73,7 +73,7 @@ EOS
 		"seed $seed: skipped objects do not exist");
 	$sub->command_ok(
 		[ 'pg_dump', '-s', '-f', '/dev/null', $sub->connstr('postgres') ],
-		"seed $seed: pg_dump finds no fault");
+		"seed $seed: pg_dump reports no problem");
 	my $drop =
 	  "SET client_min_messages = warning; SET client_encoding = 'UTF8';"
 	  . join ';', map { "DROP SCHEMA $_ CASCADE" } @schemas;
@@ -105,10 +105,10 @@ is( query(
 	),
 	0,
 	'a head in a literal');
-is(traces($sub), $before, 'is not run');
+is(traces($sub), $before, 'is not executed');
 my $default =
   "SELECT md5(pg_get_expr(adbin, adrelid)) FROM pg_attrdef WHERE adrelid = to_regclass('public.simple')";
-is(query($sub, $default), query($pub, $default), 'and stays as it is');
+is(query($sub, $default), query($pub, $default), 'and remains unchanged');
 
 my @left = glob $sub->data_dir . '/base/pgsql_tmp/*';
 is("@left", '', 'no file is left');

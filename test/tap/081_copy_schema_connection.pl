@@ -111,7 +111,7 @@ foreach my $i (1 .. 200)
 }
 is( join(', ', sort keys %outcomes),
 	'asked, first refused, second refused',
-	'neither connection is let in without a password');
+	'neither connection is admitted without a password');
 
 # A superuser does not have to supply one.
 is(copy_schema('none', $one->($trusts) . ' dbname=postgres'),
@@ -120,7 +120,7 @@ is(copy_schema('none', "service=asks $login"), "0\nasked", 'a service');
 like(
 	copy_schema('caller', "service=asks $login"),
 	qr/cannot use connection option "service"/,
-	'not for others: its password would be used');
+	'others cannot use it: its password would be used');
 like(copy_schema('none', $one->($asks) . " dbname=postgres password='a\nb'"),
 	qr/line break/, 'a password of two lines');
 

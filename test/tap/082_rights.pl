@@ -39,7 +39,7 @@ fails_in(
 	'squatted',
 	'CREATE EXTENSION weft',
 	qr/schema "weft" belongs to role "squatter"/,
-	'a schema of somebody else');
+	'a schema of another role');
 $node->safe_psql('squatted', 'ALTER SCHEMA weft OWNER TO CURRENT_USER');
 fails_in(
 	'squatted',
@@ -53,7 +53,7 @@ fails_in(
 	'squatted',
 	'CREATE EXTENSION weft',
 	qr/roles other than its owner may create objects in schema "weft"/,
-	'one in which somebody else may create objects');
+	'one in which another role may create objects');
 $node->safe_psql('squatted',
 	'REVOKE CREATE ON SCHEMA weft FROM squatter; ALTER SCHEMA weft OWNER TO other; CREATE EXTENSION weft'
 );
@@ -76,8 +76,7 @@ $node->command_ok(
 	'a dump can be restored');
 
 # Nothing that the extension calls depends on the caller's search_path.
-is( query($node,
-		<<'EOS'), '', 'all functions have a search_path of their own');
+is(query($node, <<'EOS'), '', 'each function has its own search_path');
 SELECT p.oid::regprocedure
 FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'weft'

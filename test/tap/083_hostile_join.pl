@@ -38,7 +38,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 
 	create_group($a, 'g');
 	join_group($b, $a, 'g');
-	is(traces($b), $before, "seed $seed: nothing hostile is run");
+	is(traces($b), $before, "seed $seed: no hostile code is executed");
 	same_rows(definition($b), definition($a),
 		"seed $seed: the schemas are equal");
 

@@ -131,7 +131,7 @@ is( sql($a, $_, 'SELECT string_agg(t::text, $$ $$ ORDER BY id) FROM t'),
 sql($a, 'one', "SELECT weft.part_node('two')");
 sql($a, 'one', "SELECT weft.part_node('three')");
 sql($a, 'one', "SELECT weft.part_node('one')");
-is(slots($a), $healthy[0], 'they have gone, and nothing else');
+is(slots($a), $healthy[0], 'they were dropped, and nothing else');
 
 # --- two nodes with one name ---
 

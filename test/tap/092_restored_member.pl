@@ -55,7 +55,8 @@ query($restored, 'INSERT INTO t VALUES (3)');
 query($a, 'INSERT INTO t VALUES (4)');
 query($restored, "SELECT weft.wait_for_subscription('weft_g_a_b', '180 s')");
 query($a, "SELECT weft.wait_for_subscription('weft_g_b_a', '180 s')");
-same_on_all([ $a, $restored ], ['t'], 'it hears, and is heard');
+same_on_all([ $a, $restored ],
+	['t'], 'it receives changes, and sends its own');
 is(query($restored, 'SELECT count(*) FROM t'), 4, 'all rows');
 
 # The same on a member that was restored, and that others join.
@@ -67,7 +68,7 @@ query($a,
 join_group($restored, $a, 'g');
 query($restored, 'INSERT INTO t VALUES (5)');
 query($a, "SELECT weft.wait_for_subscription('weft_g_b_a', '180 s')");
-same_on_all([ $a, $restored ], ['t'], 'a member hears as well');
+same_on_all([ $a, $restored ], ['t'], 'a member receives changes, too');
 
 $_->stop foreach ($a, $restored);
 done_testing();

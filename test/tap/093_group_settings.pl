@@ -29,7 +29,7 @@ $session->query_safe(
 start_join($b, $a, 'g');
 $session->query_safe($wait_for_join);
 is($session->query_safe('SELECT count(*) FROM weft.node_group'),
-	0, 'its snapshot is the same still');
+	0, 'its snapshot is still the same');
 $session->query_safe('COMMIT');
 $session->quit;
 is(query($b, 'SELECT count(*) FROM t'), 10000, 'but it saw the join end');

@@ -58,7 +58,7 @@ poll($old, <<'EOS');
 SELECT count(*) = 2 FROM weft.stat_get_last_error()
 WHERE last_error LIKE 'the publisher of subscription % does not know this node%'
 EOS
-is(rows($old, 't'), '', 'nothing comes to the old node');
+is(rows($old, 't'), '', 'the old node receives nothing');
 $new->start;
 wait_for_apply($a, $new, 'weft_g_a_c');
 wait_for_apply($b, $new, 'weft_g_b_c');

@@ -139,7 +139,7 @@ foreach my $table (@tables)
 	my $query = "SELECT v, count(*) FROM $table GROUP BY 1 ORDER BY 1";
 	is( query($_, $query),
 		"from a|2\nfrom b|1\nold|3",
-		"$table: \"" . $_->name . '" decides as the others'
+		"$table: \"" . $_->name . '" decides as the others do'
 	) foreach ($a, $b, $c);
 }
 

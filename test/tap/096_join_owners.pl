@@ -108,7 +108,7 @@ begin_spying();
 join_fails(
 	$b,
 	qr/access to non-system view "s" is restricted/,
-	'a view in place of a sequence is not read');
+	'a view that has replaced a sequence is not read');
 nothing_as_superuser('a view');
 query($a,
 	"SET ROLE mallory; DROP VIEW m.s; CREATE UNLOGGED TABLE m.s AS SELECT '7, m.spy(''value'', 1) = 1'::text AS last_value, true AS is_called"
@@ -117,7 +117,7 @@ begin_spying();
 join_fails(
 	$b,
 	qr/unexpected answer from node "a" \(The query was for the value of sequence m\.s/,
-	'a value that is none is not believed');
+	'an invalid value is not accepted');
 nothing_as_superuser('a table');
 query($a,
 	'SET ROLE mallory; DROP TABLE m.s; ALTER SEQUENCE m.kept RENAME TO s');
@@ -126,7 +126,7 @@ query($a,
 
 begin_spying();
 join_group($b, $a, 'g');
-nothing_as_superuser('a join with tables that were there');
+nothing_as_superuser('a join with existing tables');
 runs_as_owner(
 	$b, 'trigger TRUNCATE',
 	'trigger INSERT', 'check',
@@ -146,7 +146,7 @@ query($a, "SET ROLE mallory; UPDATE m.t SET v = 'recent' WHERE id <= 10");
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_join($c);
-nothing_as_superuser('a join that makes the tables');
+nothing_as_superuser('a join that creates the tables');
 runs_as_owner($c, 'check', 'domain', 'generated', 'index', 'planned',
 	'predicate');
 is(join(', ', grep { /UPDATE/ } spied($c)),
@@ -156,7 +156,7 @@ is( query(
 		"SELECT count(*) FROM m.t WHERE v = 'recent' AND (pg_xact_commit_timestamp_origin(xmin)).roident <> 65535"
 	),
 	10,
-	'rows have got their times');
+	'rows have their times');
 is( query(
 		$c,
 		'SELECT bool_and(convalidated) FROM pg_constraint WHERE contype = \'f\''

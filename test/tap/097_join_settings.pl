@@ -133,7 +133,7 @@ is( query($c, 'SELECT v, count(*) FROM moments GROUP BY 1 ORDER BY 1'),
 	'the later change is there');
 is(query($c, 'SELECT count(*) FROM no_columns'), 2, 'rows without columns');
 is(query($c, 'SELECT count(*) FROM only_generated'),
-	1, 'a row that is all generated');
+	1, 'a row with only generated columns');
 is( query(
 		$c,
 		"SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND convalidated"
@@ -141,7 +141,7 @@ is( query(
 	1,
 	'the foreign key is there, in spite of the orphan');
 my ($ret) = $c->psql('postgres', 'INSERT INTO children VALUES (2, 3)');
-isnt($ret, 0, 'and holds for new rows');
+isnt($ret, 0, 'and is checked for new rows');
 
 # The times are those of the members' commits.
 my $stamps =

@@ -120,7 +120,7 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		waits_for('WeftWriterCommitOrder');
 		is(is_there($first), $committed, "$point: the first transaction");
 		is(is_there($second), 0,
-			"$point: the second one is not there before");
+			"$point: the second one is not visible before");
 		$mishaps{$what}->($point, $writer);
 		all_applied("$point, $what");
 	}

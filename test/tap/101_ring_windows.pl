@@ -284,7 +284,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 	unlike(
 		$text,
 		qr/because writer \d+ has ended/,
-		'rather than that a writer is gone');
+		'rather than the disappearance of a writer');
 	query($sub, 'DELETE FROM t WHERE id = 11; ALTER SUBSCRIPTION sub ENABLE');
 	all_applied('enabled again');
 }

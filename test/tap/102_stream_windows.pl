@@ -144,7 +144,7 @@ insert_rows(3000);
 $session->query_safe('COMMIT');
 state_is('committing');
 release_point($sub, 'weft-stream-looks');
-all_applied('the end has come');
+all_applied('the end has arrived');
 
 # The same with a transaction that is aborted.
 begin_stream();

@@ -79,8 +79,9 @@ write_rows();
 query($c, "INSERT INTO t VALUES ($next, 0)");
 wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], ['t'], 'all members have the same');
-is(states($_), 'a active, b active, c active', $_->name . ' knows all')
-  foreach $a, $b, $c;
+is( states($_),
+	'a active, b active, c active',
+	$_->name . ' knows all members') foreach $a, $b, $c;
 is(query($_, 'SELECT count(*) FROM pg_replication_slots'),
 	2, $_->name . ' has a slot for each of the others')
   foreach $a, $b, $c;
