@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Benchmarks of Weft beside what it competes with; started by bench/run through tools/setup.sh."""
+"""Benchmarks of Weft and other systems; started by bench/run through tools/setup.sh."""
 
 import sys
 

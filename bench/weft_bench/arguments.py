@@ -18,7 +18,7 @@ LOADS = ("tpcb", "mixed", "wide")
 
 @dataclass(frozen=True)
 class Options:
-    """What one scenario is to be run with; what another scenario needs is just not used."""
+    """The options of one scenario; those that only other scenarios need are ignored."""
 
     scenario: str
     systems: tuple[str, ...] = tuple(system for system in SYSTEMS if system != "plain")
@@ -36,12 +36,12 @@ class Options:
 
     @property
     def transactions_per_client(self) -> int:
-        """Every client does as many: rounded up, so that there are never fewer than asked for."""
+        """The same for every client; rounded up, so that there are never fewer in total."""
         return -(-self.transactions // self.clients[0])
 
     @property
     def variant(self) -> str | None:
-        """What figures that cannot be compared with those of the plain scenario are told by."""
+        """A name for figures that cannot be compared with those of the plain scenario."""
         if self.scenario == "large" and self.kind != "insert":
             return self.kind
         if self.scenario == "copy" and self.indexes:
@@ -66,7 +66,7 @@ DEFAULTS = {
     ),
 }  # fmt: skip
 
-# What runs when no scenario is named: a small one of each, in a quarter of an hour.
+# The runs if no scenario is named: a small one of each, which take a quarter of an hour.
 SMALL: dict[str, dict[str, Any]] = {
     "drain": {"transactions": 20_000, "scale": 5, "repeats": 1},
     "sustained": {
@@ -106,7 +106,7 @@ def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
         chosen = tuple(dict.fromkeys(text.split(",")))
         for item in chosen:
             if item not in known:
-                raise argparse.ArgumentTypeError(f'unknown: "{item}"; there are {", ".join(known)}')
+                raise argparse.ArgumentTypeError(f'unknown: "{item}"; choose {", ".join(known)}')
         return chosen
 
     return parse
@@ -115,7 +115,7 @@ def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
 def writer_counts(text: str) -> tuple[int, ...]:
     counts = positives(text)
     if max(counts) > 64:
-        raise argparse.ArgumentTypeError("a subscription has 64 writers at most")
+        raise argparse.ArgumentTypeError("a subscription has at most 64 writers")
     return counts
 
 
@@ -131,22 +131,22 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seconds", type=positive, metavar="T", help="sustained: how long pgbench runs")
     add("--rows", type=positive, metavar="N", help="large and copy: rows of the table")
     add("--scale", type=positive, metavar="S",
-        help="100,000 rows each as pgbench has it, 2,000 if mixed, 10,000 if wide")  # fmt: skip
+        help="100,000 rows each as in pgbench, 2,000 if mixed, 10,000 if wide")  # fmt: skip
     add("--clients", type=positives, metavar="C,C",
-        help="pgbench clients; a drain takes one number, sustained takes each")  # fmt: skip
-    add("--writers", type=writer_counts, metavar="W,W", help="numbers of writers to try Weft with")
-    add("--repeats", type=positive, metavar="R", help="of everything, interleaved")
+        help="pgbench clients; a drain uses one number, sustained each of them")  # fmt: skip
+    add("--writers", type=writer_counts, metavar="W,W", help="numbers of writers to run Weft with")
+    add("--repeats", type=positive, metavar="R", help="repeats of everything, interleaved")
     add("--passes", type=some_of(*PASSES), metavar="P,P",
-        help="first: over fresh tables; later: over the same again (default: both)")  # fmt: skip
+        help="first: over fresh tables; later: over them again (default: both)")  # fmt: skip
     add("--load", choices=LOADS,
         help="drain: pgbench's own, many types, or many columns (default: tpcb)")  # fmt: skip
     add("--kind", choices=KINDS, help="large: what the transaction does (default: insert)")
     add("--indexes", type=int, choices=range(5), help="copy: secondary indexes (default: 0)")
     add("--directory", metavar="DIR",
-        help="where the servers are made (default: in Weft's cache)")  # fmt: skip
-    add("--json", metavar="FILE", help="write every figure there")
+        help="where the servers are created (default: in Weft's cache)")  # fmt: skip
+    add("--json", metavar="FILE", help="write all figures to this file")
     add("--json-fd", type=int, dest="json", help=argparse.SUPPRESS)
-    add("--charts", metavar="DIR", help="draw the figures there")
+    add("--charts", metavar="DIR", help="draw charts into this directory")
     add("--charts-fd", type=int, dest="charts", help=argparse.SUPPRESS)
     return parser
 
@@ -166,7 +166,7 @@ COMMON_OPTIONS = ("systems", "writers", "repeats")
 
 
 def choose(name: str, small: bool, given: dict[str, object]) -> Options:
-    """The scenario's defaults, and above them what was asked for."""
+    """The scenario's defaults, overridden by the options given."""
     values: dict[str, Any] = {**vars(DEFAULTS[name]), **(SMALL[name] if small else {})}
     # A default belongs to the kind: 5 million rows are inserted or updated, 2 million deleted.
     if name == "large" and given.get("kind") == "delete" and not small:
@@ -188,12 +188,12 @@ def parse_arguments(arguments: list[str]) -> Arguments:
         for option, scenarios in OWN_OPTIONS.items():
             if given[option] is not None and scenario not in scenarios:
                 parser.error(
-                    f"--{option} is of no use in {scenario}, but in {', '.join(scenarios)}"
+                    f"--{option} has no effect in {scenario}; it belongs to {', '.join(scenarios)}"
                 )
         if given["clients"] and len(given["clients"]) > 1 and scenario != "sustained":
             parser.error(f"{scenario} takes one number of clients")
     elif any(given[option] is not None for option in OWN_OPTIONS):
-        parser.error("sizes are those of one scenario: name it")
+        parser.error("options that set a size need a scenario")
     return Arguments(
         scenarios=tuple(
             choose(name, not scenario, given) for name in ([scenario] if scenario else DEFAULTS)

@@ -15,7 +15,7 @@ PACKAGES = Path(__file__).parent.parent / "packages"
 
 
 class UnavailableError(Exception):
-    """A system cannot be had on this machine; the text says why."""
+    """A system is not available on this machine; the text gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Build:
     bin: Path
     environment: dict[str, str] = field(default_factory=dict)
     restricts_plugins: bool = False
-    # Programs that are no part of the server.
+    # Programs that are not part of the server.
     tools: Path | None = None
 
     def tool(self, name: str) -> str:
@@ -36,7 +36,7 @@ class Build:
         return str(self.bin / name)
 
     def with_plugin(self, name: str) -> dict[str, object]:
-        """The publisher's setting that lets an output plugin be used, where there is one."""
+        """The publisher's setting that allows an output plugin, if the server has one."""
         if not self.restricts_plugins:
             return {}
         return {"output_plugin_libraries": f"pgoutput, test_decoding, {name}"}
@@ -50,9 +50,9 @@ def describe_build(name: str, directory: Path, environment: dict[str, str]) -> B
 
 
 def fetch(script: str, *arguments: str) -> Path:
-    """Runs one of the scripts in bench/packages; what it says on its way out is the reason."""
+    """Runs one of the scripts in bench/packages.  If it fails, its output is the reason."""
     if "WEFT_CACHE" not in os.environ:
-        raise UnavailableError("start the benchmark with bench/run, which says where the cache is")
+        raise UnavailableError("start the benchmark with bench/run, which locates the cache")
     process = subprocess.Popen(
         (str(PACKAGES / script), *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True, text=True,
@@ -74,13 +74,13 @@ def server_build() -> Build:
 
 
 def install_pglogical(build: Build) -> str:
-    """Builds pglogical for the server that ours is a copy of, and adds it to the copy."""
+    """Builds pglogical for the server that this one is a copy of, and adds it to the copy."""
     # The copy lies at its original's absolute path below this directory.
     copies = Path.cwd().parent / "server"
     try:
         original = Path("/") / build.bin.resolve().relative_to(copies.resolve())
     except ValueError:
-        raise UnavailableError(f"the server in {build.bin} is no copy made by setup.sh") from None
+        raise UnavailableError(f"{build.bin} is not in a copy made by setup.sh") from None
     files = fetch("pglogical.sh", str(original / "pg_config"))
     shutil.copytree(files, copies, dirs_exist_ok=True)
     return (files / ".version").read_text().strip()

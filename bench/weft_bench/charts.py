@@ -45,7 +45,7 @@ BARS = {
     "applied_s": ("Time until a large transaction is applied", "seconds, less is better"),
     "copy_s": ("Time of the initial copy", "seconds, less is better"),
 }
-# What a title calls a variant whose name says too little.
+# Titles of variants whose names are not clear enough.
 VARIANTS = {"mixed": "values of many types", "wide": "100 columns"}
 
 

@@ -1,5 +1,5 @@
-"""What the databases hold: the tables of each scenario, how they are filled, and what changes
-them."""
+"""The contents of the databases: the tables of each scenario, how they are filled, and what
+changes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .arguments import Options
 from .load import fill_tables
 from .server import Server
 
-# A table of its own for telling that everything before has arrived: rows, one for each question.
+# A table whose rows show that everything before them has arrived; one row for each check.
 MARKS = "bench_marks"
 CHUNK = 100_000
 

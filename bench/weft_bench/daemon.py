@@ -21,7 +21,7 @@ class Daemon:
             )  # fmt: skip
 
     def pids(self) -> list[int]:
-        """Its own and those of its children, which do the work in some."""
+        """Its own and its children's, which do the work in some systems."""
         own = self.process.pid
         try:
             children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
@@ -32,10 +32,10 @@ class Daemon:
     def check(self) -> None:
         if self.process.poll() is not None:
             said = self.log.read_text(errors="replace")[-2000:]
-            raise BenchError(f"{self.kind} has ended by itself:\n{said}")
+            raise BenchError(f"{self.kind} has ended unexpectedly:\n{said}")
 
     def stop(self) -> None:
-        """The whole session, since a child may outlive the one that we have started."""
+        """The whole session, since a child may outlive the process that was started."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, number)

@@ -1,4 +1,4 @@
-"""What goes wrong, and programs that run to their end."""
+"""Errors, and commands that run to completion."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 
 
 class BenchError(Exception):
-    """Something went wrong that makes the figures that would follow worthless."""
+    """An error that would make all further figures worthless."""
 
 
 def run(
     *command: str, to_the_end: bool = False, environment: dict[str, str] | None = None,
     input_: str | None = None,
 ) -> str:  # fmt: skip
-    """Gives what the command says.  When we are interrupted, so is the command, unless it is to
-    run to its end."""
+    """Returns the output of the command.  An interruption also interrupts the command, unless it
+    must run to completion."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL if input_ is None else subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, text=True,

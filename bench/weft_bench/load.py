@@ -1,4 +1,4 @@
-"""pgbench: fills the tables, and makes the load."""
+"""pgbench: fills the tables, and generates the load."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def run_load(
             finished = finished if processed(line) is None else processed(line)
             at(done)
     if finished is None:
-        raise BenchError("pgbench did not say how many transactions it has processed")
+        raise BenchError("pgbench did not report how many transactions it has processed")
     return finished

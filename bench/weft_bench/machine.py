@@ -1,4 +1,4 @@
-"""What the figures were taken on."""
+"""The machine on which the figures were measured."""
 
 from __future__ import annotations
 

@@ -16,17 +16,17 @@ from .errors import BenchError
 from .progress import Steps
 from .server import Fingerprint, Server, at_once, value_of
 
-# What has not moved for so long never will.
+# Without any progress for this long, assume that there will be none.
 STALL_TIMEOUT = 60
-# Whatever moves: a system that is as slow as this has failed.
+# Even if there is progress, a system that takes this long has failed.
 ABSOLUTE_TIMEOUT = 3600
 POLL_INTERVAL = 0.005
 LOOK_INTERVAL = 0.5
 
 
 class Pair:
-    """Both servers, and what else replicates between them.  Their sockets are the same for every
-    pair, so only one pair runs at a time."""
+    """Both servers, and the daemons that replicate between them.  All pairs use the same
+    sockets, so only one pair runs at a time."""
 
     def __init__(self, directory: Path, sockets: Path, build: Build, contents: Contents):
         self.directory = directory
@@ -60,7 +60,7 @@ class Pair:
     def stop(self, mode: str = "fast") -> None:
         for daemon in list(self.daemons):
             self.stop_daemon(daemon)
-        # The subscriber first, so that no walsender holds the publisher up.
+        # The subscriber first, so that no walsender delays the publisher's shutdown.
         self.subscriber.stop(mode)
         self.publisher.stop(mode)
 
@@ -72,8 +72,8 @@ class Pair:
         self.publisher.abandon()
 
     def vacuum_and_checkpoint(self) -> None:
-        """A standby comes after its publisher: its own checkpoint is made at one that it has
-        replayed, and decides how much WAL there is to be used again."""
+        """A standby follows its publisher: its restartpoint needs a checkpoint that it has
+        replayed, and determines how many WAL segments are recycled."""
         tables = self.contents.tables
         if not (self.subscriber.running and self.subscriber.is_standby()):
             at_once(*(lambda s=s: s.vacuum_and_checkpoint(tables) for s in self.running()))
@@ -91,7 +91,7 @@ class Pair:
         at_once(*(lambda s=s: s.prewarm(tables) for s in self.running()))
 
     def mark(self) -> int:
-        """Commits one more row, which arrives when everything before it has."""
+        """Commits one more row, which arrives after everything before it."""
         self.marks += 1
         self.publisher.execute(f"INSERT INTO {MARKS} VALUES ({self.marks})")
         return self.marks
@@ -100,8 +100,8 @@ class Pair:
         self, mark: int, at: Callable[[float], None] = lambda _: None,
         look: Callable[[], None] = lambda: None,
     ) -> float:  # fmt: skip
-        """Gives the moment at which the subscriber shows the mark.  "at" is told in percent
-        how far it is, "look" is called now and then."""
+        """Returns the time at which the mark is visible on the subscriber.  "at" gets the progress
+        in percent, "look" is called from time to time."""
         with self.publisher.connect() as there, self.subscriber.connect() as here:
             sign = Sign(self, there, here)
             while True:
@@ -115,7 +115,7 @@ class Pair:
                 time.sleep(POLL_INTERVAL)
 
     def compare(self) -> Fingerprint:
-        """A system that loses or doubles a row has no speed."""
+        """The speed of a system that loses or doubles a row is meaningless."""
         tables = self.contents.all_tables
         there: Fingerprint
         here: Fingerprint
@@ -130,7 +130,7 @@ class Pair:
 
 
 class Sign:
-    """Signs of life of a subscriber that is catching up."""
+    """Observes the progress of a subscriber that is catching up."""
 
     def __init__(self, pair: Pair, there: psycopg.Connection, here: psycopg.Connection):
         self.pair = pair
@@ -144,11 +144,11 @@ class Sign:
         return int(value_of(side, self.pair.contents.extent) or 0)
 
     def look(self, now: float) -> float:
-        """Gives how far it is in percent, raises an error if there is no hope."""
+        """Returns the progress in percent; raises an error if there is none."""
         self.looked = now
         self.pair.check_daemons()
         extent = self.extent(self.here)
-        # A standby writes no WAL, but applies it; and the publisher may not be through yet.
+        # A standby applies WAL but writes none; and the publisher may still be writing.
         position = (
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
             "ELSE pg_current_wal_insert_lsn() END::text"

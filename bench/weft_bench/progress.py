@@ -1,4 +1,4 @@
-"""What runs, how far it is, what is left: bars in a terminal, else lines."""
+"""Progress: bars in a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Without a terminal, in seconds: how often a step says how far it is, and from when on it says
-# how long it took.
+# Without a terminal, in seconds: the interval between reports of a step, and the duration from
+# which on its end is reported.
 REPORT_INTERVAL = 10
 WORTH_A_LINE = 2
 
@@ -27,7 +27,7 @@ WORTH_A_LINE = 2
 class Steps:
     def __init__(self, console: Console):
         self.console = console
-        # Few refreshes: what is drawn takes processor time from what is measured.
+        # Few refreshes: drawing takes processor time from the measurement.
         self.bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -68,13 +68,13 @@ class Steps:
             self.label = ""
 
     def now(self, label: str) -> None:
-        """Names what the next steps belong to."""
+        """Sets the label of the next steps."""
         self.label = label
         if self.whole is not None:
             self.bars.update(self.whole, description=f"[bold]{self.title}[/] {label}")
 
     def passes_done(self, number: int = 1) -> None:
-        """Those that a failed system will not run count, too."""
+        """Passes that a failed system will not run count, too."""
         self.done += number
         if self.whole is not None:
             self.bars.advance(self.whole, number)
@@ -105,7 +105,7 @@ class Step:
         self.task = steps.bars.add_task(f"  {what}", total=total)
 
     def at(self, done: float) -> None:
-        """Says how far the step is."""
+        """Reports the progress of the step."""
         if not self.steps.bars.disable:
             self.steps.bars.update(self.task, completed=done)
             return

@@ -84,7 +84,7 @@ class Server:
             self.program("pg_ctl", "stop", "-D", str(self.data), "-m", mode, "-t", "300")
 
     def abandon(self) -> None:
-        """Stops it in whatever state it is; for the way out, so it never fails."""
+        """Stops it whatever its state; never fails, since cleanup needs it."""
         if self.running:
             subprocess.run(
                 (self.build.program("pg_ctl"), "stop", "-D", str(self.data), "-m", "immediate"),
@@ -117,7 +117,7 @@ class Server:
             connection.execute("CHECKPOINT")
 
     def fill_wal(self) -> None:
-        """Writes WAL until there are as many segments as are kept to be used again."""
+        """Writes WAL until there are as many segments as the server keeps to recycle."""
         kept = (
             "SELECT sum(size) >= pg_size_bytes(current_setting('min_wal_size')) FROM pg_ls_waldir()"
         )
@@ -129,7 +129,7 @@ class Server:
                 )
 
     def prewarm(self, tables: tuple[str, ...]) -> None:
-        """Reads the tables into the buffers, as they would be if they had just been filled."""
+        """Reads the tables into the buffers, as if they had just been filled."""
         self.execute(
             "SELECT pg_prewarm(oid) FROM pg_class WHERE relkind IN ('r', 'i') "
             "AND (oid = ANY (%(tables)s::regclass[]) OR oid IN (SELECT indexrelid FROM pg_index "
@@ -150,8 +150,8 @@ class Server:
 
 
 def at_once(*functions: Callable[[], Any]) -> list:
-    """Runs functions side by side.  An interruption does not wait for them: the servers that
-    they talk to are stopped next, which ends them."""
+    """Runs functions in parallel.  An interruption does not wait for them: the servers that
+    they are connected to are stopped next, which ends them."""
     results: list = [None] * len(functions)
     errors: list[BaseException] = []
 

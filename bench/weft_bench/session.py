@@ -1,4 +1,4 @@
-"""One run of the benchmark: makes what it needs, and leaves nothing behind but the figures."""
+"""One run of the benchmark: creates what it needs, and leaves only the figures behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAILURES = (BenchError, psycopg.Error, OSError)
 
 
 def on_signal(number: int, _frame: object) -> None:
-    # The way out is not to be interrupted.
+    # The cleanup must not be interrupted.
     for again in STOP_SIGNALS:
         signal.signal(again, signal.SIG_IGN)
     raise SystemExit(128 + number)
@@ -56,7 +56,7 @@ def as_lines(values: dict, indent: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Where:
-    """What is measured now, and where its servers are."""
+    """The current measurement, and the place of its servers."""
 
     options: Options
     system: System
@@ -72,7 +72,7 @@ class Session:
         self.console = console
         self.pairs: list[Pair] = []
         self.builds: dict[str, Build] = {}
-        # Why a system cannot be had.
+        # Why a system is not available.
         self.unavailable: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self.failed = False
@@ -83,13 +83,13 @@ class Session:
         self.builds["server"] = server_build()
         if "pglogical" in wanted:
             try:
-                with steps.step("pglogical is fetched and built, if it has not been"):
+                with steps.step("fetching and building pglogical, unless it is cached"):
                     self.versions["pglogical"] = install_pglogical(self.builds["server"])
             except UnavailableError as reason:
                 self.unavailable["pglogical"] = str(reason)
         if wanted & {"slony", "londiste"}:
             try:
-                with steps.step("Slony-I and Londiste are fetched, if they have not been"):
+                with steps.step("fetching Slony-I and Londiste, unless they are cached"):
                     self.builds["debian-15"] = debian_build()
             except UnavailableError as reason:
                 self.unavailable |= {"slony": str(reason), "londiste": str(reason)}
@@ -108,7 +108,7 @@ class Session:
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
         if about["machine"]["load_before"] > 0.5:
             self.console.print(
-                "[yellow]warning:[/] this machine is busy; the figures will be worth little"
+                "[yellow]warning:[/] this machine is busy; the figures will not be reliable"
             )
 
     def describe_settings(self, options: Options) -> dict[str, object]:
@@ -145,7 +145,7 @@ class Session:
                 "needed; choose another place with --directory, or a smaller size"
             )
         if filesystem_of(directory) in ("tmpfs", "ramfs"):
-            raise BenchError(f"{directory} is no disk; choose another place with --directory")
+            raise BenchError(f"{directory} is not on a disk; choose another place with --directory")
 
     def run_scenario(self, options: Options, directory: Path, sockets: Path, steps: Steps) -> None:
         systems, refusals = chosen_systems(options, self.unavailable)
@@ -162,7 +162,7 @@ class Session:
                     "missing", scenario=options.scenario, system=refusal.system,
                     reason=refusal.reason,
                 )  # fmt: skip
-                # Whoever asks for a system by its name is not content without it.
+                # A system that was asked for by name must not be missing.
                 self.failed = self.failed or self.arguments.named_systems
         scenario = SCENARIOS[options.scenario]
         templates: dict[str, Pair] = {}
@@ -181,7 +181,7 @@ class Session:
         self.pairs.clear()
 
     def run_system(self, where: Where, templates: dict[str, Pair], steps: Steps) -> bool:
-        """Gives false if the system has failed."""
+        """Returns false if the system has failed."""
         options, system = where.options, where.system
         scenario = SCENARIOS[options.scenario]
         before = steps.done
@@ -194,7 +194,7 @@ class Session:
             run = scenario(options, system, where.repeat, pair, self.results, steps)
             run.start(template)
             run.run()
-            # Nobody wants this data again, so it need not be written.
+            # This data is not used again, so it need not be written.
             pair.stop("immediate")
         except FAILURES as error:
             self.report_failure(where, steps.label, error, pair)
@@ -262,15 +262,15 @@ def make_directory(arguments: Arguments) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     except OSError as error:
-        raise BenchError(f"no directory can be made in {parent}: {error.strerror}") from None
+        raise BenchError(f"no directory can be created in {parent}: {error.strerror}") from None
 
 
 def run_session(arguments: Arguments) -> int:
-    # What goes to a file is not to be cut at 80 columns.
+    # Output to a file must not be wrapped at 80 columns.
     console = Console() if os.isatty(1) else Console(width=140)
     for number in STOP_SIGNALS:
         signal.signal(number, on_signal)
-    # The caller's own settings for libpq are not meant for these servers.
+    # The caller's settings for libpq do not apply to these servers.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
 

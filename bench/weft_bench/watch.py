@@ -21,7 +21,7 @@ KINDS = {
     "weft writer": "writers",
     "weft stream writer": "writers",
 }
-# These have nothing to do with replication, but for the time that its writing costs them.
+# These are not part of replication, but spend time on what it writes.
 HOUSEKEEPING = {
     "walwriter", "checkpointer", "background writer", "archiver", "autovacuum launcher",
     "logical replication launcher", "slotsync worker", "pgbench",
