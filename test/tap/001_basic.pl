@@ -213,7 +213,7 @@ if (weft())
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, 'num_writers changed under load');
 
-	# A subscription with its own number, beside one with the default.
+	# A subscription with its own number, in addition to one with the default.
 	query($_, 'CREATE TABLE other (id int PRIMARY KEY)') foreach $sub, $pub;
 	query($pub, 'CREATE PUBLICATION other FOR TABLE other');
 	subscribe($pub, $sub, 'other', 'other', 'num_writers = 5');

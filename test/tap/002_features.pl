@@ -241,7 +241,7 @@ EOS
 	});
 
 feature(
-	'a trigger that comes and goes amid the load',
+	'a trigger that is created and dropped under load',
 	tables => 'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	publisher => "INSERT INTO t $fill",
 	subscriber => <<'EOS',

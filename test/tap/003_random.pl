@@ -585,7 +585,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 			'SELECT coalesce(sum(coalesced_rows), 0) FROM weft.stat_relation'
 		);
 		note("updates coalesced so far: $left_out");
-		is($left_out, 0, "$what: no update was left out") if $decoded;
+		is($left_out, 0, "$what: no update was coalesced") if $decoded;
 		$coalesced += $left_out;
 	}
 }

@@ -385,7 +385,7 @@ query($pub, 'UPDATE b SET v = 0 WHERE id = 1');
 apply_is_blocked();
 $start = time;
 query($sub, 'DROP SUBSCRIPTION sub');
-in_time(time - $start, 'DROP SUBSCRIPTION amid a wait', usual => $usual);
+in_time(time - $start, 'DROP SUBSCRIPTION during a wait', usual => $usual);
 poll($sub,
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'logical replication apply worker')"
 );

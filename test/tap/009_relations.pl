@@ -54,7 +54,7 @@ EOS
 	equal => [qw(part_low part_high part_rest)]);
 
 feature(
-	'partitions attached and detached amid the load',
+	'partitions attached and detached under load',
 	tables => <<EOS,
 CREATE TABLE part (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (MINVALUE) TO (60);
@@ -337,7 +337,7 @@ feature(
 	may_fail => 1);
 
 feature(
-	'a table is rewritten, reindexed and altered on the subscriber amid the load',
+	'a table is rewritten, reindexed and altered on the subscriber under load',
 	tables => 'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	publisher => "INSERT INTO t $fill",
 	load => changes('t'),

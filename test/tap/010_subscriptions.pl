@@ -236,7 +236,7 @@ feature(
 # --- subscriptions ---
 
 feature(
-	'a subscription is altered amid the load',
+	'a subscription is altered under load',
 	tables => 'CREATE TABLE t (id int PRIMARY KEY, v int)',
 	publisher =>
 	  "INSERT INTO t $fill; CREATE PUBLICATION pub2 FOR ALL TABLES",

@@ -92,7 +92,7 @@ my @changes = (
 	'every other row' => "$all WHERE id % 2 = 0",
 	'all rows, some of which have moved' => $all,
 	'rows are missing' => 'DELETE FROM in_order WHERE id % 7 = 0',
-	'what is left' => $all,
+	'remaining rows' => $all,
 	'keys that take those of their neighbours' =>
 	  "UPDATE in_order SET id = id + 1 WHERE id % 7 = 6; $all",
 	'backwards' =>

@@ -174,7 +174,7 @@ is( query(
 		"SELECT count(*) FROM pg_logical_slot_get_changes('history', NULL, NULL) WHERE data ~ 'public.hot: UPDATE'"
 	),
 	3,
-	'who finds all of them');
+	'which shows all of them');
 query($sub, "SELECT pg_drop_replication_slot('history')");
 
 set_conf($sub, 'weft.commit_group_size' => 1);

@@ -216,7 +216,7 @@ foreach my $round (1 .. ($ENV{WEFT_TEST_JOINS} // 1))
 	push @loads, start_load($c);
 	load_goes_on($a, $c);
 	end_loads(@loads);
-	check("a node joined amid conflicts, round $round", @nodes);
+	check("a node joined during conflicts, round $round", @nodes);
 }
 
 unlike(

@@ -216,7 +216,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 				'SELECT dependency_waits, order_waits, misspeculations FROM weft.stat_subscription'
 			));
 		note(
-			'left out: '
+			'coalesced: '
 			  . query(
 				$sub, 'SELECT sum(coalesced_rows) FROM weft.stat_relation'));
 	}
