@@ -230,6 +230,12 @@ check_orders(
 	[ 1, 1, sub { insert(k(), 'a', k(5)) } ],
 	[ 2, 2, sub { insert(k(1), 'b', k(6)) } ],
 	[ 2, 3, sub { update(k(1), 'c', k(5)) } ]);
+check_orders(
+	'a row that has lost a unique value is not replaced by an older one',
+	'1b',
+	[ 1, 1, sub { insert(k(), 'a', k(6)) } ],
+	[ 2, 3, sub { insert(k(1), 'b', k(5)) } ],
+	[ 3, 2, sub { insert(k(), 'c', k(5)) } ]);
 
 ####
 #### A publisher whose clock is ahead
