@@ -196,38 +196,15 @@ lock_all(List *relids, const CopyProgress *progress)
 	return true;
 }
 
-/*
- * Turns "Key (a)=(1) is duplicated." into the detail that an insert would give, in the
- * language of the server's messages.  Any other detail stays as it is.
- */
-static const char *
-already_exists(const char *detail)
-{
-	const char *format = _("Key %s is duplicated.");
-	const char *key = strstr(format, "%s");
-	int			before = key ? key - format : 0;
-	int			behind = key ? strlen(key + 2) : 0;
-	int			length = detail ? strlen(detail) : 0;
-
-	if (key == NULL || length < before + behind ||
-		strncmp(detail, format, before) != 0 ||
-		strcmp(detail + length - behind, key + 2) != 0)
-		return detail;
-	return psprintf(_("Key %s already exists."),
-					pnstrdup(detail + before, length - before - behind));
-}
-
 /* Reports a duplicate with the message that an insert would give, which users look for. */
 static void
 report_duplicate(Oid index, const ErrorData *error)
 {
-	const char *detail = already_exists(error->detail);
-
 	ereport(ERROR,
 			(errcode(ERRCODE_UNIQUE_VIOLATION),
 			 errmsg("duplicate key value violates unique constraint \"%s\"",
 					get_rel_name(index)),
-			 detail ? errdetail_internal("%s", detail) : 0,
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
 			 error->schema_name ? err_generic_string(PG_DIAG_SCHEMA_NAME, error->schema_name) : 0,
 			 error->table_name ? err_generic_string(PG_DIAG_TABLE_NAME, error->table_name) : 0,
 			 error->constraint_name ?

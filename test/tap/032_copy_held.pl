@@ -262,7 +262,7 @@ $offset = -s $sub->logfile;
 query($sub, 'TRUNCATE held, other');
 subscribe($pub, $sub, 'sub', 'pub');
 $sub->wait_for_log(
-	qr/ERROR:  (?:23505: )?duplicate key value violates unique constraint "held_v_key"\n.*DETAIL:  Key \(v\)=\(5\) already exists\./,
+	qr/ERROR:  (?:23505: )?duplicate key value violates unique constraint "held_v_key"\n.*DETAIL:  Key \(v\)=\(5\) is duplicated\./,
 	$offset);
 pass('a unique violation is reported as natively');
 poll($sub,
