@@ -137,9 +137,7 @@ $local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 query($pub,
 	'BEGIN; UPDATE kept SET v = 1; UPDATE rows SET v = 2 WHERE v = 1; COMMIT'
 );
-poll($sub,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-);
+writer_waits_for_lock($sub);
 
 at_once(
 	'DELETE FROM rows WHERE v = 20',
@@ -181,9 +179,7 @@ sub apply_behind_a_lock
 	$local = open_session($sub);
 	$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 	query($pub, "BEGIN; UPDATE kept SET v = v + 1; $first; COMMIT");
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
+	writer_waits_for_lock($sub);
 	at_once(@group);
 	poll($sub, $reached);
 	$local->query_safe('COMMIT');

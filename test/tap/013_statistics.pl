@@ -168,9 +168,7 @@ my $general = query($sub,
 my $local = open_session($sub);
 $local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 query($pub, 'BEGIN; UPDATE kept SET v = 1; DELETE FROM uniq; COMMIT');
-poll($sub,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-);
+writer_waits_for_lock($sub);
 query($pub, <<'EOS');
 BEGIN;
 INSERT INTO plain VALUES (1001, 1), (1002, 2), (1003, 3);

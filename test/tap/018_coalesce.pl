@@ -40,9 +40,7 @@ sub as_group
 
 	$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 	query($pub, 'UPDATE kept SET v = v + 1');
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
+	writer_waits_for_lock($sub);
 	query($pub, $_) foreach @statements;
 	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 	poll($sub, "SELECT received_lsn >= '$end' FROM weft.stat_subscription");

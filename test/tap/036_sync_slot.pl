@@ -45,9 +45,7 @@ query($pub, "SELECT pg_create_logical_replication_slot('older', 'pgoutput')");
 
 # The table's state is on disk before the slot is dropped.
 subscribe($pub, $sub, 'sub', 'pub');
-poll($sub,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
-);
+waits_for($sub, 'weft-copy-drop-slot');
 is(sync_slots(), 1, 'the slot is still there');
 my $start = -s $sub->logfile;
 kill 9,
@@ -107,9 +105,7 @@ query($pub, "SELECT pg_drop_replication_slot('$_')")
 query($sub, "SELECT injection_points_attach('weft-copy-drop-slot', 'wait')");
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
 subscribe($pub, $sub, 'sub', 'pub');
-poll($sub,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
-);
+waits_for($sub, 'weft-copy-drop-slot');
 my $leader = leader_pid($sub, 'sub');
 query($sub, <<'EOS');
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'
@@ -127,9 +123,7 @@ same_tables($pub, $sub, ['t'], 'and the table is synchronized');
 query($sub, 'DROP SUBSCRIPTION sub; TRUNCATE t');
 $start = -s $sub->logfile;
 subscribe($pub, $sub, 'sub', 'pub');
-poll($sub,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
-);
+waits_for($sub, 'weft-copy-drop-slot');
 query($pub,
 	"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
 );

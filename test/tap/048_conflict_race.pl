@@ -33,9 +33,7 @@ SELECT injection_points_attach('weft-conflict-store', 'wait');
 EOS
 
 query($n1, 'INSERT INTO taken VALUES (1, 1)');
-poll($n2,
-	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'weft-conflict-store'"
-);
+waits_for($n2, 'weft-conflict-store');
 query($n2,
 	'BEGIN; INSERT INTO taken VALUES (2, 1); UPDATE taken SET u = 102 WHERE id = 2; COMMIT'
 );

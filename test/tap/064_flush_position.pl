@@ -47,29 +47,12 @@ sub told_flushed
 	);
 }
 
-sub writer_waits_for_lock
-{
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
-	return;
-}
-
 sub stop_wal_writer
 {
 	my $pid = query($sub,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
 	kill 'STOP', $pid;
 	return $pid;
-}
-
-sub waits_at
-{
-	my ($event) = @_;
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event'"
-	);
-	return;
 }
 
 foreach my $synchronous_commit ('off', 'on')
@@ -87,10 +70,10 @@ foreach my $synchronous_commit ('off', 'on')
 	$local->query_safe('BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE');
 	query($pub, 'UPDATE t SET v = v + 1');
 	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
-	writer_waits_for_lock();
+	writer_waits_for_lock($sub);
 	query($sub,
 		"SELECT injection_points_attach('weft-leader-drained', 'wait')");
-	waits_at('weft-leader-drained');
+	waits_for($sub, 'weft-leader-drained');
 
 	my $wal_writer = stop_wal_writer();
 	$local->query_safe('COMMIT');
@@ -135,7 +118,7 @@ my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 $sub->wait_for_log(qr/skip-LSN of subscription "sub" cleared/, $log);
 query($pub, 'UPDATE t SET v = 8 WHERE id = 3');
 query($pub, 'UPDATE t SET v = 9 WHERE id = 1');
-writer_waits_for_lock();
+writer_waits_for_lock($sub);
 is(told_flushed($end), 'f', 'nor is one of the server\'s apply loop');
 kill_process($wal_writer);
 $local->{run}->kill_kill;
@@ -161,7 +144,7 @@ poll($pub,
 	"SELECT replay_lsn > '$before_t1' AND flush_lsn <= '$before_t1' FROM pg_stat_replication WHERE application_name = 'sub'"
 );
 query($sub, "SELECT injection_points_attach('weft-leader-checks', 'wait')");
-waits_at('weft-leader-checks');
+waits_for($sub, 'weft-leader-checks');
 query($sub, 'SET synchronous_commit = on; CREATE TABLE flushed ()');
 $holds_t2->query_safe('ROLLBACK');
 poll($sub, 'SELECT v = 2 FROM t WHERE id = 5');

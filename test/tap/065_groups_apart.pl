@@ -50,9 +50,7 @@ sub one_round
 	my $local = open_session($sub);
 	$local->query_safe('BEGIN; SELECT FROM kept FOR UPDATE');
 	query($pub, 'UPDATE kept SET v = v + 1');
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
+	writer_waits_for_lock($sub);
 	query($pub,
 		"BEGIN; UPDATE hot SET v = v + 1; INSERT INTO t (round) VALUES ($round); COMMIT;\n"
 		  x $together);

@@ -51,26 +51,6 @@ sub is_there
 	return query($sub, "SELECT count(*) FROM events WHERE i = $event");
 }
 
-# Waits until a process of Weft waits for this event.
-sub waits_for
-{
-	my ($event) = @_;
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event'"
-	);
-	return;
-}
-
-sub all_applied
-{
-	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, \@tables, "$what: nothing is lost or doubled");
-	return;
-}
-
 # What may happen to a writer that is held.  After a crash no point is attached.
 my %mishaps = (
 	'the writer is terminated' => sub {
@@ -86,7 +66,7 @@ my %mishaps = (
 
 		# The next one must not begin before the writer has ended.
 		terminate($sub, $leader);
-		waits_for('BgworkerShutdown');
+		waits_for($sub, 'BgworkerShutdown');
 		is( query(
 				$sub,
 				"SELECT pid FROM pg_stat_subscription WHERE subname = 'sub' AND pid IS NOT NULL"
@@ -105,7 +85,7 @@ my %mishaps = (
 	});
 
 event();
-all_applied('at first');
+all_applied($pub, $sub, \@tables, 'at first');
 
 foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 {
@@ -117,12 +97,12 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		my $first = event();
 		my ($writer) = held_at($sub, $point);
 		my $second = event();
-		waits_for('WeftWriterCommitOrder');
+		waits_for($sub, 'WeftWriterCommitOrder');
 		is(is_there($first), $committed, "$point: the first transaction");
 		is(is_there($second), 0,
 			"$point: the second one is not visible before");
 		$mishaps{$what}->($point, $writer);
-		all_applied("$point, $what");
+		all_applied($pub, $sub, \@tables, "$point, $what");
 	}
 
 	# The server's apply loop, too, waits for its turn.
@@ -131,7 +111,7 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 	held_at($sub, $point);
 	query($pub,
 		"BEGIN; INSERT INTO events VALUES ($next); PREPARE TRANSACTION 'p'");
-	waits_for('WeftLeaderDrain');
+	waits_for($sub, 'WeftLeaderDrain');
 	is(query($sub, 'SELECT count(*) FROM pg_prepared_xacts'),
 		0, "$point: nothing is handed over to the server's apply loop");
 	release_point($sub, $point);
@@ -140,7 +120,7 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 		'then it is applied, after all earlier transactions');
 	query($pub, "COMMIT PREPARED 'p'");
 	$next++;
-	all_applied("$point, prepared");
+	all_applied($pub, $sub, \@tables, "$point, prepared");
 }
 
 # The commit itself fails, or is interrupted: the publisher's position, which is set by
@@ -155,7 +135,7 @@ foreach my $action ('error', 'end')
 		qr/(ERROR:  error injected|FATAL:  process ended) at weft-writer-commits/,
 		$log);
 	detach_point($sub, 'weft-writer-commits');
-	all_applied("$action at the commit");
+	all_applied($pub, $sub, \@tables, "$action at the commit");
 }
 
 # A writer has committed, and the subscription is disabled before the leader takes note.
@@ -173,7 +153,7 @@ foreach my $action ('error', 'end')
 	release_point($sub, 'weft-leader-checks');
 	wait_until_gone($sub, $leader);
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
-	all_applied('disabled');
+	all_applied($pub, $sub, \@tables, 'disabled');
 }
 
 # Between giving way and applying again, a writer holds nothing that others could need, and
@@ -190,14 +170,12 @@ foreach my $what ('', sort keys %mishaps)
 
 	$local->query_safe('BEGIN; UPDATE t SET v = -1 WHERE id = 1');
 	query($pub, 'UPDATE t SET v = v + 1 WHERE id = 1');
-	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
+	writer_waits_for_lock($sub);
 	query($pub,
 		"BEGIN; INSERT INTO events VALUES ($next); UPDATE t SET v = v + 1 WHERE id = 2; COMMIT"
 	);
 	$next++;
-	waits_for('WeftWriterCommitOrder');
+	waits_for($sub, 'WeftWriterCommitOrder');
 	attach_point($sub, $point);
 	$local->query_safe('UPDATE t SET v = -1 WHERE id = 2');
 	my ($writer) = held_at($sub, $point);
@@ -223,7 +201,7 @@ foreach my $what ('', sort keys %mishaps)
 		query($sub, 'ALTER TABLE t ALTER v TYPE bigint');
 		release_point($sub, $point);
 	}
-	all_applied("gave way, $what");
+	all_applied($pub, $sub, \@tables, "gave way, $what");
 }
 
 $sub->stop;

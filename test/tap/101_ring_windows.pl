@@ -56,32 +56,12 @@ sub event
 	return $next++;
 }
 
-sub waits_for
-{
-	my ($event, $count) = @_;
-	$count //= 1;
-	poll($sub,
-		"SELECT count(*) = $count FROM pg_stat_activity WHERE wait_event = '$event'"
-	);
-	return;
-}
-
-sub all_applied
-{
-	my ($what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
-	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, \@tables, "$what: nothing is lost or doubled");
-	return;
-}
-
 # The first change of a table waits for everything before it.
 sub warm_up
 {
 	query($pub, 'UPDATE t SET v = v WHERE id = 10');
 	event();
-	all_applied('warm');
+	all_applied($pub, $sub, \@tables, 'warm');
 	return;
 }
 
@@ -101,7 +81,7 @@ attach_point($sub, 'weft-ring-take');
 event();
 held_at($sub, 'weft-ring-take', 2);
 release_point($sub, 'weft-ring-take');
-all_applied('two writers want it');
+all_applied($pub, $sub, \@tables, 'two writers want it');
 
 # An exclusive transaction begins when it is the oldest, and no other one begins before it
 # has ended.
@@ -113,17 +93,17 @@ all_applied('two writers want it');
 	held_at($sub, 'weft-writer-commits');
 	attach_point($sub, $point);
 	query($pub, 'INSERT INTO fired VALUES (1)');
-	waits_for('WeftWriterCommitOrder');
+	waits_for($sub, 'WeftWriterCommitOrder');
 	event();
-	waits_for('WeftLeaderDrain');
+	waits_for($sub, 'WeftLeaderDrain');
 	release_point($sub, 'weft-writer-commits');
 	held_at($sub, $point);
 
 	# the other writer has nothing to do yet
-	waits_for('WeftWriterMain');
-	waits_for('WeftLeaderDrain');
+	waits_for($sub, 'WeftWriterMain');
+	waits_for($sub, 'WeftLeaderDrain');
 	release_point($sub, $point);
-	all_applied('alone');
+	all_applied($pub, $sub, \@tables, 'alone');
 	is(query($sub, 'SELECT events FROM seen WHERE id = 1'),
 		$next - 2, 'it has seen all earlier transactions, and no later one');
 }
@@ -132,7 +112,7 @@ all_applied('two writers want it');
 # a change of it.  The trigger still fires only after all earlier transactions.
 {
 	query($pub, 'INSERT INTO plain VALUES (0)');
-	all_applied('without a trigger');
+	all_applied($pub, $sub, \@tables, 'without a trigger');
 	attach_point($sub, 'weft-writer-commits');
 	event();
 	held_at($sub, 'weft-writer-commits');
@@ -144,9 +124,9 @@ CREATE TRIGGER see AFTER INSERT ON plain FOR EACH ROW EXECUTE FUNCTION see();
 ALTER TABLE plain ENABLE REPLICA TRIGGER see;
 EOS
 	release_point($sub, 'weft-ring-take');
-	waits_for('WeftWriterRetry');
+	waits_for($sub, 'WeftWriterRetry');
 	release_point($sub, 'weft-writer-commits');
-	all_applied('a trigger in between');
+	all_applied($pub, $sub, \@tables, 'a trigger in between');
 	is(query($sub, 'SELECT events FROM seen WHERE id = 2'),
 		$next - 1, 'it has seen all earlier transactions');
 }
@@ -187,7 +167,7 @@ EOS
 		detach_point($sub, 'weft-writer-committed') if $i == 5;
 		release($sub, $writer);
 	}
-	all_applied('a group was rolled back');
+	all_applied($pub, $sub, \@tables, 'a group was rolled back');
 }
 
 # A writer is about to sleep because there is nothing to do, and has announced that, or has
@@ -196,7 +176,7 @@ EOS
 foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 {
 	query($pub, 'INSERT INTO quiet VALUES (1)');
-	all_applied('before');
+	all_applied($pub, $sub, \@tables, 'before');
 
 	# Once it has reported its work, it sleeps without a timeout.
 	poll($sub,
@@ -222,7 +202,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 	poll($sub, "SELECT count(*) = $rows FROM quiet");
 	pass("$point: the writer is woken");
 	release_point($sub, 'weft-leader-drained');
-	all_applied($point);
+	all_applied($pub, $sub, \@tables, $point);
 }
 
 # While a writer is starting, another number of writers is set, or the leader ends.
@@ -234,20 +214,20 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 	set_conf($sub, 'weft.writers_per_subscription' => 2);
 	held_at($sub, $point, 2);
 	set_conf($sub, 'weft.writers_per_subscription' => 3);
-	waits_for('BgworkerShutdown');
+	waits_for($sub, 'BgworkerShutdown');
 	release_point($sub, $point);
-	all_applied('other writers');
+	all_applied($pub, $sub, \@tables, 'other writers');
 
 	attach_point($sub, $point);
 	set_conf($sub, 'weft.writers_per_subscription' => 2);
 	held_at($sub, $point, 2);
 	my $leader = leader_pid($sub, 'sub');
 	terminate($sub, $leader);
-	waits_for('BgworkerShutdown');
+	waits_for($sub, 'BgworkerShutdown');
 	event();
 	release_point($sub, $point);
 	wait_until_gone($sub, $leader);
-	all_applied('another leader');
+	all_applied($pub, $sub, \@tables, 'another leader');
 	unlike(
 		slurp_file($sub->logfile, $log),
 		qr/because writer \d+ has ended/,
@@ -262,7 +242,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 
 	query($sub, 'ALTER SUBSCRIPTION sub SET (disable_on_error = true)');
 	event();
-	all_applied('disable_on_error');
+	all_applied($pub, $sub, \@tables, 'disable_on_error');
 	my $log = -s $sub->logfile;
 	$local->query_safe('BEGIN; INSERT INTO t VALUES (11, 0)');
 	query($pub, 'INSERT INTO t VALUES (11, 1)');
@@ -286,7 +266,7 @@ foreach my $point ('weft-writer-idle', 'weft-writer-sleeps')
 		qr/because writer \d+ has ended/,
 		'rather than the disappearance of a writer');
 	query($sub, 'DELETE FROM t WHERE id = 11; ALTER SUBSCRIPTION sub ENABLE');
-	all_applied('enabled again');
+	all_applied($pub, $sub, \@tables, 'enabled again');
 }
 
 $sub->stop;

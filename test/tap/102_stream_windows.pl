@@ -82,14 +82,13 @@ sub state_is
 }
 
 # The subscriber has the publisher's rows, each once.
-sub all_applied
+sub event_applied
 {
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	query($pub, "INSERT INTO events VALUES (1)");
-	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, \@tables, "$what: nothing is lost or doubled");
+	all_applied($pub, $sub, \@tables, $what);
 	return;
 }
 
@@ -105,7 +104,7 @@ state_is('committing');
 ordinary_writer();
 detach_point($sub, 'weft-writer-attaches');
 release($sub, $unborn);
-all_applied('the stream writer never begins');
+event_applied('the stream writer never begins');
 unlike(
 	slurp_file($sub->logfile, $log),
 	qr/because writer \d+ has ended/,
@@ -119,13 +118,13 @@ held_at($sub, 'weft-writer-asks-stream');
 query($sub, "SELECT pg_cancel_backend(@{[ stream_writer() ]})");
 state_is('spooled');
 release_point($sub, 'weft-writer-asks-stream');
-all_applied('the stream writer fails before it is asked');
+event_applied('the stream writer fails before it is asked');
 
 # It fails after it was asked.
 begin_stream();
 attach_point($sub, 'weft-stream-finishes', 'error');
 $session->query_safe('COMMIT');
-all_applied('the stream writer fails when it is asked');
+event_applied('the stream writer fails when it is asked');
 detach_point($sub, 'weft-stream-finishes');
 $sub->log_check(
 	'the stream writer has failed',
@@ -144,7 +143,7 @@ insert_rows(3000);
 $session->query_safe('COMMIT');
 state_is('committing');
 release_point($sub, 'weft-stream-looks');
-all_applied('the end has arrived');
+event_applied('the end has arrived');
 
 # The same with a transaction that is aborted.
 begin_stream();
@@ -153,7 +152,7 @@ held_at($sub, 'weft-stream-looks');
 $session->query_safe('ROLLBACK');
 state_is('rolling back');
 release_point($sub, 'weft-stream-looks');
-all_applied('rolled back');
+event_applied('rolled back');
 
 # It commits while the ordinary writer, which has asked for that, is about to sleep.
 begin_stream();
@@ -168,7 +167,7 @@ detach_point($sub, 'weft-stream-finishes');
 release($sub, $stream_writer);
 state_is('committed');
 release_point($sub, 'weft-writer-sleeps');
-all_applied('the ordinary writer is woken');
+event_applied('the ordinary writer is woken');
 
 # A process dies when the stream writer is about to commit, or has committed.  After a crash
 # no point is attached.
@@ -207,7 +206,7 @@ foreach my $point ('weft-writer-commits', 'weft-writer-committed')
 			release_point($sub, $point);
 			wait_until_gone($sub, $_) foreach $pid, $leader;
 		}
-		all_applied("$point, $who");
+		event_applied("$point, $who");
 	}
 }
 

@@ -49,15 +49,6 @@ sub go_on
 	return;
 }
 
-sub writer_waits_for_lock
-{
-	my ($node) = @_;
-	poll($node,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
-	);
-	return;
-}
-
 sub all_same
 {
 	my ($table, $expected, $what) = @_;
@@ -124,9 +115,7 @@ foreach my $claim ('committed', 'uncommitted')
 	query($n1, 'UPDATE t SET v = 1 WHERE id = 1');
 	writer_waits_for_lock($n3);
 	query($n1, 'DELETE FROM t WHERE id = 20');
-	poll($n3,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'WeftWriterCommitOrder'"
-	);
+	waits_for($n3, 'WeftWriterCommitOrder');
 	attach_point($n3, 'weft-conflict-turn');
 	$local->query_safe('COMMIT');
 	$local->quit;

@@ -14,7 +14,7 @@ use WeftTest;
 our @EXPORT = qw(
   need_injection_points
   attach_point detach_point held_at held_unseen release release_point
-  terminate wait_until_gone flush_wal
+  terminate wait_until_gone flush_wal all_applied
 );
 
 # Skip the whole test where there are no injection points.
@@ -111,6 +111,17 @@ sub terminate
 {
 	my ($node, $pid) = @_;
 	query($node, "SELECT pg_terminate_backend($pid)");
+	return;
+}
+
+# Wait until everything is applied, and compare some tables.
+sub all_applied
+{
+	my ($pub, $sub, $tables, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, $tables, "$what: nothing is lost or doubled");
 	return;
 }
 

@@ -20,6 +20,7 @@ our @EXPORT = qw(
   weft major $offer_plugin
   new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll poll_for
+  waits_for writer_waits_for_lock
   subscribe disable_subscription wait_for_apply wait_until_up
   leader_pid writer_pids kill_process describe
   rows same_rows same_tables errors_logged
@@ -232,6 +233,27 @@ sub subscribe
 		"CREATE SUBSCRIPTION $name CONNECTION '$connstr application_name=$name'"
 		  . " PUBLICATION $publication"
 		  . ($options ? " WITH ($options)" : ''));
+	return;
+}
+
+# Wait until the given number of a node's processes, one by default, waits for this event.
+sub waits_for
+{
+	my ($node, $event, $count) = @_;
+	$count //= 1;
+	poll($node,
+		"SELECT count(*) = $count FROM pg_stat_activity WHERE wait_event = '$event'"
+	);
+	return;
+}
+
+# Wait until one of a node's writers waits for a lock.
+sub writer_waits_for_lock
+{
+	my ($node) = @_;
+	poll($node,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND wait_event_type = 'Lock'"
+	);
 	return;
 }
 
