@@ -318,7 +318,7 @@ rows_stored(Oid target)
 static bool
 apply_meets_conflict(const RowChange *change)
 {
-	Oid			target = fast_local_table(change->relid);
+	Oid			target;
 	PgStat_Counter before;
 
 	if (change->type != LOGICAL_REP_MSG_UPDATE && change->type != LOGICAL_REP_MSG_DELETE)
@@ -326,6 +326,7 @@ apply_meets_conflict(const RowChange *change)
 		dispatch(change);
 		return false;
 	}
+	target = fast_local_table(change->relid);
 	before = rows_stored(target);
 	dispatch(change);
 	return rows_stored(target) <= before;
