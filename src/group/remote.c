@@ -22,8 +22,8 @@
  * Checks the syntax of a connection string.  libpq's own message about an invalid one may
  * quote any part of it.
  */
-void
-remote_check_dsn(const char *dsn, const char *node)
+static void
+check_dsn(const char *dsn, const char *node)
 {
 	MemoryContext old = CurrentMemoryContext;
 
@@ -52,7 +52,7 @@ connect_node(const char *dsn, const char *node, bool replication)
 	Remote	   *remote = palloc0(sizeof(Remote));
 	char	   *error = NULL;
 
-	remote_check_dsn(dsn, node);
+	check_dsn(dsn, node);
 	remote->node = pstrdup(node);
 	remote->conn = walrcv_connect(dsn, replication, replication, !superuser(), "weft group", &error);
 	if (remote->conn == NULL)

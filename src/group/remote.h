@@ -13,7 +13,6 @@ typedef struct Remote
 	const char *node;			/* its name, for messages */
 } Remote;
 
-extern void remote_check_dsn(const char *dsn, const char *node);
 extern Remote *remote_connect(const char *dsn, const char *node, bool replication);
 extern void remote_run(Remote *remote, const char *command);
 extern RemoteValue *remote_row(Remote *remote, const char *query, int columns);
