@@ -9,6 +9,7 @@
 #include "access/commit_ts.h"
 #include "conflict_kind.h"
 #include "guc.h"
+#include "postmaster/interrupt.h"
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 256;
@@ -159,4 +160,14 @@ guc_define(void)
 							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("weft");
+}
+
+/* Reads the configuration again if a SIGHUP has requested that.  For the loops of processes. */
+void
+guc_reload_if_requested(void)
+{
+	if (!ConfigReloadPending)
+		return;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
 }

@@ -45,5 +45,6 @@ extern int	weft_writers_per_subscription;
 
 extern void guc_define(void);
 extern int	guc_max_commit_group(void);
+extern void guc_reload_if_requested(void);
 
 #endif							/* WEFT_GUC_H */

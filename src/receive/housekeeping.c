@@ -10,7 +10,7 @@
 #include "postgres.h"
 
 #include "access/xlogdefs.h"
-#include "postmaster/interrupt.h"
+#include "guc.h"
 #include "receive/connection.h"
 #include "receive/handover.h"
 #include "receive/housekeeping.h"
@@ -25,7 +25,6 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
@@ -96,27 +95,13 @@ renew_writers(void)
 		pause_drain(leader_ring.producer.seq);
 	keeps_streams = stream_set_in_use();
 	if (wanted_writers == 0 ? keeps_streams : stream_set_has_parallel())
-		led_restart();
+		led_restart("of a parameter change");
 	stop_set();
 	writers_start(wanted_writers);
 	if (writers_count() > 0)
 		stream_set_renew();
 	else if (keeps_streams)
-		led_restart();
-}
-
-/*
- * Restarts, as after a change of one of the subscription's own parameters.  The next leader
- * requests the new compression.
- */
-static void
-restart_for_compression(void)
-{
-	ereport(LOG,
-			(errmsg("logical replication worker for subscription \"%s\" will restart because \"%s\" has changed",
-					MySubscription->name, "weft.compression")));
-	ApplyLauncherForgetWorkerStartTime(MyLogicalRepWorker->subid);
-	proc_exit(0);
+		led_restart("of a parameter change");
 }
 
 /* Reacts to what has changed.  Called between transactions. */
@@ -128,13 +113,9 @@ housekeeping_between_transactions(void)
 	AcceptInvalidationMessages();
 	maybe_reread_subscription();
 
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-	}
+	guc_reload_if_requested();
 	if (connection_outdated())
-		restart_for_compression();
+		led_restart("\"weft.compression\" has changed");
 	table_sync_refresh();
 	if (!subscription_valid || configured != weft_writers_per_subscription)
 		read_wanted_writers();

@@ -30,13 +30,13 @@ led_claim(void)
 	led.shared = shared;
 }
 
-/* Ends the leader; the launcher starts another one at once. */
+/* Ends the leader; the launcher starts another one at once.  The log says why. */
 void
-led_restart(void)
+led_restart(const char *reason)
 {
 	ereport(LOG,
-			(errmsg("logical replication worker for subscription \"%s\" will restart because of a parameter change",
-					MySubscription->name)));
+			(errmsg("logical replication worker for subscription \"%s\" will restart because %s",
+					MySubscription->name, reason)));
 	ApplyLauncherForgetWorkerStartTime(MySubscription->oid);
 	proc_exit(0);
 }
@@ -54,7 +54,7 @@ led_wanted_writers(void)
 	settings = subscription_settings_get(MySubscription->oid);
 	CommitTransactionCommand();
 	if (settings.detect_conflicts != led.detect_conflicts)
-		led_restart();
+		led_restart("of a parameter change");
 	led.until_lsn = settings.until_lsn;
 	if (settings.num_writers == NUM_WRITERS_DEFAULT)
 		settings.num_writers = weft_writers_per_subscription;

@@ -27,6 +27,6 @@ extern LedSubscription led;
 
 extern void led_claim(void);
 extern int	led_wanted_writers(void);
-pg_noreturn extern void led_restart(void);
+pg_noreturn extern void led_restart(const char *reason);
 
 #endif							/* WEFT_LED_SUBSCRIPTION_H */

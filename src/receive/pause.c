@@ -34,9 +34,9 @@
  */
 #include "postgres.h"
 
+#include "guc.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/interrupt.h"
 #include "postmaster/walwriter.h"
 #include "receive/feedback.h"
 #include "receive/leader_ring.h"
@@ -48,7 +48,6 @@
 #include "ring/wait.h"
 #include "ring/wake.h"
 #include "storage/latch.h"
-#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 /*
@@ -214,11 +213,7 @@ pause_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
 	ring_await_commit(ring, 0);
 
 	CHECK_FOR_INTERRUPTS();
-	if (ConfigReloadPending)
-	{
-		ConfigReloadPending = false;
-		ProcessConfigFile(PGC_SIGHUP);
-	}
+	guc_reload_if_requested();
 	pause_collect();
 	writers_check();
 }

@@ -10,12 +10,11 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "guc.h"
 #include "miscadmin.h"
-#include "postmaster/interrupt.h"
 #include "ring/stream_wait.h"
 #include "ring/wake.h"
 #include "storage/proc.h"
-#include "utils/guc.h"
 #include "wait_event.h"
 
 /*
@@ -46,11 +45,7 @@ ring_wait_stream(RingWaiter *waiter, WriterShared *shared, long timeout)
 		uint32		stream;
 
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		guc_reload_if_requested();
 		pg_memory_barrier();
 		stream = pg_atomic_read_u32(&shared->stream);
 		if (stream != 0)

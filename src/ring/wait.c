@@ -31,12 +31,11 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "guc.h"
 #include "miscadmin.h"
-#include "postmaster/interrupt.h"
 #include "ring/wait.h"
 #include "storage/latch.h"
 #include "storage/spin.h"
-#include "utils/guc.h"
 #include "wait_event.h"
 
 /* How often a sleeping writer asks give_up, in milliseconds. */
@@ -104,11 +103,7 @@ ring_wait_transactions(RingWaiter *waiter, long timeout, int *count)
 		bool		timed_out = false;
 
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		guc_reload_if_requested();
 
 		if ((seq = ring_take(ring, waiter->writer, count)) != 0)
 			return seq;
