@@ -68,6 +68,11 @@ sub goes_on
 $stream->query_safe(
 	"BEGIN; UPDATE large SET v = 1; INSERT INTO large SELECT 'new ' || i, 1, repeat('x', 50) FROM generate_series(1, 3000) i; UPDATE large SET v = 2 WHERE v = 1"
 );
+
+# All of it is decoded once a later transaction is; until then, the stream writer would
+# get more to do.
+query($pub, 'UPDATE other SET v = v + 1');
+wait_for_apply($pub, $sub, 'sub');
 poll($sub, streams($applied), 1);
 poll($sub,
 	"SELECT bool_and(backend_xmin IS NULL) FROM pg_stat_activity WHERE backend_type = 'weft stream writer'"

@@ -14,7 +14,7 @@ use WeftTest;
 our @EXPORT = qw(
   need_injection_points
   attach_point detach_point held_at held_unseen release release_point
-  terminate wait_until_gone flush_wal all_applied
+  terminate wait_until_gone all_applied
 );
 
 # Skip the whole test where there are no injection points.
@@ -122,16 +122,6 @@ sub all_applied
 
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, $tables, "$what: nothing is lost or doubled");
-	return;
-}
-
-# Make what has been committed durable, which writers do not wait for.
-sub flush_wal
-{
-	my ($node) = @_;
-	query($node,
-		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
-	);
 	return;
 }
 

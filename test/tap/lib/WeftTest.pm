@@ -22,7 +22,7 @@ our @EXPORT = qw(
   query query_all open_session set_conf poll poll_for
   waits_for writer_waits_for_lock
   subscribe disable_subscription wait_for_apply wait_until_up
-  leader_pid writer_pids kill_process describe
+  leader_pid writer_pids kill_process flush_wal describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
@@ -287,10 +287,7 @@ sub wait_for_apply
 	}
 	else
 	{
-		# a synchronous commit, so that earlier asynchronous ones are written
-		query($pub,
-			"SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed"
-		);
+		flush_wal($pub);
 		$sub->wait_for_subscription_sync($pub, $name);
 	}
 	return;
@@ -311,6 +308,16 @@ sub writer_pids
 	  query($sub,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft writer' ORDER BY pid"
 	  );
+}
+
+# Make what has been committed durable, by a synchronous commit.
+sub flush_wal
+{
+	my ($node) = @_;
+	query($node,
+		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
+	);
+	return;
 }
 
 # kill -9 a process of a server, and wait until it is gone: until the postmaster has
@@ -487,6 +494,8 @@ sub decode_commits
 	  $PostgreSQL::Test::Utils::tmp_check . '/' . $node->name . "_$slot.out";
 	my (@commits, $current);
 
+	# only what is flushed is decoded
+	flush_wal($node);
 	query($node, <<EOC);
 \\o $file
 SELECT data FROM pg_logical_slot_get_changes('$slot', NULL, NULL,
