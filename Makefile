@@ -44,7 +44,7 @@ include $(PGXS)
 PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
 export with_icu enable_injection_points
 
-$(install_script): $(sort $(wildcard sql/[0-9]-*.sql))
+$(install_script): $(sort $(wildcard sql/[0-9][0-9]-*.sql))
 	cat $^ >$@
 
 # Use LZ4 if the server does.  Debian's packages of the server do not include the

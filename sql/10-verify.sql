@@ -1,0 +1,1 @@
+-- Comparing a subscription with its publisher, and repairing what differs.
