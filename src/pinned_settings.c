@@ -73,6 +73,35 @@ pinned_settings_command(void)
 	return command.data;
 }
 
+static void
+append_value(StringInfo query, const char *name, const char *value)
+{
+	appendStringInfo(query, "%s(%s, %s)", strchr(query->data, '\'') ? ", " : "",
+					 quote_literal_cstr(name), quote_literal_cstr(value));
+}
+
+/*
+ * The same as a query with one column, for servers that may lack some of the parameters: a
+ * publisher may be older.
+ */
+char *
+pinned_settings_query(void)
+{
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT pg_catalog.count(pg_catalog.set_config(s.name, v.value, false))"
+						   " FROM (VALUES ");
+	append_value(&query, "client_encoding", GetDatabaseEncodingName());
+	for (int i = 0; i < lengthof(settings); i++)
+		append_value(&query, settings[i].name, settings[i].value);
+	for (int i = 0; i < lengthof(session_settings); i++)
+		append_value(&query, session_settings[i].name, session_settings[i].value);
+	appendStringInfoString(&query, ") v(name, value) JOIN pg_catalog.pg_settings s"
+						   " ON pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) v.name");
+	return query.data;
+}
+
 /*
  * Sets them in this process permanently; RESET returns to these values.  COPY decodes the
  * data of another member in the client's encoding, even though there is no client.

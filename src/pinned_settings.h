@@ -6,6 +6,7 @@
 #define WEFT_PINNED_SETTINGS_H
 
 extern char *pinned_settings_command(void);
+extern char *pinned_settings_query(void);
 extern void pinned_settings_set(void);
 extern void pinned_settings_set_local(void);
 

@@ -21,6 +21,7 @@ typedef enum WeftWaitEvent
 	WEFT_WAIT_PG_DUMP,
 	WEFT_WAIT_COPY_HELPERS,
 	WEFT_WAIT_COPY_DATA,
+	WEFT_WAIT_SEQUENCE,
 } WeftWaitEvent;
 
 extern uint32 wait_event_id(WeftWaitEvent event);

@@ -30,7 +30,7 @@ typedef struct PlanFinding
  * "reverse" says whether the old publisher is to follow this server afterwards.
  *
  * "conn" is an ordinary connection to the publisher with the settings of
- * pinned_settings_command(), outside of a transaction.  Changes nothing on either side.
+ * publisher_connect(), outside of a transaction.  Changes nothing on either side.
  * Reads as the owner of the subscription.
  *
  * Returns a list of PlanFinding, at least one for each check, in the order in which the

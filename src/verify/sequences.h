@@ -21,14 +21,14 @@ typedef struct SequenceState
 	int64		before;			/* last_value here */
 	int64		after;			/* the same, or what it was set to */
 	bool		behind;			/* a value that the publisher has used may be made here again */
-	char	   *problem;		/* NULL if there is none */
+	const char *problem;		/* NULL if there is none */
 } SequenceState;
 
 /*
  * Looks at the sequences of a subscription, and sets those that are behind if "set".
  *
  * "conn" is an ordinary connection to the publisher, on which the query settings of
- * pinned_settings_command() are in force.  It may be inside a transaction.  "margin" is the
+ * publisher_connect() are in force.  It may be inside a transaction.  "margin" is the
  * number of steps by which a sequence here should be ahead; 0 suffices if nothing can take
  * numbers on the publisher any more.  Acts as the owner of the subscription.
  *
