@@ -30,11 +30,14 @@ step_of(const SequenceNumbers *numbers)
 	return numbers->increment > 0 ? (uint64) numbers->increment : -(uint64) numbers->increment;
 }
 
-/* Moves on by "count" steps, up to the greatest number. */
-static uint64
-add_steps(uint64 place, uint64 count, uint64 step)
+/* Moves on by "count" steps.  False if there is no number there. */
+static bool
+add_steps(uint64 *place, uint64 count, uint64 step)
 {
-	return count > (PG_UINT64_MAX - place) / step ? PG_UINT64_MAX : place + count * step;
+	if (count > (PG_UINT64_MAX - *place) / step)
+		return false;
+	*place += count * step;
+	return true;
 }
 
 /* Moves a sequence on, as far as its values are not beyond "target".  False if none is. */
@@ -69,32 +72,30 @@ sequence_position(const SequenceNumbers *there, const SequenceNumbers *here,
 	uint64		used = place_of(there->last_value, ascending);
 	uint64		target;
 	uint64		result;
+	bool		fits = true;
 
 	if (ascending != (there->increment > 0))
 		return SEQUENCE_OTHER_WAY;
+
+	/*
+	 * If the other one has begun anew, then its values are smaller, but not
+	 * used here.  That is more likely than being ahead by more than half of
+	 * all values.
+	 */
+	if ((there->cycle || here->cycle) && place > used && place - used > (end - start) / 2)
+		return SEQUENCE_CYCLED;
 
 	/* No more than that can have been used. */
 	if (!there->is_called && used > 0)
 		used--;
 	target = used;
 	if (margin > 0)
-	{
-		target = add_steps(target, margin, step_of(there));
-		target = add_steps(target, there->cache - 1, step_of(there));
-	}
+		fits = add_steps(&target, margin, step_of(there)) &&
+			add_steps(&target, there->cache - 1, step_of(there));
 
-	if (!move(place, here->is_called, step, target, &result))
-	{
-		/*
-		 * If the other one has begun anew, then its values are smaller, but
-		 * not used here.  That is more likely than being ahead by more than
-		 * half of all values.
-		 */
-		if ((there->cycle || here->cycle) && place > used && place - used > (end - start) / 2)
-			return SEQUENCE_CYCLED;
+	if (fits && !move(place, here->is_called, step, target, &result))
 		return SEQUENCE_BEYOND;
-	}
-	if (result <= end)
+	if (fits && result <= end)
 	{
 		*value = value_at(result, ascending);
 		return SEQUENCE_BEHIND;
