@@ -225,6 +225,18 @@ def run_tap() -> None:
     run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
 
 
+def run_ledger() -> None:
+    """Runs the tests of switch-overs and of the commands in documents, which are in Python."""
+    for file in selected(Path("test/ledger").glob("test_*.py")):
+        output = LOG / f"ledger-{file.stem}"
+        start = time.monotonic()
+        failed = run(["pytest", "-v", file], output)
+        duration = f"({time.monotonic() - start:.1f} s)"
+        report("FAILED" if failed else "ok", "ledger", file.stem, duration)
+        if failed:
+            print("\n".join(output.read_text(errors="replace").splitlines()[-60:]), flush=True)
+
+
 def run_unit() -> None:
     """Builds the extension with the unit tests, which is installed only here, and runs them."""
     output = LOG / "unit-build"
@@ -281,6 +293,7 @@ SUITES = {
     ),
     "unit": run_unit,
     "tap": run_tap,
+    "ledger": run_ledger,
     "tap-streamed": lambda: run_tap_again("tap-streamed"),
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
