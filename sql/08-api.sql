@@ -26,6 +26,24 @@ AS 'MODULE_PATHNAME', 'weft_wait_for_subscription';
 COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 	'waits until all tables are synchronized and everything that the publisher has now is applied';
 
+-- The table has the publisher's published rows afterwards, and nothing else: values of columns
+-- that are not published, rows that were stored here, and rows outside of the publication's
+-- row filter are lost.  No foreign key is checked or followed, and sequences stay as they are.
+-- Until the copy is complete, all sessions see the old rows.  Changes of the table that the
+-- publisher makes meanwhile arrive afterwards; while the table catches up with them, the
+-- subscription's other tables wait, as after its first copy.  A session here that has
+-- changed a row of the table and stays in its transaction delays the copy.  The publisher's
+-- WAL is kept for the copy.  Do not start the server without Weft in
+-- "shared_preload_libraries" until weft.copy_progress does not show the table any more: its
+-- synchronization would fail until Weft is back.
+CREATE FUNCTION weft.resync_table(subscription name, "table" regclass)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_resync_table';
+
+COMMENT ON FUNCTION weft.resync_table(name, regclass) IS
+	'copies a table of a subscription again, in the background; its old rows stay visible until then';
+
 -- Conflicts.
 
 CREATE FUNCTION weft.record_delete()

@@ -152,15 +152,16 @@ AS 'MODULE_PATHNAME', 'weft_copy_get_progress';
 CREATE VIEW weft.copy_progress AS
 	SELECT r.srsubid AS subid, s.subname, r.srrelid::pg_catalog.regclass AS relation,
 		CASE
-			WHEN r.srsubstate IN ('f', 's') THEN 'catching up'
+			-- With a position, the copy of weft.resync_table is not finished.
+			WHEN r.srsubstate = 's' OR r.srsubstate = 'f' AND r.srsublsn IS NULL THEN 'catching up'
 			WHEN g.pid IS NOT NULL THEN g.phase
 			WHEN w.pid IS NOT NULL AND r.srsubstate = 'd' THEN 'copying'
 			ELSE 'waiting'
 		END AS phase,
 		coalesce(g.helpers, 0) AS helpers,
-		coalesce(g.rows_done, p.tuples_processed) AS rows_done,
+		coalesce(nullif(g.rows_done, 0), p.tuples_processed, g.rows_done) AS rows_done,
 		g.rows_estimated,
-		coalesce(g.bytes_done, p.bytes_processed) AS bytes_done,
+		coalesce(nullif(g.bytes_done, 0), p.bytes_processed, g.bytes_done) AS bytes_done,
 		g.bytes_estimated, g.bytes_per_second, g.time_left,
 		g.indexes, g.indexes_done, g.started_at, g.last_error
 	FROM pg_catalog.pg_subscription_rel r

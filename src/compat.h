@@ -65,4 +65,13 @@
 	TwoPhaseTransactionGid(subid, xid, gid, size)
 #endif
 
+/* From 18 on the caller may say that it has locked the catalog. */
+#if PG_VERSION_NUM < 180000
+#define compat_update_subscription_rel(subid, relid, state, lsn) \
+	UpdateSubscriptionRelState(subid, relid, state, lsn)
+#else
+#define compat_update_subscription_rel(subid, relid, state, lsn) \
+	UpdateSubscriptionRelState(subid, relid, state, lsn, false)
+#endif
+
 #endif							/* WEFT_COMPAT_H */

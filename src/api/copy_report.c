@@ -26,6 +26,7 @@ PG_FUNCTION_INFO_V1(weft_copy_get_progress);
 #define COLUMNS 16
 
 static const char *const phase_names[] = {
+	[COPY_DELETING] = "deleting",
 	[COPY_COPYING] = "copying",
 	[COPY_INDEXING] = "indexing",
 	[COPY_DONE] = "catching up",

@@ -16,6 +16,9 @@
  * - When it has ended streaming, and when it drops its slot, slots.c makes sure that a crash
  *	 leaves neither a table without its slot nor a slot without its table.
  *
+ * A table whose rows are to be replaced is copied in the same way, and its old rows are
+ * deleted before the worker begins its transaction on the publisher (replace.c).
+ *
  * The leader, when it starts streaming and when it receives, drops slots that workers have
  * left behind (slots.c).
  */
@@ -24,6 +27,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "copy/copy.h"
+#include "copy/replace.h"
 #include "copy/slots.h"
 #include "copy/table.h"
 #include "guc.h"
@@ -67,6 +71,8 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 	if (copying)
 		return (seam_native->walrcv_exec) (conn, query, num_types, types);
 
+	if (begins_with(query, "BEGIN "))
+		replace_delete_rows();
 	if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
 	{
 		/* An error ends the process. */
@@ -78,9 +84,12 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 
 	if (begins_with(query, "DROP_REPLICATION_SLOT "))
 		copy_slot_dropped(result);
-	if (copy_table_unfinished() && strcmp(query, "COMMIT") == 0 &&
-		result->status == WALRCV_OK_COMMAND)
-		copy_table_indexes();
+	if (strcmp(query, "COMMIT") == 0 && result->status == WALRCV_OK_COMMAND)
+	{
+		if (copy_table_unfinished())
+			copy_table_indexes();
+		replace_copied();
+	}
 	return result;
 }
 
@@ -91,6 +100,7 @@ copy_install(void)
 	const SeamSteps steps = {
 		.leader_before_streaming = copy_slots_clean,
 		.leader_before_receive = copy_slots_check,
+		.tablesync_before_connect = replace_check_request,
 		.tablesync_exec = copy_exec,
 		.tablesync_streaming_ended = copy_slot_unused,
 	};

@@ -129,8 +129,8 @@ choose(Oid subid, Oid relid)
 }
 
 /*
- * Gives the calling process an entry for a table, until it ends or copies another one.  The
- * error of an earlier attempt stays visible.
+ * Gives the calling process an entry for a table, until it ends or copies another one.  What
+ * an earlier attempt has left for the next one stays: its error, and what it forbids.
  */
 CopyProgress *
 copy_progress_claim(Oid subid, Oid relid)
@@ -144,15 +144,18 @@ copy_progress_claim(Oid subid, Oid relid)
 	{
 		char		last_error[COPY_ERROR_LEN] = "";
 		bool		alone = false;
+		CopyVerdict verdict = COPY_ALLOWED;
 
 		if (entry->dbid == MyDatabaseId && entry->subid == subid && entry->relid == relid)
 		{
 			strlcpy(last_error, entry->last_error, sizeof(last_error));
 			alone = entry->alone;
+			verdict = entry->verdict;
 		}
 		reset(entry);
 		strlcpy(entry->last_error, last_error, sizeof(last_error));
 		entry->alone = alone;
+		entry->verdict = verdict;
 		entry->dbid = MyDatabaseId;
 		entry->subid = subid;
 		entry->relid = relid;

@@ -25,6 +25,7 @@ typedef enum CopyVerdict
 
 typedef enum CopyPhase
 {
+	COPY_DELETING,				/* the old rows, before they are copied again */
 	COPY_COPYING,
 	COPY_INDEXING,
 	COPY_DONE,

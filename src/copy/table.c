@@ -12,6 +12,9 @@
  *	 4. The indexes are built.  The publisher is not needed for that, so the caller may end
  *		the transaction there first.
  *
+ * If rows are replaced (replace.c), 2 and 4 are left out: readers need the indexes for the old
+ * rows, and the lock under which indexes are built would keep them out.
+ *
  * Any error of the copy is an error of the caller's transaction, and rolls everything back.
  * Therefore an interrupted copy starts from the beginning.
  *
@@ -31,6 +34,7 @@
 #include "copy/indexes.h"
 #include "copy/progress.h"
 #include "copy/ranges.h"
+#include "copy/replace.h"
 #include "copy/source.h"
 #include "copy/table.h"
 #include "copy/target_table.h"
@@ -85,10 +89,10 @@ suitable(const CopyPublisher *publisher, WalReceiverConn *conn, Relation rel,
 		reason = "it uses functions that are not safe in parallel workers";
 	else if (verdict == COPY_UNINDEXED)
 		reason = "its indexes could not be built in an earlier attempt";
-	else if (!target_table_empty(rel))
+	else if (!replace_in_progress() && !target_table_empty(rel))
 		reason = "it is not empty";
 	else
-		reason = target_table_obstacle(rel, command);
+		reason = target_table_obstacle(rel, command, replace_in_progress());
 	if (reason != NULL)
 		leave_to_server(LOG, publisher, rel, reason);
 	return reason == NULL;
@@ -205,7 +209,7 @@ copy_with_helpers(CopyTask *task, Size size, Relation rel, const CopyCommand *co
 		RegisterXactCallback(check_finished, NULL);
 	registered = true;
 	unfinished = progress;
-	suspended_indexes = copy_indexes_suspend(rel);
+	suspended_indexes = replace_in_progress() ? NIL : copy_indexes_suspend(rel);
 	MemoryContextSwitchTo(old);
 	copy_source_keep_alive(conn);
 	task->num_helpers = copy_progress_reserve(progress, task->num_helpers);

@@ -110,9 +110,24 @@ columns_are_unsafe(Relation rel, const CopyCommand *command)
 	return false;
 }
 
-/* Indexes of deferrable constraints are maintained while helpers copy. */
+/*
+ * Is this one of the server's access methods whose inserts take no lock but those on buffers,
+ * and for extending the index?  Other locks do not keep processes of one parallel group
+ * apart; GIN takes some.
+ */
 static bool
-indexes_are_unsafe(Relation rel)
+inserts_in_parallel(Oid access_method)
+{
+	return access_method == BTREE_AM_OID || access_method == HASH_AM_OID ||
+		access_method == BRIN_AM_OID || access_method == GIST_AM_OID;
+}
+
+/*
+ * Indexes of deferrable constraints are maintained while helpers copy, or all indexes, if
+ * none is suspended.
+ */
+static bool
+indexes_are_unsafe(Relation rel, bool all)
 {
 	bool		result = false;
 
@@ -121,8 +136,9 @@ indexes_are_unsafe(Relation rel)
 		Relation	index = index_open(relid, RowExclusiveLock);
 
 		result = result ||
-			(!index->rd_index->indimmediate &&
-			 (is_unsafe((Node *) RelationGetIndexExpressions(index), NULL) ||
+			((all || !index->rd_index->indimmediate) &&
+			 (!inserts_in_parallel(index->rd_rel->relam) ||
+			  is_unsafe((Node *) RelationGetIndexExpressions(index), NULL) ||
 			  is_unsafe((Node *) RelationGetIndexPredicate(index), NULL)));
 		index_close(index, NoLock);
 	}
@@ -130,7 +146,7 @@ indexes_are_unsafe(Relation rel)
 }
 
 static bool
-expressions_are_unsafe(Relation rel, const CopyCommand *command)
+expressions_are_unsafe(Relation rel, const CopyCommand *command, bool all_indexes)
 {
 	TupleConstr *constraints = RelationGetDescr(rel)->constr;
 
@@ -142,11 +158,11 @@ expressions_are_unsafe(Relation rel, const CopyCommand *command)
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE &&
 		is_unsafe((Node *) RelationGetPartitionKey(rel)->partexprs, NULL))
 		return true;
-	return indexes_are_unsafe(rel) || columns_are_unsafe(rel, command);
+	return indexes_are_unsafe(rel, all_indexes) || columns_are_unsafe(rel, command);
 }
 
 static const char *
-obstacle_in(Relation rel, const CopyCommand *command)
+obstacle_in(Relation rel, const CopyCommand *command, bool all_indexes)
 {
 	char		kind = rel->rd_rel->relkind;
 
@@ -156,8 +172,8 @@ obstacle_in(Relation rel, const CopyCommand *command)
 		return "its access method is not heap";
 	if (local_table_fires_triggers(rel))
 		return "it has triggers that fire on a replica";
-	if (expressions_are_unsafe(rel, command))
-		return "its expressions are not safe in parallel workers";
+	if (expressions_are_unsafe(rel, command, all_indexes))
+		return "its expressions or indexes are not safe in parallel workers";
 	return NULL;
 }
 
@@ -182,7 +198,7 @@ lock_table(Oid relid)
 
 /*
  * Returns why helpers cannot fill the table or one of its partitions, or NULL if they can.
- * All of these are locked from then on.
+ * All of these are locked from then on.  "all_indexes" says that none will be suspended.
  *
  * Deadlocks, between this process P and a session X:
  * 1. X waits for this lock, and thereby for the copy.  Therefore P must not wait for X when
@@ -191,7 +207,7 @@ lock_table(Oid relid)
  *	  too.  Therefore P does not wait for the lock, either.
  */
 const char *
-target_table_obstacle(Relation rel, const CopyCommand *command)
+target_table_obstacle(Relation rel, const CopyCommand *command, bool all_indexes)
 {
 	List	   *relids = list_make1_oid(RelationGetRelid(rel));
 	const char *result = NULL;
@@ -207,7 +223,7 @@ target_table_obstacle(Relation rel, const CopyCommand *command)
 		if (!lock_table(lfirst_oid(cell)))
 			return "another session has locked it";
 		part = table_open(lfirst_oid(cell), NoLock);
-		result = obstacle_in(part, command);
+		result = obstacle_in(part, command, all_indexes);
 		table_close(part, NoLock);
 		if (result)
 			break;

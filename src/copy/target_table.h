@@ -8,7 +8,8 @@
 #include "copy/command.h"
 #include "utils/rel.h"
 
-extern const char *target_table_obstacle(Relation rel, const CopyCommand *command);
+extern const char *target_table_obstacle(Relation rel, const CopyCommand *command,
+										 bool all_indexes);
 extern bool target_table_empty(Relation rel);
 extern bool target_table_decoded(Relation rel);
 extern bool target_table_out_of_line(Relation rel);

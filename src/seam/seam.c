@@ -12,6 +12,7 @@
  *
  *	 function		process		step						owner
  *	 create_slot	every one	create_slot					receive/connection.c
+ *	 connect		tablesync	tablesync_before_connect	copy/replace.c
  *	 startstreaming leader		leader_before_streaming,	copy/slots.c
  *								leader_start_streaming		receive/connection.c
  *	 receive		leader		leader_before_receive,		copy/slots.c
@@ -52,6 +53,18 @@ am_tablesync(WalReceiverConn *conn)
 {
 	return MyLogicalRepWorker != NULL && am_tablesync_worker() &&
 		conn == LogRepWorkerWalRcvConn;
+}
+
+/* A table synchronization worker makes its connection with this call. */
+static WalReceiverConn *
+seam_connect(const char *conninfo, bool replication, bool logical, bool must_use_password,
+			 const char *appname, char **err)
+{
+	if (registered.tablesync_before_connect && MyLogicalRepWorker != NULL &&
+		am_tablesync_worker() && LogRepWorkerWalRcvConn == NULL)
+		registered.tablesync_before_connect();
+	return (seam_native->walrcv_connect) (conninfo, replication, logical, must_use_password,
+										  appname, err);
 }
 
 static bool
@@ -112,6 +125,7 @@ seam_install(void)
 	load_file("libpqwalreceiver", false);
 	seam_native = WalReceiverFunctions;
 	functions = *seam_native;
+	functions.walrcv_connect = seam_connect;
 	functions.walrcv_startstreaming = seam_startstreaming;
 	functions.walrcv_receive = seam_receive;
 	functions.walrcv_send = seam_send;
@@ -142,6 +156,7 @@ seam_register(const SeamSteps *steps)
 	TAKE_STEP(leader_before_receive);
 	TAKE_STEP(leader_receive);
 	TAKE_STEP(leader_send);
+	TAKE_STEP(tablesync_before_connect);
 	TAKE_STEP(tablesync_exec);
 	TAKE_STEP(tablesync_streaming_ended);
 	if (steps->create_slot)

@@ -31,6 +31,9 @@ typedef struct SeamSteps
 	/* In a leader, in place of walrcv_send. */
 	walrcv_send_fn leader_send;
 
+	/* In a tablesync, before it connects to the publisher. */
+	void		(*tablesync_before_connect) (void);
+
 	/* In a tablesync, in place of walrcv_exec. */
 	walrcv_exec_fn tablesync_exec;
 

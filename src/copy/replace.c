@@ -1,0 +1,455 @@
+/*
+ * replace.c
+ *	  Copies a table again whose rows are already there, for weft.resync_table().
+ *
+ * F is the function (api/resync_table.c), L the leader of the subscription, W the table's
+ * synchronization worker, "native" the server without Weft, R any reader.
+ *
+ * The old rows are deleted and the new ones copied in one transaction of W's, the one in
+ * which the server's own code copies a table.  Therefore R sees all the old rows or all the
+ * new ones, whatever its snapshot is: rows are deleted, not truncated, and no index is
+ * suspended.  Before that commit, nothing that happens to W changes what R sees, and W
+ * starts again.  No trigger of a foreign key fires, as in all replication, so rows that
+ * refer to the table stay as they are.
+ *
+ * How the request is stored.  A table whose copy is finished, but which has not caught up,
+ * is in state FINISHEDCOPY, and the server never stores a position with that state.  F
+ * stores FINISHEDCOPY with a position: this is the request.  It is dropped with the
+ * subscription, or when the table leaves it, and the server's own record of the end of the
+ * copy, which is part of the copy's transaction, removes it.  Therefore the rows cannot be
+ * replaced without the request's end, nor the reverse.
+ *
+ * Why a native worker cannot add the rows to the old ones.  If the server is restarted without
+ * Weft while there is a request, the native worker reads FINISHEDCOPY, looks for the
+ * replication origin of the table's synchronization, which does not exist, and fails.  It
+ * must not find DATASYNC, the state in which it would copy, nor an origin:
+ *
+ *	 1. F drops the origin, which a READY table does not need.
+ *	 2. W, before it connects to the publisher, finds the request and says INIT in shared
+ *		memory only, or DATASYNC after an earlier attempt, which may have left a slot on the
+ *		publisher.  The server's code in W reads it there, drops the slot, stores DATASYNC, and
+ *		creates the origin.
+ *	 3. Before that transaction commits, W stores the request again, and renames the origin.
+ *		(The origin's ID remains taken.  W goes on by the ID.)
+ *	 4. At the end of the copy's transaction, W gives the origin its name again.
+ *
+ * An origin that was renamed in 3 and not in 4 is left over.  The next attempt drops it.  If
+ * there is none, because the subscription has been dropped or the table has left it, then
+ * the next call of F in the database does.
+ *
+ * Why no change is lost or applied twice.  F holds AccessExclusiveLock on the subscription and
+ * on pg_subscription_rel while it stops L, and W if there is one, until it commits.  L ends
+ * after its writers (receive/writers.c), and its parallel apply workers; everything that
+ * they have not committed, streamed transactions among it, is rolled back and will be sent
+ * again.  The next L waits for these locks in its start, so it knows nothing but the new
+ * state.  Let P be the replication origin's position then:
+ *	 - A transaction whose end is not after P is applied in the old rows.  W deletes them: it
+ *	   is started by the new L, after everything that the old one committed.  The publisher
+ *	   had committed it before W made its slot, so it is in the copy.
+ *	 - Later ones are sent to L again or for the first time.  L skips the table's changes,
+ *	   W's snapshot contains them or W catches up with them, and so on: exactly as when a
+ *	   table is added to the subscription.
+ * A transaction that is prepared here could have changed the table before F, and commit after
+ * W has read which rows to delete.  Therefore F refuses subscriptions with two_phase, as the
+ * server refuses to copy tables of such subscriptions later.
+ *
+ * Locks: W has RowExclusiveLock on the table.  W waits for sessions that have changed old
+ * rows, and they for W, as after a DELETE by anybody else; the server detects deadlocks, and
+ * W then starts again.  Nothing is open on the publisher while W deletes.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_replication_origin.h"
+#include "catalog/pg_subscription_rel.h"
+#include "commands/trigger.h"
+#include "compat.h"
+#include "copy/progress.h"
+#include "copy/replace.h"
+#include "executor/spi.h"
+#include "local_table.h"
+#include "miscadmin.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "rewrite/rewriteDefine.h"
+#include "subscription_settings.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/usercontext.h"
+
+/* Prefix of renamed origins; the OIDs of database, subscription and table follow. */
+#define HIDDEN_PREFIX "weft_resync_"
+
+#define ORIGIN_NAME_LEN NAMEDATALEN
+
+/* How far a table synchronization worker has come. */
+typedef enum ReplaceStep
+{
+	REPLACE_NOT,				/* it does not replace rows */
+	REPLACE_REQUESTED,			/* it says so in shared memory */
+	REPLACE_HIDDEN,				/* the origin is renamed; the next transaction
+								 * is the copy's */
+	REPLACE_DELETED,			/* the old rows are */
+	REPLACE_COPIED,				/* the transaction may commit */
+} ReplaceStep;
+
+/* Static because the server's code runs between the steps. */
+static ReplaceStep step = REPLACE_NOT;
+static XLogRecPtr request;		/* the position that is stored */
+static CopyProgress *progress;
+
+/* The server's name of the origin, and the one that hides it from the server. */
+static void
+origin_names(Oid subid, Oid relid, char *name, char *hidden)
+{
+	ReplicationOriginNameForLogicalRep(subid, relid, name, ORIGIN_NAME_LEN);
+	snprintf(hidden, ORIGIN_NAME_LEN, HIDDEN_PREFIX "%u_%u_%u", MyDatabaseId, subid, relid);
+}
+
+/* Returns the position that is stored as a request, or InvalidXLogRecPtr. */
+static XLogRecPtr
+requested(Oid subid, Oid relid)
+{
+	XLogRecPtr	position;
+	char		state = GetSubscriptionRelState(subid, relid, &position);
+
+	return state == SUBREL_STATE_FINISHEDCOPY ? position : InvalidXLogRecPtr;
+}
+
+/* Requests that a table that is READY, and whose workers are stopped, is copied again. */
+void
+replace_request(Oid subid, Oid relid)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+
+	origin_names(subid, relid, name, hidden);
+	replorigin_drop_by_name(name, true, false);
+	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY,
+								   GetXLogInsertRecPtr());
+}
+
+/* Drops renamed origins of this database for which there is no request any more. */
+void
+replace_clean(void)
+{
+	Relation	catalog = table_open(ReplicationOriginRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	List	   *left_over = NIL;
+	HeapTuple	tuple;
+	ListCell   *cell;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		datum = heap_getattr(tuple, Anum_pg_replication_origin_roname,
+										 RelationGetDescr(catalog), &isnull);
+		char	   *name = TextDatumGetCString(datum);
+		Oid			dbid;
+		Oid			subid;
+		Oid			relid;
+
+		if (sscanf(name, HIDDEN_PREFIX "%u_%u_%u", &dbid, &subid, &relid) == 3 &&
+			dbid == MyDatabaseId && requested(subid, relid) == InvalidXLogRecPtr)
+			left_over = lappend(left_over, name);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+
+	foreach(cell, left_over)
+		replorigin_drop_by_name(lfirst(cell), true, false);
+}
+
+static bool
+has_delete_rule(Relation rel)
+{
+	for (int i = 0; rel->rd_rules != NULL && i < rel->rd_rules->numLocks; i++)
+	{
+		RewriteRule *rule = rel->rd_rules->rules[i];
+
+		if (rule->event == CMD_DELETE &&
+			(rule->enabled == RULE_FIRES_ALWAYS || rule->enabled == RULE_FIRES_ON_REPLICA))
+			return true;
+	}
+	return false;
+}
+
+static bool
+has_foreign_partition(Relation rel)
+{
+	bool		result = false;
+
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return false;
+	foreach_oid(relid, find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL))
+		result = result || get_rel_relkind(relid) == RELKIND_FOREIGN_TABLE;
+	return result;
+}
+
+/* Returns why the rows of an open table cannot be replaced, or NULL. */
+const char *
+replace_obstacle(Relation rel)
+{
+	if (has_delete_rule(rel))
+		return "It has a rule for DELETE that applies to replication.";
+	if (has_foreign_partition(rel))
+		return "One of its partitions is a foreign table.";
+	return NULL;
+}
+
+static void
+rename_origin(const char *from, const char *to)
+{
+	Relation	catalog = table_open(ReplicationOriginRelationId, RowExclusiveLock);
+	HeapTuple	old = SearchSysCacheCopy1(REPLORIGNAME, CStringGetTextDatum(from));
+	HeapTuple	tuple;
+	Datum		values[Natts_pg_replication_origin] = {0};
+	bool		nulls[Natts_pg_replication_origin] = {0};
+	bool		replaces[Natts_pg_replication_origin] = {0};
+
+	if (!HeapTupleIsValid(old))
+		elog(ERROR, "cache lookup failed for replication origin \"%s\"", from);
+	values[Anum_pg_replication_origin_roname - 1] = CStringGetTextDatum(to);
+	replaces[Anum_pg_replication_origin_roname - 1] = true;
+	tuple = heap_modify_tuple(old, RelationGetDescr(catalog), values, nulls, replaces);
+	CatalogTupleUpdate(catalog, &tuple->t_self, tuple);
+	CommandCounterIncrement();
+	/* Others must be able to create origins while this transaction goes on. */
+	table_close(catalog, RowExclusiveLock);
+}
+
+/* The transaction that stores DATASYNC, and has created the origin, is about to commit. */
+static void
+hide_from_server(void)
+{
+	Oid			subid = MyLogicalRepWorker->subid;
+	Oid			relid = MyLogicalRepWorker->relid;
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+
+	CommandCounterIncrement();
+	origin_names(subid, relid, name, hidden);
+	rename_origin(name, hidden);
+	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY, request);
+}
+
+static void
+transaction_ends(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_ABORT)
+		step = REPLACE_NOT;
+	if (event != XACT_EVENT_PRE_COMMIT)
+		return;
+	switch (step)
+	{
+		case REPLACE_NOT:
+			break;
+		case REPLACE_REQUESTED:
+			hide_from_server();
+			step = REPLACE_HIDDEN;
+			break;
+		case REPLACE_HIDDEN:
+		case REPLACE_DELETED:
+			elog(ERROR, "table %u has been copied again without its old rows being replaced",
+				 MyLogicalRepWorker->relid);
+			break;
+		case REPLACE_COPIED:
+			step = REPLACE_NOT;
+			break;
+	}
+}
+
+/*
+ * Drops the origin that an earlier attempt has left.  Returns whether there was one, so that
+ * there may be a slot on the publisher, too.
+ */
+static bool
+drop_left_over(Oid subid, Oid relid)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+
+	origin_names(subid, relid, name, hidden);
+	if (replorigin_by_name(hidden, true) == InvalidRepOriginId)
+		return false;
+	replorigin_drop_by_name(hidden, true, false);
+	return true;
+}
+
+/*
+ * A table synchronization worker is about to connect to the publisher, and the server's code
+ * has read the table's state.  If rows are to be replaced, makes that code copy the table.
+ */
+void
+replace_check_request(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	char		state;
+	bool		again = false;
+
+	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
+	state = MyLogicalRepWorker->relstate;
+	SpinLockRelease(&MyLogicalRepWorker->relmutex);
+	if (state != SUBREL_STATE_FINISHEDCOPY)
+		return;
+
+	StartTransactionCommand();
+	request = requested(MyLogicalRepWorker->subid, MyLogicalRepWorker->relid);
+	if (request != InvalidXLogRecPtr)
+		again = drop_left_over(MyLogicalRepWorker->subid, MyLogicalRepWorker->relid);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	if (request == InvalidXLogRecPtr)
+		return;
+
+	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
+	MyLogicalRepWorker->relstate = again ? SUBREL_STATE_DATASYNC : SUBREL_STATE_INIT;
+	MyLogicalRepWorker->relstate_lsn = InvalidXLogRecPtr;
+	SpinLockRelease(&MyLogicalRepWorker->relmutex);
+	RegisterXactCallback(transaction_ends, NULL);
+	step = REPLACE_REQUESTED;
+}
+
+static void
+check_allowed(Relation rel)
+{
+	const char *obstacle = replace_obstacle(rel);
+
+	if (subscription_settings_get(MySubscription->oid).detect_conflicts)
+		obstacle = "The subscription detects conflicts.";
+	if (obstacle)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("rows of table \"%s\" cannot be replaced", RelationGetRelationName(rel)),
+				 errdetail_internal("%s", obstacle)));
+	local_table_check_rights(rel, ACL_DELETE);
+}
+
+/* Deletes all rows, with the current user's rights. */
+static void
+delete_all(Relation rel)
+{
+	bool		tree = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	char	   *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												  RelationGetRelationName(rel));
+	int			nest_level = NewGUCNestLevel();
+	int			code;
+
+	/* An error rather than rows that stay. */
+	(void) set_config_option("row_security", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	code = SPI_execute(psprintf("DELETE FROM %s%s", tree ? "" : "ONLY ", name), false, 0);
+	if (code != SPI_OK_DELETE)
+		elog(ERROR, "could not delete the rows of table %s: %s", name,
+			 SPI_result_code_string(code));
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" of subscription \"%s\" is copied again",
+					get_namespace_name(RelationGetNamespace(rel)),
+					RelationGetRelationName(rel), MySubscription->name),
+			 errdetail("%llu old rows are replaced.", (unsigned long long) SPI_processed)));
+	SPI_finish();
+	PopActiveSnapshot();
+	AtEOXact_GUC(false, nest_level);
+	CommandCounterIncrement();
+}
+
+/*
+ * Deletes the rows as the server would copy them: as the same user, and with the origin of
+ * the table's synchronization, so that what is replicated from here to others as local
+ * changes does not include it.
+ */
+static void
+delete_as_replication(Relation rel)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+	UserContext user;
+	bool		run_as_owner = MySubscription->runasowner;
+
+	origin_names(MySubscription->oid, RelationGetRelid(rel), name, hidden);
+	if (!run_as_owner)
+		SwitchToUntrustedUser(rel->rd_rel->relowner, &user);
+	replorigin_session_origin = replorigin_by_name(hidden, false);
+	PG_TRY();
+	{
+		check_allowed(rel);
+		delete_all(rel);
+	}
+	PG_FINALLY();
+	{
+		/* A rollback would advance an origin that is not the session's yet. */
+		replorigin_session_origin = InvalidRepOriginId;
+	}
+	PG_END_TRY();
+	if (!run_as_owner)
+		RestoreUserContext(&user);
+}
+
+/*
+ * The transaction that copies the table has begun here, and has locked the table; the
+ * server is about to begin the one on the publisher.
+ */
+void
+replace_delete_rows(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	Relation	rel;
+
+	if (step == REPLACE_NOT)
+		return;
+	Assert(step == REPLACE_HIDDEN && IsTransactionState());
+	progress = copy_progress_claim(MySubscription->oid, MyLogicalRepWorker->relid);
+	pg_atomic_write_u32(&progress->phase, COPY_DELETING);
+	compat_injection_point("weft-replace-begin");
+	rel = table_open(MyLogicalRepWorker->relid, NoLock);
+	PG_TRY();
+	{
+		delete_as_replication(rel);
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(old);
+		copy_progress_failed(progress, CopyErrorData());
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	table_close(rel, NoLock);
+	pg_atomic_write_u32(&progress->phase, COPY_COPYING);
+	step = REPLACE_DELETED;
+	compat_injection_point("weft-replace-deleted");
+}
+
+/* Is this process replacing rows?  Then indexes must be maintained. */
+bool
+replace_in_progress(void)
+{
+	return step == REPLACE_DELETED;
+}
+
+/* The new rows are there, and the transaction on the publisher has ended. */
+void
+replace_copied(void)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+
+	if (step != REPLACE_DELETED)
+		return;
+	origin_names(MySubscription->oid, MyLogicalRepWorker->relid, name, hidden);
+	rename_origin(hidden, name);
+	pg_atomic_write_u32(&progress->phase, COPY_DONE);
+	step = REPLACE_COPIED;
+	compat_injection_point("weft-replace-copied");
+}
