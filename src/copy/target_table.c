@@ -111,15 +111,25 @@ columns_are_unsafe(Relation rel, const CopyCommand *command)
 }
 
 /*
- * Is this one of the server's access methods whose inserts take no lock but those on buffers,
- * and for extending the index?  Other locks do not keep processes of one parallel group
- * apart; GIN takes some.
+ * Do helpers exclude each other when they insert into the table's indexes?  Buffer locks and
+ * locks for extending an index do that, but other locks do not conflict within a parallel
+ * group.  GIN takes others, and indexes of unknown access methods may.
  */
 static bool
-inserts_in_parallel(Oid access_method)
+indexes_take_helpers(Relation rel)
 {
-	return access_method == BTREE_AM_OID || access_method == HASH_AM_OID ||
-		access_method == BRIN_AM_OID || access_method == GIST_AM_OID;
+	bool		result = true;
+
+	foreach_oid(relid, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(relid, RowExclusiveLock);
+		Oid			am = index->rd_rel->relam;
+
+		result = result && (am == BTREE_AM_OID || am == HASH_AM_OID || am == BRIN_AM_OID ||
+							am == GIST_AM_OID);
+		index_close(index, NoLock);
+	}
+	return result;
 }
 
 /*
@@ -137,8 +147,7 @@ indexes_are_unsafe(Relation rel, bool all)
 
 		result = result ||
 			((all || !index->rd_index->indimmediate) &&
-			 (!inserts_in_parallel(index->rd_rel->relam) ||
-			  is_unsafe((Node *) RelationGetIndexExpressions(index), NULL) ||
+			 (is_unsafe((Node *) RelationGetIndexExpressions(index), NULL) ||
 			  is_unsafe((Node *) RelationGetIndexPredicate(index), NULL)));
 		index_close(index, NoLock);
 	}
@@ -173,7 +182,9 @@ obstacle_in(Relation rel, const CopyCommand *command, bool all_indexes)
 	if (local_table_fires_triggers(rel))
 		return "it has triggers that fire on a replica";
 	if (expressions_are_unsafe(rel, command, all_indexes))
-		return "its expressions or indexes are not safe in parallel workers";
+		return "its expressions are not safe in parallel workers";
+	if (all_indexes && !indexes_take_helpers(rel))
+		return "it has an index that only one process may fill";
 	return NULL;
 }
 
