@@ -272,7 +272,8 @@ def accepts_writes(server: Server, patience: float = 20.0) -> bool:
     deadline = time.monotonic() + patience
     while True:
         try:
-            accepted, refused = [], []
+            accepted: list[str] = []
+            refused: list[str] = []
             with server.connect() as connection:
                 for sql in PROBED:
                     connection.execute("BEGIN")

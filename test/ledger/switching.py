@@ -1,0 +1,274 @@
+"""weft.switch_over and weft.switch_back, called by a test that may kill the caller or a server.
+
+Both are called on side 1, the server with Weft.
+"""
+
+import itertools
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from servers import Server, wait_for
+from trial import Trial
+from verdict import wait_for_writes
+
+SUBSCRIPTION = "forward"
+
+STEPS = (
+    "begin", "plan", "arm", "fence_target", "prepare", "catch_up", "fence_source", "drain",
+    "sequences", "verify", "position", "final", "open", "follow",
+)  # fmt: skip
+
+
+def subscribe(servers: list[Server], copy: bool = False) -> None:
+    """The first subscription, from side 0 to side 1, with both sides equal."""
+    old, new = servers
+    new.query("CREATE EXTENSION weft")
+    old.query("CREATE PUBLICATION p FOR ALL TABLES")
+    new.query(
+        f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{old.linked_conninfo}' PUBLICATION p"
+        f" WITH (copy_data = {copy})"
+    )
+    new.query(f"SELECT weft.wait_for_subscription('{SUBSCRIPTION}', '60 s')")
+
+
+def call_text(servers: list[Server], back: bool, options: str = "") -> str:
+    if back:
+        return f"CALL weft.switch_back('{SUBSCRIPTION}'{options})"
+    return f"CALL weft.switch_over('{SUBSCRIPTION}', '{servers[1].linked_conninfo}'{options})"
+
+
+class Call(threading.Thread):
+    """A session that calls one of the procedures."""
+
+    def __init__(self, servers: list[Server], back: bool, options: str = ""):
+        super().__init__(daemon=True, name="caller")
+        self.sql = call_text(servers, back, options)
+        self.connection = servers[1].connect()
+        self.pid = self.connection.info.backend_pid
+        self.error: psycopg.Error | None = None
+        self.notices: list[str] = []
+        self.connection.add_notice_handler(lambda d: self.notices.append(d.message_primary or ""))
+        self.started = time.monotonic()
+
+    def run(self) -> None:
+        try:
+            self.connection.execute(self.sql)
+        except psycopg.Error as error:
+            self.error = error
+        finally:
+            with suppress(psycopg.Error):
+                self.connection.close()
+
+    def finish(self, limit: float = 120) -> psycopg.Error | None:
+        self.join(limit)
+        if self.is_alive():
+            raise TimeoutError(f"{self.sql} has not ended after {limit} s")
+        return self.error
+
+
+class Progress:
+    """What weft.switch_over_progress shows, read by a session of its own."""
+
+    def __init__(self, server: Server):
+        self.server = server
+        self.connection: psycopg.Connection[Any] | None = None
+
+    def rows(self) -> list[Any]:
+        """The steps of the last attempt, or nothing while the server does not answer."""
+        try:
+            if self.connection is None or self.connection.closed:
+                self.connection = self.server.connect()
+            return self.connection.execute(
+                "SELECT attempt, position, step, started_at, ended_at, result"
+                " FROM weft.switch_over_progress WHERE attempt ="
+                " (SELECT max(attempt) FROM weft.switch_over_progress) ORDER BY position"
+            ).fetchall()
+        except psycopg.OperationalError:
+            return []
+
+    def last_attempt(self) -> int:
+        rows = self.rows()
+        return rows[0].attempt if rows else 0
+
+    def wait_for_step(self, step: str, after: int, call: Call, limit: float = 90) -> bool:
+        """Whether a later attempt came to a step before its call ended."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            alive = call.is_alive()
+            if self.came_to(step, after):
+                return True
+            if not alive:
+                return False
+            time.sleep(0.001)
+        raise TimeoutError(f"no attempt came to step {step}")
+
+    def came_to(self, step: str, after: int) -> bool:
+        index = STEPS.index(step)
+        return any(
+            row.attempt > after and row.step in STEPS and STEPS.index(row.step) >= index
+            for row in self.rows()
+        )
+
+    def described(self) -> str:
+        return "\n".join(
+            f"{row.position:3} {row.step:14} {row.started_at:%H:%M:%S.%f}"
+            f" {(row.ended_at - row.started_at).total_seconds() if row.ended_at else -1:7.3f} s"
+            f" {row.result or ''}"
+            for row in self.rows()
+        )
+
+
+def drop_caller(call: Call, servers: list[Server], back: bool) -> None:
+    """The client is gone; its backend notices when it next looks."""
+    with suppress(OSError):
+        duplicate = socket.socket(fileno=os.dup(call.connection.fileno()))
+        duplicate.shutdown(socket.SHUT_RDWR)
+        duplicate.close()
+
+
+def cancel_caller(call: Call, servers: list[Server], back: bool) -> None:
+    servers[1].query(f"SELECT pg_cancel_backend({call.pid})")
+
+
+def terminate_caller(call: Call, servers: list[Server], back: bool) -> None:
+    servers[1].query(f"SELECT pg_terminate_backend({call.pid})")
+
+
+def kill_caller(call: Call, servers: list[Server], back: bool) -> None:
+    """kill -9: the whole server starts anew."""
+    with suppress(ProcessLookupError):
+        os.kill(call.pid, signal.SIGKILL)
+
+
+def crash(side_of: Callable[[bool], int], with_children: bool) -> Callable[..., None]:
+    def run(call: Call, servers: list[Server], back: bool) -> None:
+        server = servers[side_of(back)]
+        server.kill(with_children)
+        time.sleep(random.choice((0, 0.5, 1.5)))
+        server.start()
+
+    return run
+
+
+def cut_link(call: Call, servers: list[Server], back: bool) -> None:
+    for server in servers:
+        server.link.close()
+    time.sleep(random.choice((0.05, 1.0, 3.0)))
+    for server in servers:
+        server.link.open()
+
+
+def stall_link(call: Call, servers: list[Server], back: bool) -> None:
+    """Nothing gets through for a while, then what was under way does."""
+    for server in servers:
+        server.link.stall()
+    time.sleep(random.choice((0.5, 2.0)))
+    for server in servers:
+        server.link.flow()
+
+
+def stall_and_cut_link(call: Call, servers: list[Server], back: bool) -> None:
+    for server in servers:
+        server.link.stall()
+    time.sleep(random.choice((0.2, 1.0)))
+    cut_link(call, servers, back)
+
+
+FAULTS: dict[str, Callable[[Call, list[Server], bool], None]] = {
+    "drop the caller": drop_caller,
+    "cancel the caller": cancel_caller,
+    "terminate the caller": terminate_caller,
+    "kill the caller": kill_caller,
+    "kill the source": crash(lambda back: 1 if back else 0, True),
+    "kill the target": crash(lambda back: 0 if back else 1, True),
+    "kill the source's postmaster": crash(lambda back: 1 if back else 0, False),
+    "kill the target's postmaster": crash(lambda back: 0 if back else 1, False),
+    "cut the link": cut_link,
+    "stall the link": stall_link,
+    "stall and cut the link": stall_and_cut_link,
+}
+
+
+def call_until_done(
+    servers: list[Server], back: bool, options: str = "", limit: float = 120
+) -> int:
+    """Calls as an operator would after a failure, until it succeeds; returns how often."""
+    calls = 0
+
+    def succeeded() -> bool:
+        nonlocal calls
+        try:
+            call = Call(servers, back, options)
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+            return False
+        calls += 1
+        call.start()
+        error = call.finish()
+        if error is None:
+            return True
+        errors.append(str(error).splitlines()[0])
+        time.sleep(0.2)
+        return False
+
+    errors: list[str] = []
+    try:
+        wait_for(succeeded, "a call that succeeds", limit)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {errors[-3:]}") from None
+    return calls
+
+
+def switch(trial: Trial, back: bool, options: str = "") -> None:
+    """Over or back, without a fault."""
+    call = Call(trial.servers, back, options)
+    call.start()
+    error = call.finish()
+    if error is not None:
+        raise AssertionError(f"{error}\n{Progress(trial.servers[1]).described()}")
+    trial.moved.append(0 if back else 1)
+
+
+def chosen_faults(number: str) -> list[tuple[str, str]]:
+    """Pairs of a step and a fault: that many, or each one both ways."""
+    everything = list(itertools.product(STEPS, FAULTS))
+    seed = int(os.environ.get("WEFT_LEDGER_SEED", time.time_ns() % 1_000_000))
+    print("WEFT_LEDGER_SEED:", seed)
+    random.seed(seed)
+    random.shuffle(everything)
+    if number == "all":
+        # the number of pairs is even, so each one comes once in each direction
+        return everything + everything[1:] + everything[:1]
+    return everything[: int(number)]
+
+
+def one_fault(trial: Trial, step: str, name: str) -> None:
+    """One call with a fault, and then as many as it takes."""
+    servers = trial.servers
+    source = trial.writing
+    back = source == 1
+    progress = Progress(servers[1])
+    call = Call(servers, back)
+    after = progress.last_attempt()
+    call.start()
+    if progress.wait_for_step(step, after, call):
+        FAULTS[name](call, servers, back)
+    error = call.finish()
+    first_line = str(error).splitlines()[0] if error else "no error"
+    print(f"{'back' if back else 'over'}, {step}, {name}: {first_line}", flush=True)
+    if error and not progress.came_to("final", after):
+        # it is undone without any help
+        wait_for_writes(trial.clients, source, 20)
+    call_until_done(servers, back)
+    trial.moved.append(1 - source)
+    trial.wait_for_writes(20, side=trial.writing)
+    if wrong := trial.wrong_sides():
+        raise AssertionError(f"{wrong[0]}\n{progress.described()}")
