@@ -1,6 +1,6 @@
 /*
  * cut_request.h
- *	  The request for a cut, which a requester (verify/cut.c) and a leader (receive/cut.c)
+ *	  The request for a cut, which a requester (verify/cut.c) and a leader (receive/hold.c)
  *	  share.
  *
  * A subscription has one request at a time; other requesters wait until it is free.
@@ -70,11 +70,7 @@ typedef struct CutSnapshot
 	int			num_in_progress;
 	TransactionId in_progress[CUT_MAX_IN_PROGRESS]; /* ascending from xmin */
 
-	/*
-	 * A transaction that is still in progress, and that the leader could
-	 * have applied before it began to remember: could it be one that waits
-	 * for synchronous replication?
-	 */
+	/* Might sessions there wait for synchronous replication? */
 	bool		synchronous;
 } CutSnapshot;
 
@@ -92,7 +88,9 @@ typedef struct CutRequest
 	uint64		id;				/* changes with each request and each leader */
 	CutLoss		loss;
 	uint32		refused;		/* snapshots that were no prefix */
-	TransactionId doubtful;		/* see CutSnapshot.synchronous; else invalid */
+	TransactionId doubtful;		/* why the last one was refused: in progress
+								 * there, but perhaps applied here before the
+								 * leader began to remember; or invalid */
 
 	/* Of the requester; set with WANTED. */
 	ProcNumber	requester;
@@ -104,9 +102,11 @@ typedef struct CutRequest
 	/*
 	 * The requester writes it while the state is HELD.  The leader copies it
 	 * while the state is GIVEN, and uses the copy if the state is GIVEN for
-	 * the same request afterwards.
+	 * the same request afterwards.  If the leader ends meanwhile, the next
+	 * request waits until nobody writes.
 	 */
 	CutSnapshot snapshot;
+	bool		writing;
 
 	/* Statistics of this leader. */
 	pg_atomic_uint64 cuts;		/* times that it stood */

@@ -110,6 +110,7 @@ shmem_startup(void)
 		for (int i = 0; i < root->num_entries; i++)
 		{
 			SpinLockInit(&root->entries[i].mutex);
+			cut_request_init(&root->entries[i].cut);
 			shmem_reset_writers(&root->entries[i]);
 			shmem_reset_counters(&root->entries[i]);
 		}
@@ -193,6 +194,7 @@ shmem_claim(Oid subid)
 		result->statistics_area = DSA_HANDLE_INVALID;
 		result->native_reason[0] = '\0';
 		SpinLockRelease(&result->mutex);
+		cut_request_lead(&result->cut);
 	}
 	LWLockRelease(root->lock);
 	return result;
@@ -202,6 +204,7 @@ shmem_claim(Oid subid)
 void
 shmem_release(SubscriptionShared *entry)
 {
+	cut_request_abandon(&entry->cut);
 	LWLockAcquire(root->lock, LW_EXCLUSIVE);
 	SpinLockAcquire(&entry->mutex);
 	entry->subid = InvalidOid;

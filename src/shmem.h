@@ -11,6 +11,7 @@
 
 #include "access/xlogdefs.h"
 #include "conflict_kind.h"
+#include "cut_request.h"
 #include "guc.h"
 #include "lib/dshash.h"
 #include "port/atomics.h"
@@ -64,6 +65,8 @@ typedef struct SubscriptionShared
 	pg_atomic_uint64 conflicts[NUM_CONFLICT_KINDS];
 	pg_atomic_uint64 ring_size; /* in bytes; zero without a ring */
 	pg_atomic_uint64 ring_used;
+
+	CutRequest	cut;
 
 	/* Ordinary writers, and behind them stream writers. */
 	WriterShared writers[WEFT_MAX_PROCESSES];

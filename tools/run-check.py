@@ -221,7 +221,20 @@ def run_perl_suite(suite: str, files: list[Path], settings: dict) -> None:
         job.result()
 
 
+def build_unit() -> bool:
+    """Builds the extension with the unit tests, which is installed only here."""
+    output = LOG / "unit-build"
+    make = ["make", "-s", "-C", "test/unit", "COPT=-Werror"]
+    build = [*make, f"PG_CONFIG={os.environ['PG_HEADERS']}"]
+    if run(build, output) or run([*make, f"PG_CONFIG={PG_CONFIG}", "install"], output):
+        report("FAILED", "unit", "build")
+        print(output.read_text())
+        return False
+    return True
+
+
 def run_tap() -> None:
+    build_unit()
     run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
 
 
@@ -238,14 +251,7 @@ def run_ledger() -> None:
 
 
 def run_unit() -> None:
-    """Builds the extension with the unit tests, which is installed only here, and runs them."""
-    output = LOG / "unit-build"
-    make = ["make", "-s", "-C", "test/unit", "COPT=-Werror"]
-    build = [*make, f"PG_CONFIG={os.environ['PG_HEADERS']}"]
-    if run(build, output) or run([*make, f"PG_CONFIG={PG_CONFIG}", "install"], output):
-        report("FAILED", "unit", "build")
-        print(output.read_text())
-    else:
+    if build_unit():
         run_sql_suite("unit", "regress/pg_regress", "sql/*.sql")
 
 

@@ -23,6 +23,7 @@
 #include "publish/batch_format.h"
 #include "receive/connection.h"
 #include "receive/led_subscription.h"
+#include "receive/recent_commits.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
@@ -285,6 +286,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 
 	prepare_detection(&adapted);
 	check_membership(conn);
+	recent_commits_start(conn);
 	return start_streaming(conn, &adapted);
 }
 

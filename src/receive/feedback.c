@@ -189,6 +189,18 @@ feedback_send(WalReceiverConn *conn, XLogRecPtr received, bool force, bool reque
 		send_status(conn, received, flushed, newest.remote_end, now, request_reply);
 }
 
+/*
+ * Flushes everything that is committed, and says so to the publisher.  What the server's apply
+ * loop has committed is flushed, too, but only the loop says so.
+ */
+void
+feedback_flush(WalReceiverConn *conn, XLogRecPtr received)
+{
+	XLogFlush(local_wal_end());
+	check_flush();
+	send_status(conn, received, flushed, newest.remote_end, GetCurrentTimestamp(), false);
+}
+
 /* In place of walrcv_send: sends what the server's apply loop sends. */
 void
 feedback_forward(WalReceiverConn *conn, const char *buffer, int length)

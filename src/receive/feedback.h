@@ -13,6 +13,7 @@ extern void feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end);
 extern bool feedback_flush_pending(void);
 extern void feedback_send(WalReceiverConn *conn, XLogRecPtr received,
 						  bool force, bool request_reply);
+extern void feedback_flush(WalReceiverConn *conn, XLogRecPtr received);
 extern void feedback_forward(WalReceiverConn *conn, const char *buffer, int length);
 extern void feedback_synchronize_native(bool durable);
 

@@ -33,6 +33,7 @@
  * The modules of receive/, each of which uses only those before it:
  *
  *	 led_subscription, reception, table_sync		state
+ *	 recent_commits									what was begun to be applied
  *	 connection, feedback							the publisher's side
  *	 tuning, relations, dependency, leader_ring		the ring's side
  *	 stream_spool, stream_set						streamed transactions, kept
@@ -42,15 +43,16 @@
  *	 handover										the server's apply loop's side
  *	 housekeeping									changes around the leader
  *	 transaction, streams, messages					where each message goes
+ *	 hold											cuts
  *	 leader											the loop
  */
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "receive/batch.h"
 #include "receive/connection.h"
 #include "receive/feedback.h"
 #include "receive/handover.h"
+#include "receive/hold.h"
 #include "receive/housekeeping.h"
 #include "receive/leader.h"
 #include "receive/leader_ring.h"
@@ -135,6 +137,11 @@ stream_ended(void)
 static bool
 wait_for_message(void)
 {
+	if (hold_active())
+	{
+		interrupt_tuning(false);
+		return hold_wait();
+	}
 	if (in_full_flow())
 		pause_nap();
 	else if (pause_drained() && !stream_set_in_block())
@@ -167,14 +174,7 @@ next_message(void)
 	int			length = handover_take_back(&message);
 
 	if (length == 0)
-		length = batch_next(&message);
-	if (length == 0)
-	{
-		length = reception_take(&message);
-		if (length > 0 && batch_open(message, length))
-			return true;
-	}
-
+		length = hold_receive(&message);
 	if (length == 0)
 		return wait_for_message();
 	if (length < 0)
@@ -229,6 +229,8 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 		else if (!next_message())
 		{
 			result = handover_deliver_nothing(buffer, wait_fd);
+			if (result == 0)
+				hold_turn_taken();
 			break;
 		}
 	}

@@ -142,8 +142,10 @@ prepare(void)
 	stream_set_flush();
 	feedback_send(reception.conn, reception.received_lsn, false, false);
 	reception_show();
-	leader_ring_show_used();
 	reception.begun_since_pause = 0;
+	if (leader_ring.producer.ring == NULL)
+		return false;
+	leader_ring_show_used();
 	return ring_wake_before_sleep(leader_ring.producer.ring, &progress);
 }
 
@@ -181,17 +183,31 @@ wait_for_events(pgsocket socket, long timeout, uint32 wait_event)
 void
 pause_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
 {
+	pause_sleep_at_most(LONG_PAUSE, socket, awaited_seq, event);
+}
+
+/* The same, for up to a number of milliseconds. */
+void
+pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
+{
 	Ring	   *ring = leader_ring.producer.ring;
 	bool		short_pause = prepare();
+	long		timeout = feedback_flush_pending() ? WalWriterDelay : LONG_PAUSE;
 	int			occurred;
 
-	ring_await_commit(ring, awaited_seq);
-	if (ring_committed(ring) < awaited_seq)
+	if (short_pause)
+		timeout = SHORT_PAUSE;
+	else if (limit < timeout)
 	{
-		occurred = wait_for_events(socket,
-								   short_pause ? SHORT_PAUSE :
-								   feedback_flush_pending() ? WalWriterDelay : LONG_PAUSE,
-								   wait_event_id(event));
+		timeout = limit;
+		short_pause = true;
+	}
+
+	if (ring)
+		ring_await_commit(ring, awaited_seq);
+	if (ring == NULL || ring_committed(ring) < awaited_seq)
+	{
+		occurred = wait_for_events(socket, timeout, wait_event_id(event));
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		if (short_pause)
@@ -210,7 +226,8 @@ pause_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
 		else if (occurred & WL_TIMEOUT)
 			check_timeout();
 	}
-	ring_await_commit(ring, 0);
+	if (ring)
+		ring_await_commit(ring, 0);
 
 	CHECK_FOR_INTERRUPTS();
 	guc_reload_if_requested();

@@ -11,6 +11,8 @@ extern void pause_collect(void);
 extern bool pause_drained(void);
 extern void pause_drain(uint64 seq);
 extern void pause_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event);
+extern void pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq,
+								WeftWaitEvent event);
 extern void pause_nap(void);
 
 #endif							/* WEFT_PAUSE_H */

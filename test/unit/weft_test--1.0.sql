@@ -3,3 +3,16 @@
 -- Runs the tests of one unit; the result of each is "ok", or what was wrong.
 CREATE FUNCTION weft_test(unit text, OUT test text, OUT result text) RETURNS SETOF record
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+-- Makes a cut of a subscription, and runs a query on both sides there.  "held": apply stood
+-- until the snapshot was taken here.
+CREATE FUNCTION weft_test_cut(subscription name, query text, timeout int DEFAULT 30000,
+		stand int DEFAULT 1000,
+		OUT here text, OUT there text, OUT held bool, OUT attempts int)
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+-- Runs a command at a cut that lasts until the end of the transaction; false if apply has
+-- gone on before.
+CREATE FUNCTION weft_test_cut_write(subscription name, command text,
+		timeout int DEFAULT 30000, stand int DEFAULT 1000) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
