@@ -74,4 +74,12 @@
 	UpdateSubscriptionRelState(subid, relid, state, lsn, false)
 #endif
 
+/* Does the collation compare bytes?  Needs utils/pg_locale.h. */
+#if PG_VERSION_NUM < 180000
+#define compat_collation_is_c(collation) lc_collate_is_c(collation)
+#else
+#define compat_collation_is_c(collation) \
+	(pg_newlocale_from_collation(collation)->collate_is_c)
+#endif
+
 #endif							/* WEFT_COMPAT_H */

@@ -21,7 +21,7 @@
 #include "copy/target_table.h"
 #include "fmgr.h"
 #include "group/data.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "group/remote.h"
 #include "guc.h"
 #include "local_table.h"

@@ -23,7 +23,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "group/foreign_keys.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "nodes/parsenodes.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"

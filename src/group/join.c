@@ -45,7 +45,7 @@
 #include "fmgr.h"
 #include "group/data.h"
 #include "group/function_guard.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "group/recent.h"
 #include "group/remote.h"
 #include "group/schema.h"

@@ -27,7 +27,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "group/recent.h"
 #include "group/recent_rows.h"
 #include "miscadmin.h"

@@ -5,7 +5,7 @@
 #include "postgres.h"
 
 #include "group/foreign_keys.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "group/schema.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"

@@ -28,7 +28,7 @@
  */
 #include "postgres.h"
 
-#include "group/local_query.h"
+#include "local_query.h"
 #include "group/snapshot.h"
 #include "miscadmin.h"
 #include "storage/latch.h"

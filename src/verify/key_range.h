@@ -10,15 +10,17 @@
 typedef enum KeyRangeMode
 {
 	/*
-	 * Each part is a range of keys.  Every machine orders the keys the same way, an index here and one
-	 * on the publisher find the rows of a range, and the rows are stored roughly in the order of the key, or
-	 * the table is small.  Parts can be compared one by one, each with row_hash_sums().
+	 * Each part is a range of keys.  Every machine orders the keys the same
+	 * way, an index here and one on the publisher find the rows of a range,
+	 * and the rows are stored roughly in the order of the key, or the table
+	 * is small.  Parts can be compared one by one, each with row_hash_sums().
 	 */
 	KEY_RANGES,
 
 	/*
-	 * Each part is a bucket of hashes.  Every access to one part reads the whole table: compare all parts
-	 * in one pass with row_hash_group_sums(), then look into all that differ in one more pass.
+	 * Each part is a bucket of hashes.  Every access to one part reads the
+	 * whole table: compare all parts in one pass with row_hash_group_sums(),
+	 * then look into all that differ in one more pass.
 	 */
 	KEY_BUCKETS,
 } KeyRangeMode;
@@ -28,7 +30,8 @@ typedef struct KeyRanges
 	KeyRangeMode mode;
 	const RowHash *hash;
 	int			count;			/* of parts; at least 1 */
-	char	 ***bounds;			/* count - 1 keys, as arrays of texts; only KEY_RANGES */
+	char	 ***bounds;			/* count - 1 keys, as arrays of texts; only
+								 * KEY_RANGES */
 } KeyRanges;
 
 /*

@@ -27,13 +27,25 @@ typedef enum PublishedTableStatus
 	PUBLISHED_TABLE_NOT_PUBLISHED,
 	/* its initial copy is not complete */
 	PUBLISHED_TABLE_NOT_READY,
-	/* not every INSERT, UPDATE and DELETE is published, or not of the same rows or columns */
+
+	/*
+	 * not every INSERT, UPDATE and DELETE is published, or not of the same
+	 * rows or columns
+	 */
 	PUBLISHED_TABLE_PARTLY_PUBLISHED,
 	/* the row filter cannot be evaluated here with the same result */
 	PUBLISHED_TABLE_ROW_FILTER,
-	/* a right to read it is missing, or row-level security applies, on either side */
+
+	/*
+	 * a right to read it is missing, or row-level security applies, on either
+	 * side
+	 */
 	PUBLISHED_TABLE_NO_RIGHT,
-	/* no ordinary or partitioned table here, or no published column exists here */
+
+	/*
+	 * no ordinary or partitioned table here, or no published column exists
+	 * here
+	 */
 	PUBLISHED_TABLE_UNSUITABLE,
 } PublishedTableStatus;
 
@@ -47,8 +59,10 @@ typedef struct PublishedColumn
 	AttrNumber	attnum;			/* here */
 	Oid			type;			/* here */
 	int32		typmod;
-	bool		binary_order;	/* no collation here, or one that compares bytes */
-	Oid			publisher_type; /* a type of this server only if it is a built-in one */
+	bool		binary_order;	/* no collation here, or one that compares
+								 * bytes */
+	Oid			publisher_type; /* a type of this server only if it is a
+								 * built-in one */
 	int32		publisher_typmod;
 	bool		publisher_binary_order;
 	bool		not_null;		/* on both sides */
@@ -63,38 +77,46 @@ typedef struct PublishedTable
 	Oid			publisher_relid;
 	char		publisher_relkind;
 	PublishedTableStatus status;
-	char	   *reason;			/* one sentence if it cannot be compared; else NULL */
+	char	   *reason;			/* one sentence if it cannot be compared; else
+								 * NULL */
 
 	/* The following are set only if it can be compared. */
-	List	   *columns;		/* of PublishedColumn, in the publisher's order */
-	List	   *missing_columns;	/* names of published columns that do not exist here */
+	List	   *columns;		/* of PublishedColumn, in the publisher's
+								 * order */
+	List	   *missing_columns;	/* names of published columns that do not
+									 * exist here */
 
 	/*
-	 * The columns by which rows are identified, in the order of the index on the publisher;
-	 * they are among the columns above.  NIL if there is no key ("keyless"): with neither
-	 * a replica identity index nor a primary key on the publisher, or if a column of it does
-	 * not exist here.
+	 * The columns by which rows are identified, in the order of the index on
+	 * the publisher; they are among the columns above.  NIL if there is no
+	 * key ("keyless"): with neither a replica identity index nor a primary
+	 * key on the publisher, or if a column of it does not exist here.
 	 *
-	 * Keys are the same if their texts are.  Nothing guarantees that a key is unique here.
-	 * Rows whose keys are equal for the index without having the same text (numeric 1.0 and
-	 * 1.00, nondeterministic collations) are one row missing here and one missing there; whoever
-	 * repairs that must delete before inserting.
+	 * Keys are the same if their texts are.  Nothing guarantees that a key is
+	 * unique here. Rows whose keys are equal for the index without having the
+	 * same text (numeric 1.0 and 1.00, nondeterministic collations) are one
+	 * row missing here and one missing there; whoever repairs that must
+	 * delete before inserting.
 	 */
 	List	   *key;			/* of PublishedColumn */
-	bool		key_indexed;	/* does a btree index here begin with these columns? */
+	bool		key_indexed;	/* does a btree index here begin with these
+								 * columns? */
 
-	char	   *filter[2];		/* by CompareSide: a condition for this side, or NULL */
-	double		estimated_rows; /* the larger of both sides' estimates; 0 if unknown */
+	char	   *filter[2];		/* by CompareSide: a condition for this side,
+								 * or NULL */
+	double		estimated_rows; /* the larger of both sides' estimates; 0 if
+								 * unknown */
 } PublishedTable;
 
 /* What is the same for all tables of a subscription. */
 typedef struct PublishedTables
 {
-	List	   *tables;			/* of PublishedTable, in the order of their names */
+	List	   *tables;			/* of PublishedTable, in the order of their
+								 * names */
 
 	/*
-	 * The databases have different encodings.  Then hashes are made of text that is converted to
-	 * UTF8, and text has no common order.
+	 * The databases have different encodings.  Then hashes are made of text
+	 * that is converted to UTF8, and text has no common order.
 	 */
 	bool		convert;
 } PublishedTables;

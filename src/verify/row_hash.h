@@ -14,7 +14,7 @@
 
 #include "verify/published_table.h"
 
-/* What one side has to do to prepare the hashes; the same for all tables. */
+/* What expressions and queries are made for. */
 typedef struct RowHash
 {
 	const PublishedTable *table;
@@ -26,15 +26,6 @@ typedef struct RowHash
  * hash in place of the rest: a jsonb string cannot be longer than 256 MB.
  */
 #define ROW_HASH_LONGEST_TEXT 10000
-
-/*
- * Checks that the publisher computes the same texts and the same hashes as this server, for telling
- * values of all common types.  Fails with an error that names the first type for which it does
- * not.  "conn" is a connection as for published_tables_get(); "convert" is
- * PublishedTables.convert.  Runs a query here, too, so there must be an active snapshot.
- * Call it once per comparison, as the subscription's owner, with the pinned settings in force.
- */
-extern void row_hash_verify(Subscription *subscription, WalReceiverConn *conn, bool convert);
 
 /*
  * Expressions over the rows of published_table_rows(), which may be combined in queries.
@@ -80,5 +71,14 @@ extern char *row_hash_rows_by_key(const RowHash *hash, CompareSide side, List *k
 
 /* A condition that selects the rows with these keys, as above. */
 extern char *row_hash_key_condition(const RowHash *hash, CompareSide side, List *keys);
+
+/*
+ * Buckets of key hashes (of rows, if the table is keyless): the number (int4) of a row's bucket, from 0
+ * to buckets - 1, and a condition that selects some buckets.  "buckets" is a power of two.
+ * KEY_BUCKETS uses them; a range that turns out to be too large can be divided by them, too.
+ */
+extern char *row_hash_bucket(const RowHash *hash, CompareSide side, int buckets);
+extern char *row_hash_bucket_condition(const RowHash *hash, CompareSide side, int buckets,
+									   const int *numbers, int count);
 
 #endif							/* WEFT_VERIFY_ROW_HASH_H */

@@ -1,11 +1,11 @@
 /*
  * local_query.c
- *	  SQL in this database, for a join.
+ *	  Queries and commands in this database, as text.
  */
 #include "postgres.h"
 
 #include "executor/spi.h"
-#include "group/local_query.h"
+#include "local_query.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 

@@ -1,9 +1,9 @@
 /*
  * local_query.h
- *	  SQL in this database, for a join.
+ *	  Queries and commands in this database, as text.
  */
-#ifndef WEFT_GROUP_LOCAL_QUERY_H
-#define WEFT_GROUP_LOCAL_QUERY_H
+#ifndef WEFT_LOCAL_QUERY_H
+#define WEFT_LOCAL_QUERY_H
 
 #include "nodes/pg_list.h"
 
@@ -14,4 +14,4 @@ extern void local_run(const char *command);
 extern char *local_value(const char *query);
 extern List *local_rows(const char *query, int columns);
 
-#endif							/* WEFT_GROUP_LOCAL_QUERY_H */
+#endif							/* WEFT_LOCAL_QUERY_H */
