@@ -80,10 +80,8 @@ refuse(const char *subscription, const char *detail, const char *hint)
 }
 
 static void
-check_subscription(Oid subid, const char *name)
+check_subscription(const Subscription *subscription, Oid subid, const char *name)
 {
-	Subscription *subscription = GetSubscription(subid, false);
-
 	if (subscription->twophasestate != LOGICALREP_TWOPHASE_STATE_DISABLED)
 		refuse(name, "Its option \"two_phase\" is enabled: a prepared transaction may have changed the table.",
 			   "Compare and repair the table instead.");
@@ -92,6 +90,11 @@ check_subscription(Oid subid, const char *name)
 			   "Compare and repair the table instead.");
 	if (subscription->slotname == NULL)
 		refuse(name, "It has no replication slot.", "Run ALTER SUBSCRIPTION ... SET (slot_name = ...).");
+	if (strcmp(subscription->origin, LOGICALREP_ORIGIN_NONE) == 0)
+		ereport(WARNING,
+				(errmsg("changes that were made here, and that the publisher has not applied when the table is copied, will be lost"),
+				 errdetail("Option \"origin\" of subscription \"%s\" is \"none\", so the publisher does not send them back.",
+						   name)));
 	if (max_sync_workers_per_subscription == 0)
 		refuse(name, "No table synchronization worker can start.",
 			   "Increase \"max_sync_workers_per_subscription\".");
@@ -160,9 +163,10 @@ check_only_source(Relation catalog, Oid subid, Relation rel)
 }
 
 static void
-check_table(Relation rel)
+check_table(const Subscription *subscription, Relation rel)
 {
-	const char *obstacle = replace_obstacle(rel);
+	const char *obstacle = replace_obstacle(rel, subscription->runasowner ?
+											subscription->owner : InvalidOid);
 
 	if (obstacle)
 		ereport(ERROR,
@@ -186,6 +190,7 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(1);
 	Relation	rel;
 	Relation	catalog;
+	Subscription *subscription;
 	Oid			subid;
 
 	shmem_require();
@@ -193,10 +198,11 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	rel = relation_open(relid, AccessShareLock);
 	subid = lock_subscription(name);
 	catalog = table_open(SubscriptionRelRelationId, AccessExclusiveLock);
-	check_subscription(subid, name);
+	subscription = GetSubscription(subid, false);
+	check_subscription(subscription, subid, name);
 	check_state(subid, rel, name);
 	check_only_source(catalog, subid, rel);
-	check_table(rel);
+	check_table(subscription, rel);
 
 	logicalrep_worker_stop(subid, InvalidOid);
 	logicalrep_worker_stop(subid, relid);

@@ -62,6 +62,7 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
@@ -73,16 +74,18 @@
 #include "compat.h"
 #include "copy/progress.h"
 #include "copy/replace.h"
+#include "executor/executor.h"
 #include "executor/spi.h"
-#include "local_table.h"
 #include "miscadmin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteDefine.h"
 #include "subscription_settings.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/usercontext.h"
@@ -184,27 +187,66 @@ has_delete_rule(Relation rel)
 	return false;
 }
 
+/* Would deleting a row change, or depend on, rows that refer to it? */
 static bool
-has_foreign_partition(Relation rel)
+foreign_key_fires(Relation rel)
 {
-	bool		result = false;
+	TriggerDesc *triggers = rel->trigdesc;
 
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return false;
-	foreach_oid(relid, find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL))
-		result = result || get_rel_relkind(relid) == RELKIND_FOREIGN_TABLE;
-	return result;
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_PK &&
+			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
+			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA))
+			return true;
+	}
+	return false;
 }
 
-/* Returns why the rows of an open table cannot be replaced, or NULL. */
-const char *
-replace_obstacle(Relation rel)
+/* As replace_obstacle(), for a table or one of its partitions. */
+static const char *
+obstacle_in(Relation rel)
 {
+	if (rel->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
+		return "One of its partitions is a foreign table.";
 	if (has_delete_rule(rel))
 		return "It has a rule for DELETE that applies to replication.";
-	if (has_foreign_partition(rel))
-		return "One of its partitions is a foreign table.";
+	if (foreign_key_fires(rel))
+		return "It is referenced by a foreign key whose triggers are enabled for replication.";
+	if (rel->rd_rel->relkind == RELKIND_RELATION)
+		CheckCmdReplicaIdentity(rel, CMD_DELETE);
 	return NULL;
+}
+
+/*
+ * Returns why a subscription, whose owner is given if it replicates as that, cannot replace
+ * the rows of an open table; NULL if it can.
+ */
+const char *
+replace_obstacle(Relation rel, Oid owner)
+{
+	List	   *relids = list_make1_oid(RelationGetRelid(rel));
+	Oid			user = OidIsValid(owner) ? owner : rel->rd_rel->relowner;
+	const char *result = NULL;
+	ListCell   *cell;
+
+	if (pg_class_aclcheck(RelationGetRelid(rel), user, ACL_DELETE) != ACLCHECK_OK)
+		return "The role that replicates into it lacks the right to delete its rows.";
+	if (check_enable_rls(RelationGetRelid(rel), user, true) == RLS_ENABLED)
+		return "Row-level security applies to the role that replicates into it.";
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL);
+	foreach(cell, relids)
+	{
+		Relation	part = relation_open(lfirst_oid(cell), NoLock);
+
+		if (result == NULL)
+			result = obstacle_in(part);
+		relation_close(part, NoLock);
+	}
+	return result;
 }
 
 static void
@@ -228,19 +270,27 @@ rename_origin(const char *from, const char *to)
 	table_close(catalog, RowExclusiveLock);
 }
 
-/* The transaction that stores DATASYNC, and has created the origin, is about to commit. */
-static void
+/*
+ * If the current transaction has stored DATASYNC, and thus created the origin, stores the
+ * request again and renames the origin; else, for instance if it disables the subscription
+ * after an error, returns false.
+ */
+static bool
 hide_from_server(void)
 {
+	XLogRecPtr	position;
 	Oid			subid = MyLogicalRepWorker->subid;
 	Oid			relid = MyLogicalRepWorker->relid;
 	char		name[ORIGIN_NAME_LEN];
 	char		hidden[ORIGIN_NAME_LEN];
 
 	CommandCounterIncrement();
+	if (GetSubscriptionRelState(subid, relid, &position) != SUBREL_STATE_DATASYNC)
+		return false;
 	origin_names(subid, relid, name, hidden);
 	rename_origin(name, hidden);
 	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY, request);
+	return true;
 }
 
 static void
@@ -255,8 +305,8 @@ transaction_ends(XactEvent event, void *arg)
 		case REPLACE_NOT:
 			break;
 		case REPLACE_REQUESTED:
-			hide_from_server();
-			step = REPLACE_HIDDEN;
+			if (hide_from_server())
+				step = REPLACE_HIDDEN;
 			break;
 		case REPLACE_HIDDEN:
 		case REPLACE_DELETED:
@@ -323,7 +373,7 @@ replace_check_request(void)
 static void
 check_allowed(Relation rel)
 {
-	const char *obstacle = replace_obstacle(rel);
+	const char *obstacle = replace_obstacle(rel, GetUserId());
 
 	if (subscription_settings_get(MySubscription->oid).detect_conflicts)
 		obstacle = "The subscription detects conflicts.";
@@ -332,7 +382,6 @@ check_allowed(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("rows of table \"%s\" cannot be replaced", RelationGetRelationName(rel)),
 				 errdetail_internal("%s", obstacle)));
-	local_table_check_rights(rel, ACL_DELETE);
 }
 
 /* Deletes all rows, with the current user's rights. */

@@ -10,7 +10,7 @@
 /* For weft.resync_table(); its transaction holds AccessExclusiveLock on pg_subscription_rel. */
 extern void replace_request(Oid subid, Oid relid);
 extern void replace_clean(void);
-extern const char *replace_obstacle(Relation rel);
+extern const char *replace_obstacle(Relation rel, Oid owner);
 
 /* The steps of a table synchronization worker, in this order; without a request, no-ops. */
 extern void replace_check_request(void);
