@@ -344,34 +344,47 @@ lock_sequence(SyncRun *run, Oid relid, LOCKMODE mode)
 
 /* Sets the problem of a sequence after which it may return used values. */
 static void
-behind(SequenceState *state, const char *problem)
+behind(SequenceState *state, const char *problem, const char *remedy)
 {
 	state->behind = true;
 	state->problem = problem;
+	state->remedy = remedy;
+}
+
+static const char *
+create_command(const char *name, const SequenceNumbers *there)
+{
+	return psprintf("CREATE SEQUENCE %s INCREMENT " INT64_FORMAT " MINVALUE " INT64_FORMAT
+					" MAXVALUE " INT64_FORMAT " CACHE " INT64_FORMAT "%s;", name, there->increment,
+					there->min, there->max, there->cache, there->cycle ? " CYCLE" : "");
 }
 
 /* Finds the sequence here; false if there is none that can be used. */
 static bool
-find_here(SyncRun *run, SequenceState *state, SequenceNumbers *here)
+find_here(SyncRun *run, RemoteSequence *sequence, SequenceNumbers *here)
 {
+	SequenceState *state = sequence->state;
 	char	   *name = quote_qualified_identifier(state->schema, state->name);
+	const char *create = create_command(name, &sequence->there);
 	Oid			nspid = get_namespace_oid(state->schema, true);
 	Oid			relid = OidIsValid(nspid) ? get_relname_relid(state->name, nspid) : InvalidOid;
 
 	if (!OidIsValid(relid))
-		behind(state, psprintf("sequence %s does not exist here", name));
+		behind(state, psprintf("sequence %s does not exist here", name), create);
 	else if (get_rel_relkind(relid) != RELKIND_SEQUENCE)
-		behind(state, psprintf("relation %s is not a sequence here", name));
+		behind(state, psprintf("relation %s is not a sequence here", name),
+			   psprintf("Rename it, then: %s", create));
 	else
 	{
 		state->relid = relid;
 		state->has_value = read_here(relid, here);
 		state->before = state->after = here->last_value;
 		if (!state->has_value)
-			behind(state, psprintf("sequence %s does not exist here", name));
+			behind(state, psprintf("sequence %s does not exist here", name), create);
 		else if (pg_class_aclcheck(relid, GetUserId(), ACL_UPDATE) != ACLCHECK_OK)
 			behind(state, psprintf("role \"%s\" lacks the right UPDATE on sequence %s here",
-								   run->owner, name));
+								   run->owner, name),
+				   psprintf("GRANT UPDATE ON SEQUENCE %s TO %s;", name, quote_identifier(run->owner)));
 		return state->has_value && !state->behind;
 	}
 	return false;
@@ -379,8 +392,12 @@ find_here(SyncRun *run, SequenceState *state, SequenceNumbers *here)
 
 /* Notes what is wrong with a sequence, or returns true if there is nothing to say. */
 static bool
-judge(SequenceState *state, SequencePlace place, const SequenceNumbers *there)
+judge(RemoteSequence *sequence, SequencePlace place)
 {
+	SequenceState *state = sequence->state;
+	const SequenceNumbers *there = &sequence->there;
+	char	   *name = quote_qualified_identifier(state->schema, state->name);
+
 	switch (place)
 	{
 		case SEQUENCE_BEYOND:
@@ -391,13 +408,19 @@ judge(SequenceState *state, SequencePlace place, const SequenceNumbers *there)
 			return true;
 		case SEQUENCE_TOO_SHORT:
 			behind(state, psprintf("the sequence ends here before the publisher's value " INT64_FORMAT,
-								   there->last_value));
+								   there->last_value),
+				   psprintf("ALTER SEQUENCE %s %s " INT64_FORMAT ";", name,
+							there->increment > 0 ? "MAXVALUE" : "MINVALUE",
+							there->increment > 0 ? there->max : there->min));
 			break;
 		case SEQUENCE_OTHER_WAY:
-			behind(state, "the increments have different signs here and on the publisher");
+			behind(state, "the increments have different signs here and on the publisher",
+				   psprintf("ALTER SEQUENCE %s INCREMENT " INT64_FORMAT ";", name, there->increment));
 			break;
 		case SEQUENCE_CYCLED:
-			behind(state, "the sequence cycles, and is far ahead here: the publisher's has probably begun anew");
+			behind(state, "the sequence cycles, and is far ahead here: the publisher's has probably begun anew",
+				   psprintf("SELECT pg_catalog.setval(%s, " INT64_FORMAT ");", quote_literal_cstr(name),
+							there->last_value));
 			break;
 	}
 	return false;
@@ -417,10 +440,10 @@ set_locked(SyncRun *run, RemoteSequence *sequence, bool new_file)
 
 	AcceptInvalidationMessages();
 	state->problem = NULL;
-	if (!find_here(run, state, &here))
+	if (!find_here(run, sequence, &here))
 		return;
 	place = sequence_position(&sequence->there, &here, run->margin, &state->after);
-	if (!judge(state, place, &sequence->there))
+	if (!judge(sequence, place))
 		return;
 	if (place == SEQUENCE_BEYOND)
 	{
@@ -444,23 +467,27 @@ sync_one(SyncRun *run, RemoteSequence *sequence)
 	bool		new_file;
 	LOCKMODE	mode;
 
-	if (!find_here(run, state, &here) || list_member_oid(run->snowflakes, state->relid))
+	if (!find_here(run, sequence, &here) || list_member_oid(run->snowflakes, state->relid))
 		return;
 	if (!state->has_publisher_value)
 	{
-		behind(state, sequence->readable ?
-			   psprintf("the publisher's value could not be read: %s",
-						sequence->read_problem ? sequence->read_problem : "no row") :
-			   pstrdup("the role that connects to the publisher lacks the right SELECT on the sequence, or USAGE on its schema, there"));
+		if (sequence->readable)
+			behind(state, psprintf("the publisher's value could not be read: %s",
+								   sequence->read_problem ? sequence->read_problem : "no row"), NULL);
+		else
+			behind(state, "the role that connects to the publisher lacks the right SELECT on the sequence, or USAGE on its schema, there",
+				   psprintf("GRANT USAGE ON SCHEMA %s TO ...; GRANT SELECT ON SEQUENCE %s TO ...; -- on the publisher",
+							quote_identifier(state->schema),
+							quote_qualified_identifier(state->schema, state->name)));
 		return;
 	}
 	place = sequence_position(&sequence->there, &here, run->margin, &value);
-	if (!judge(state, place, &sequence->there))
+	if (!judge(sequence, place))
 		return;
 	if (!run->set)
 	{
 		state->problem = NULL;
-		state->behind = place != SEQUENCE_BEYOND;
+		state->behind = state->settable = place != SEQUENCE_BEYOND;
 		if (state->behind)
 			state->problem = "the sequence is behind the publisher's";
 		return;
@@ -473,7 +500,8 @@ sync_one(SyncRun *run, RemoteSequence *sequence)
 	mode = new_file ? AccessExclusiveLock : ShareRowExclusiveLock;
 	if (!lock_sequence(run, state->relid, mode))
 	{
-		behind(state, "the sequence is in use here by a transaction that has not ended");
+		behind(state, "the sequence is in use here by a transaction that has not ended",
+			   "End the transaction.");
 		return;
 	}
 	set_locked(run, sequence, new_file);
