@@ -13,6 +13,7 @@
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 256;
+int			weft_comparison_snapshot_age = 5 * 60;
 int			weft_compression = COMPRESSION_OFF;
 int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
@@ -78,6 +79,10 @@ static const IntegerParameter integers[] = {
 		"Sets the maximum number of consecutive remote transactions that share one local commit.",
 		"Used only while transactions are waiting to be applied. 1 commits each transaction separately.",
 	&weft_commit_group_size, 1, WEFT_MAX_COMMIT_GROUP, PGC_SIGHUP, 0},
+	{"weft.comparison_snapshot_age",
+		"Sets how long a comparison keeps a snapshot on both sides before it takes another one.",
+		"While the snapshot is kept, vacuum cannot remove newer dead rows.",
+	&weft_comparison_snapshot_age, 1, 24 * 60 * 60, PGC_USERSET, GUC_UNIT_S},
 	{"weft.conflict_history_max_rows",
 		"Sets the maximum number of rows in a database's weft.conflict_history.",
 		"The oldest rows are removed.",

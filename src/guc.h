@@ -29,6 +29,7 @@ typedef enum Compression
 } Compression;
 
 extern int	weft_commit_group_size;
+extern int	weft_comparison_snapshot_age;	/* in seconds */
 extern int	weft_compression;	/* a Compression */
 extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */

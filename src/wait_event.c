@@ -24,6 +24,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_PG_DUMP] = "WeftPgDump",
 	[WEFT_WAIT_COPY_HELPERS] = "WeftCopyHelpers",
 	[WEFT_WAIT_COPY_DATA] = "WeftCopyData",
+	[WEFT_WAIT_COMPARE_RATE] = "WeftCompareRate",
 	[WEFT_WAIT_SEQUENCE] = "WeftSequence",
 };
 

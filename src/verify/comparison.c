@@ -252,6 +252,22 @@ comparison_done_tables(int64 id)
 	return result;
 }
 
+/*
+ * Prepares a comparison that is continued: removes what is known of tables that are not done.
+ */
+void
+comparison_reset(int64 id)
+{
+	Arguments	arguments = {0};
+
+	add_bigint(&arguments, id);
+	run("DELETE FROM weft.difference d WHERE comparison = $1 AND NOT EXISTS"
+		" (SELECT FROM weft.comparison_table t WHERE t.comparison = $1"
+		" AND t.relation = d.relation AND t.status = 'done')", &arguments, SPI_OK_DELETE);
+	run("DELETE FROM weft.comparison_table WHERE comparison = $1 AND status <> 'done'",
+		&arguments, SPI_OK_DELETE);
+}
+
 /* Removes the differences of a table that is compared from its beginning again. */
 void
 comparison_forget_differences(int64 id, Oid relid)

@@ -61,6 +61,7 @@ typedef struct Difference
  */
 extern void comparison_register(Comparison *comparison);
 extern void comparison_load(int64 id, Comparison *comparison);
+extern void comparison_reset(int64 id);
 extern List *comparison_done_tables(int64 id);
 extern void comparison_put_table(int64 id, const TableResult *result);
 extern void comparison_forget_differences(int64 id, Oid relid);

@@ -117,7 +117,7 @@ count_pages(const PublishedTable *table)
 		else if (lfirst_oid(cell) == table->relid ||
 				 table->relkind == RELKIND_PARTITIONED_TABLE)
 			pages += RelationGetNumberOfBlocks(part);
-		table_close(part, AccessShareLock);
+		table_close(part, NoLock);
 	}
 	return heap ? pages : 0;
 }

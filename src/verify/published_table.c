@@ -348,7 +348,7 @@ estimate_rows(Relation rel)
 			estimate_rel_size(part, NULL, &pages, &tuples, &visible);
 			rows += tuples;
 		}
-		table_close(part, AccessShareLock);
+		table_close(part, NoLock);
 	}
 	return rows;
 }

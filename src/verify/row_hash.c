@@ -246,7 +246,12 @@ row_hash_key_json(const RowHash *hash, CompareSide side)
 	if (hash->table->key == NIL)
 		return "NULL::pg_catalog.jsonb";
 	foreach(cell, hash->table->key)
-		texts = lappend(texts, output_text(quote_identifier(((PublishedColumn *) lfirst(cell))->name)));
+	{
+		const char *name = quote_identifier(((PublishedColumn *) lfirst(cell))->name);
+
+		texts = lappend(texts, psprintf("CASE WHEN %s THEN NULL ELSE %s END",
+										is_null(name), output_text(name)));
+	}
 	return texts_object(hash->table->key, texts);
 }
 
