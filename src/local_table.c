@@ -39,17 +39,38 @@ local_table_open(Oid relid, AclMode mode, LOCKMODE lock)
 	return rel;
 }
 
-/* Does a change that is replicated into an open table fire a trigger? */
-bool
-local_table_fires_triggers(Relation rel)
+static bool
+fires_triggers(Relation rel, bool of_statements)
 {
 	TriggerDesc *triggers = rel->trigdesc;
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
-		if (triggers->triggers[i].tgenabled == TRIGGER_FIRES_ALWAYS ||
-			triggers->triggers[i].tgenabled == TRIGGER_FIRES_ON_REPLICA)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if ((of_statements || TRIGGER_FOR_ROW(trigger->tgtype)) &&
+			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
+			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA))
 			return true;
+	}
 	return false;
+}
+
+/*
+ * Does a row that is replicated into an open table fire a trigger?  Neither the server nor
+ * Weft fires triggers of statements for it.
+ */
+bool
+local_table_fires_row_triggers(Relation rel)
+{
+	return fires_triggers(rel, false);
+}
+
+/* Does COPY into an open table fire a trigger while the session is a replica? */
+bool
+local_table_fires_triggers(Relation rel)
+{
+	return fires_triggers(rel, true);
 }
 
 /*

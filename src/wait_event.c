@@ -26,6 +26,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_COPY_DATA] = "WeftCopyData",
 	[WEFT_WAIT_COMPARE_RATE] = "WeftCompareRate",
 	[WEFT_WAIT_SEQUENCE] = "WeftSequence",
+	[WEFT_WAIT_SWITCH] = "WeftSwitch",
 };
 
 /*

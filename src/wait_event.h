@@ -25,6 +25,7 @@ typedef enum WeftWaitEvent
 	WEFT_WAIT_COPY_DATA,
 	WEFT_WAIT_COMPARE_RATE,
 	WEFT_WAIT_SEQUENCE,
+	WEFT_WAIT_SWITCH,
 } WeftWaitEvent;
 
 extern uint32 wait_event_id(WeftWaitEvent event);

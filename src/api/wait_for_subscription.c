@@ -8,6 +8,7 @@
 #include "access/xact.h"
 #include "access/xlogdefs.h"
 #include "api/copy_report.h"
+#include "applied_position.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/tuptable.h"
@@ -16,9 +17,7 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "remote_query.h"
-#include "replication/origin.h"
 #include "replication/walreceiver.h"
-#include "replication/worker_internal.h"
 #include "shmem.h"
 #include "storage/latch.h"
 #include "utils/acl.h"
@@ -139,26 +138,6 @@ check_enabled(const Subscription *subscription)
 				 errhint("Run ALTER SUBSCRIPTION ... ENABLE.")));
 }
 
-/*
- * Returns the position up to which the subscription has been applied.  The apply worker's
- * position is reset when the worker restarts.  The origin's position is not, but it lags
- * as long as nothing is published.
- */
-static XLogRecPtr
-get_applied(Oid subid)
-{
-	SubscriptionShared *entry = shmem_find(subid);
-	XLogRecPtr	applied = entry ? pg_atomic_read_u64(&entry->applied_lsn) : InvalidXLogRecPtr;
-	char		origin_name[NAMEDATALEN];
-	RepOriginId origin;
-
-	ReplicationOriginNameForLogicalRep(subid, InvalidOid, origin_name, sizeof(origin_name));
-	origin = replorigin_by_name(origin_name, true);
-	if (origin != InvalidRepOriginId)
-		applied = Max(applied, replorigin_get_progress(origin, false));
-	return applied;
-}
-
 static void
 report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogRecPtr target)
 {
@@ -216,7 +195,7 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 
 	for (;;)
 	{
-		XLogRecPtr	applied = get_applied(subid);
+		XLogRecPtr	applied = applied_position(subid);
 		int			tables;
 
 		AcceptInvalidationMessages();

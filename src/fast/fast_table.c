@@ -174,7 +174,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 
 	/* An invalidation that arrives meanwhile resets this. */
 	relation->valid = true;
-	relation->fires_triggers = local_table_fires_triggers(rel);
+	relation->fires_triggers = local_table_fires_row_triggers(rel);
 	relation->reason = classify(entry, rel, relation->fires_triggers);
 	if (relation->reason == NULL)
 	{

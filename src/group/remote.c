@@ -12,39 +12,10 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
+#include "connection_string.h"
 #include "group/remote.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
-#include "utils/memutils.h"
-
-/*
- * Checks the syntax of a connection string.  libpq's own message about an invalid one may
- * quote any part of it.
- */
-static void
-check_dsn(const char *dsn, const char *node)
-{
-	MemoryContext old = CurrentMemoryContext;
-
-	load_file("libpqwalreceiver", false);
-	PG_TRY();
-	{
-		walrcv_check_conninfo(dsn, !superuser());
-	}
-	PG_CATCH();
-	{
-		if (geterrcode() != ERRCODE_SYNTAX_ERROR)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(old);
-		FlushErrorState();
-		ereport(ERROR,
-				(errcode(ERRCODE_SYNTAX_ERROR),
-				 errmsg("invalid connection string for node \"%s\"", node),
-				 errhint("Use keywords and values, as in \"host=... dbname=...\", or a URI.")));
-	}
-	PG_END_TRY();
-}
 
 static Remote *
 connect_node(const char *dsn, const char *node, bool replication)
@@ -52,7 +23,7 @@ connect_node(const char *dsn, const char *node, bool replication)
 	Remote	   *remote = palloc0(sizeof(Remote));
 	char	   *error = NULL;
 
-	check_dsn(dsn, node);
+	connection_string_check(dsn, psprintf("node \"%s\"", node), !superuser());
 	remote->node = pstrdup(node);
 	remote->conn = walrcv_connect(dsn, replication, replication, !superuser(), "weft group", &error);
 	if (remote->conn == NULL)

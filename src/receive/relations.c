@@ -273,7 +273,7 @@ classify_local(LeaderRelation *relation, Oid relid, bool *known)
 		*known = false;
 		return RELATION_EXCLUSIVE;
 	}
-	if (local_table_fires_triggers(rel) || has_volatile_default(relation, rel))
+	if (local_table_fires_row_triggers(rel) || has_volatile_default(relation, rel))
 		result = RELATION_EXCLUSIVE;
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 		relation->partitioned = true;

@@ -1,0 +1,12 @@
+/*
+ * drain.h
+ *	  Waits until the target has what the source had.
+ */
+#ifndef WEFT_SWITCH_DRAIN_H
+#define WEFT_SWITCH_DRAIN_H
+
+#include "switch/attempt.h"
+
+extern XLogRecPtr drain(const Attempt *attempt, TimestampTz deadline);
+
+#endif							/* WEFT_SWITCH_DRAIN_H */

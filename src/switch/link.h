@@ -1,0 +1,33 @@
+/*
+ * link.h
+ *	  The session on the other server that a switch-over uses, and the locks of both sides.
+ */
+#ifndef WEFT_SWITCH_LINK_H
+#define WEFT_SWITCH_LINK_H
+
+#include "catalog/pg_subscription.h"
+#include "remote_query.h"
+#include "utils/timestamp.h"
+
+/* The keys of the advisory lock (of two integers) that a switch-over holds on both sides. */
+#define SWITCH_LOCK_CLASS 0x77656674
+#define SWITCH_LOCK_OBJECT 0x73776974
+
+extern void link_lock_here(void);
+extern void link_open(const Subscription *subscription, const char *connection,
+					  TimestampTz deadline);
+extern void link_close(void);
+extern void link_close_all(void);
+extern bool link_is_open(void);
+extern bool link_holds_lock_here(void);
+extern WalReceiverConn *link_connection(void);
+extern int	link_version(void);
+extern void link_run(const char *command);
+extern char *link_value(const char *query);
+extern List *link_rows(const char *query, int columns);
+extern void link_send(const char *copy, const char *line);
+extern void link_begin_copy_out(const char *copy);
+extern char *link_end_copy_out(void);
+extern void link_ping(void);
+
+#endif							/* WEFT_SWITCH_LINK_H */
