@@ -75,6 +75,42 @@ COMMENT ON TABLE weft.switch_over_progress IS
 	'steps of switch-overs; writes are paused from the end of fence_source to the end of open';
 GRANT SELECT ON weft.switch_over_progress TO PUBLIC;
 
+-- The last attempt of each subscription (src/switch/attempt.c).
+CREATE TABLE weft.switch_attempt (
+	subscription name PRIMARY KEY,
+	subid oid NOT NULL,
+	attempt bigint NOT NULL,
+	back boolean NOT NULL,
+	phase text NOT NULL CHECK (phase IN ('undone', 'begun', 'final', 'opened', 'done')),
+	follow boolean NOT NULL,
+	slot text,
+	plugin text,
+	two_phase boolean NOT NULL);
+
+COMMENT ON TABLE weft.switch_attempt IS
+	'the last attempt to switch over, of each subscription';
+GRANT SELECT ON weft.switch_attempt TO PUBLIC;
+
+-- Fails unless the caller owns the subscription.
+CREATE FUNCTION weft.switch_begin(subscription name, direction text, reverse_connection text,
+	publisher_connection text, verify text, timeout interval, max_pause interval,
+	lock_timeout interval, sequence_margin bigint)
+RETURNS void
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'weft_switch_begin';
+
+COMMENT ON FUNCTION weft.switch_begin(name, text, text, text, text, interval, interval, interval, bigint) IS
+	'begins a switch-over, or goes on with it; the procedures call it';
+
+-- Fails unless this session has begun one.
+CREATE FUNCTION weft.switch_step()
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_switch_step';
+
+COMMENT ON FUNCTION weft.switch_step() IS
+	'the next part of a switch-over; the procedures call it, and commit';
+
 -- reverse_connection: how the old server reaches this one, for the subscription that it gets;
 -- NULL: it does not follow, and there is no way back.
 -- publisher_connection: a connection string to the old server for a role that owns the
@@ -95,7 +131,12 @@ CREATE PROCEDURE weft.switch_over(
 LANGUAGE plpgsql
 AS $$
 BEGIN
-	RAISE EXCEPTION 'not implemented yet' USING ERRCODE = 'feature_not_supported';
+	PERFORM weft.switch_begin(subscription, 'over', reverse_connection, publisher_connection,
+		verify, timeout, max_pause, lock_timeout, sequence_margin);
+	COMMIT;
+	WHILE weft.switch_step() LOOP
+		COMMIT;
+	END LOOP;
 END $$;
 
 COMMENT ON PROCEDURE weft.switch_over(name, text, text, text, interval, interval, interval, bigint) IS
@@ -113,7 +154,12 @@ CREATE PROCEDURE weft.switch_back(
 LANGUAGE plpgsql
 AS $$
 BEGIN
-	RAISE EXCEPTION 'not implemented yet' USING ERRCODE = 'feature_not_supported';
+	PERFORM weft.switch_begin(subscription, 'back', NULL, publisher_connection,
+		verify, timeout, max_pause, lock_timeout, sequence_margin);
+	COMMIT;
+	WHILE weft.switch_step() LOOP
+		COMMIT;
+	END LOOP;
 END $$;
 
 COMMENT ON PROCEDURE weft.switch_back(name, text, text, interval, interval, interval, bigint) IS
@@ -127,7 +173,12 @@ CREATE PROCEDURE weft.switch_over_cancel(
 LANGUAGE plpgsql
 AS $$
 BEGIN
-	RAISE EXCEPTION 'not implemented yet' USING ERRCODE = 'feature_not_supported';
+	PERFORM weft.switch_begin(subscription, 'cancel', NULL, publisher_connection,
+		'none', '10 min', '10 s', '300 ms', 0);
+	COMMIT;
+	WHILE weft.switch_step() LOOP
+		COMMIT;
+	END LOOP;
 END $$;
 
 COMMENT ON PROCEDURE weft.switch_over_cancel(name, text) IS

@@ -1,0 +1,326 @@
+/*
+ * follower.c
+ *	  What makes the source follow the target, and what is left of the way before.
+ *
+ * "Over", the other server follows this one with a subscription of its own, which is created
+ * for it together with a publication and a slot here.  This server's subscription is kept, disabled and
+ * without a slot: a slot would retain WAL there for nothing.  "Back", the slot is created
+ * again, and the subscription continues; the other server's subscription, with publication and slot,
+ * is dropped.  So there is never more than one direction in which anything is replicated, and
+ * no change can return to where it came from, even from version 15, which cannot filter by
+ * origin.
+ *
+ * A slot is created on the target while only replication may write there, and is advanced
+ * (follower_position) after the last change that comes from the source, and before the target
+ * is opened.  Hence what it passes on is what users write on the target, from their first
+ * transaction on.
+ *
+ * Everything may be repeated.
+ */
+#include "postgres.h"
+
+#include "connection_string.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "switch/fence.h"
+#include "switch/follower.h"
+#include "switch/link.h"
+#include "utils/builtins.h"
+#include "utils/pg_lsn.h"
+#include "wait_event.h"
+
+#define POLL_INTERVAL 10
+
+/* Versions of the other server from which on it knows these. */
+#define VERSION_WITH_ORIGIN 160000
+#define VERSION_WITH_FAILOVER 170000
+
+/* Learns what a way back needs to know of the subscription's slot. */
+void
+follower_read_slot(Attempt *attempt)
+{
+	List	   *rows;
+
+	if (attempt->subscription->slotname == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" has no replication slot",
+						attempt->subscription->name)));
+	attempt->slot = attempt->subscription->slotname;
+	rows = side_rows(SIDE_THERE,
+					 psprintf("SELECT plugin, two_phase FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+							  quote_literal_cstr(attempt->slot)), 2);
+	if (rows == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("replication slot \"%s\" does not exist on the publisher of subscription \"%s\"",
+						attempt->slot, attempt->subscription->name)));
+	attempt->plugin = ((char **) linitial(rows))[0];
+	attempt->two_phase = ((char **) linitial(rows))[1][0] == 't';
+}
+
+/* The columns of all published tables there: [[schema, table, column], ...], as jsonb. */
+static char *
+columns_there(const Attempt *attempt)
+{
+	char	   *columns =
+		link_value(psprintf("SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(n.nspname, c.relname, a.attname))"
+							" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+							" JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+							" WHERE c.oid IN (%s)", fence_base_tables(attempt, SIDE_THERE)));
+
+	return columns ? columns : "[]";
+}
+
+/*
+ * Over: publishes here the tables of the subscription.  Columns that the other server does not
+ * have are left out.
+ */
+void
+follower_publish(const Attempt *attempt)
+{
+	const char *name = quote_identifier(attempt_object_name(attempt));
+	char	   *tables;
+
+	if (attempt->back)
+		return;
+	tables = side_value(SIDE_HERE,
+						psprintf("SELECT pg_catalog.string_agg(t.name || CASE WHEN t.complete THEN '' ELSE ' (' || t.columns || ')' END, ', ')"
+								 " FROM (SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname) AS name,"
+								 "  pg_catalog.bool_and(there.found) AS complete,"
+								 "  pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY a.attnum) FILTER (WHERE there.found) AS columns"
+								 "  FROM (%s) base JOIN pg_catalog.pg_class c ON c.oid = base.oid"
+								 "  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+								 "  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0"
+								 "   AND NOT a.attisdropped AND a.attgenerated = ''"
+								 "  CROSS JOIN LATERAL (SELECT %s::jsonb @> pg_catalog.jsonb_build_array("
+								 "   pg_catalog.jsonb_build_array(n.nspname, c.relname, a.attname)) AS found) there"
+								 "  GROUP BY 1) t",
+								 fence_base_tables(attempt, SIDE_HERE),
+								 quote_literal_cstr(columns_there(attempt))));
+	side_run(SIDE_HERE, psprintf("DROP PUBLICATION IF EXISTS %s", name));
+	side_run(SIDE_HERE, psprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish_via_partition_root = true)",
+								 name, tables));
+}
+
+static const char *
+new_slot(const Attempt *attempt)
+{
+	return attempt->back ? attempt->slot : attempt_object_name(attempt);
+}
+
+/* Drops a slot; fails if it is in use until the deadline. */
+static void
+drop_slot(SwitchSide side, const char *slot, TimestampTz deadline)
+{
+	char	   *active;
+	char	   *name = quote_literal_cstr(slot);
+
+	for (;;)
+	{
+		active = side_value(side,
+							psprintf("SELECT active FROM pg_catalog.pg_replication_slots"
+									 " WHERE slot_name = %s AND database = pg_catalog.current_database()", name));
+		if (active == NULL)
+			return;
+		if (active[0] == 'f')
+			break;
+		if (GetCurrentTimestamp() >= deadline)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("replication slot \"%s\" is still in use", slot)));
+		if (link_is_open())
+			link_ping();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 POLL_INTERVAL, wait_event_id(WEFT_WAIT_SWITCH));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	(void) side_value(side, psprintf("SELECT pg_catalog.pg_drop_replication_slot(%s)", name));
+}
+
+/*
+ * Creates the slot on the target.  Must be called in a transaction that has not written
+ * anything.
+ */
+void
+follower_create_slot(const Attempt *attempt)
+{
+	SwitchSide	target = ATTEMPT_TARGET(attempt);
+	const char *slot = new_slot(attempt);
+	bool		knows_failover = target == SIDE_HERE || link_version() >= VERSION_WITH_FAILOVER;
+
+	drop_slot(target, slot, GetCurrentTimestamp());
+	if (!attempt->back)
+		(void) side_value(target,
+						  psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
+								   quote_literal_cstr(slot)));
+	else
+		(void) side_value(target,
+						  psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, false, %s%s)",
+								   quote_literal_cstr(slot), quote_literal_cstr(attempt->plugin),
+								   attempt->two_phase ? "true" : "false",
+								   !knows_failover ? "" : attempt->subscription->failover ? ", true" : ", false"));
+}
+
+/* A line of COPY's text format. */
+static char *
+copy_line(const char *value)
+{
+	StringInfoData line;
+
+	initStringInfo(&line);
+	for (const char *c = value; *c; c++)
+		switch (*c)
+		{
+			case '\\':
+				appendStringInfoString(&line, "\\\\");
+				break;
+			case '\n':
+				appendStringInfoString(&line, "\\n");
+				break;
+			case '\r':
+				appendStringInfoString(&line, "\\r");
+				break;
+			case '\t':
+				appendStringInfoString(&line, "\\t");
+				break;
+			default:
+				appendStringInfoChar(&line, *c);
+		}
+	appendStringInfoChar(&line, '\n');
+	return line.data;
+}
+
+/* Drops the other server's subscription, but not the slot here. */
+static void
+drop_subscription_there(const Attempt *attempt)
+{
+	char	   *subscription = attempt_subscription_name(attempt);
+	const char *name = quote_identifier(subscription);
+
+	link_run(psprintf("DO $weft$ BEGIN IF EXISTS (SELECT FROM pg_catalog.pg_subscription"
+					  " WHERE subname = %s AND subdbid = (SELECT oid FROM pg_catalog.pg_database"
+					  "  WHERE datname = pg_catalog.current_database())) THEN"
+					  " ALTER SUBSCRIPTION %s DISABLE;"
+					  " ALTER SUBSCRIPTION %s SET (slot_name = NONE);"
+					  " DROP SUBSCRIPTION %s; END IF; END $weft$",
+					  quote_literal_cstr(subscription), name, name, name));
+}
+
+/*
+ * Over: the other server subscribes to this one, disabled.  Its connection string travels as
+ * data of a COPY into a temporary table, which is not in the WAL; the command that contains it
+ * is built and run there, inside of a block, whose text is all that views and logs
+ * show.  An error must not show it as its context; hence it is thrown anew.
+ */
+static void
+subscribe_there(const Attempt *attempt, const char *connection)
+{
+	const char *object = quote_identifier(attempt_object_name(attempt));
+
+	connection_string_check(connection, "the way back", false);
+	drop_subscription_there(attempt);
+	link_run("DROP TABLE IF EXISTS pg_temp.weft_switch_connection");
+	link_run("CREATE TEMPORARY TABLE weft_switch_connection (line pg_catalog.text)");
+	link_send("COPY pg_temp.weft_switch_connection FROM STDIN", copy_line(connection));
+	link_run(psprintf("DO $weft$ DECLARE connection pg_catalog.text; BEGIN"
+					  " SELECT line INTO STRICT connection FROM pg_temp.weft_switch_connection;"
+					  " DROP TABLE pg_temp.weft_switch_connection;"
+					  " EXECUTE pg_catalog.format('CREATE SUBSCRIPTION %s CONNECTION %%L PUBLICATION %s"
+					  " WITH (enabled = false, create_slot = false, slot_name = %s, copy_data = false%s)', connection);"
+					  " EXCEPTION WHEN OTHERS THEN RAISE EXCEPTION USING ERRCODE = SQLSTATE, MESSAGE = SQLERRM;"
+					  " END $weft$",
+					  quote_identifier(attempt_subscription_name(attempt)), object, object,
+					  link_version() >= VERSION_WITH_ORIGIN ? ", origin = none" : ""));
+}
+
+/* Prepares, disabled, the subscription with which the source will follow. */
+void
+follower_subscribe(const Attempt *attempt, const char *connection)
+{
+	if (!attempt->back)
+		subscribe_there(attempt, connection);
+	else
+		side_run(SIDE_HERE, psprintf("ALTER SUBSCRIPTION %s SET (slot_name = %s)",
+									 quote_identifier(attempt->subscription->name),
+									 quote_literal_cstr(attempt->slot)));
+}
+
+/*
+ * Advances the new slot to what is flushed on the target now; returns that position.  All
+ * that has been applied must be flushed (fence_flush()).
+ */
+XLogRecPtr
+follower_position(const Attempt *attempt)
+{
+	return side_lsn(ATTEMPT_TARGET(attempt),
+					psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
+							 " pg_catalog.pg_current_wal_flush_lsn())",
+							 quote_literal_cstr(new_slot(attempt))));
+}
+
+/* The target no longer follows the source. */
+void
+follower_stop_target(const Attempt *attempt)
+{
+	char	   *name = attempt->back ? attempt_subscription_name(attempt) : attempt->subscription->name;
+
+	side_run(ATTEMPT_TARGET(attempt),
+			 psprintf("ALTER SUBSCRIPTION %s DISABLE", quote_identifier(name)));
+}
+
+/* Removes what the target followed the source with, once its worker has ended. */
+void
+follower_remove_old(const Attempt *attempt, TimestampTz deadline)
+{
+	if (!attempt->back)
+	{
+		drop_slot(SIDE_THERE, attempt->slot, deadline);
+		side_run(SIDE_HERE, psprintf("ALTER SUBSCRIPTION %s SET (slot_name = NONE)",
+									 quote_identifier(attempt->subscription->name)));
+	}
+	else
+	{
+		drop_subscription_there(attempt);
+		drop_slot(SIDE_HERE, attempt_object_name(attempt), deadline);
+		side_run(SIDE_HERE, psprintf("DROP PUBLICATION IF EXISTS %s",
+									 quote_identifier(attempt_object_name(attempt))));
+	}
+}
+
+/* The source begins to follow the target. */
+void
+follower_start(const Attempt *attempt)
+{
+	if (!attempt->follow)
+		return;
+	if (attempt->back)
+		side_run(SIDE_HERE, psprintf("ALTER SUBSCRIPTION %s ENABLE",
+									 quote_identifier(attempt->subscription->name)));
+	else
+		link_run(psprintf("ALTER SUBSCRIPTION %s ENABLE",
+						  quote_identifier(attempt_subscription_name(attempt))));
+}
+
+/* Removes what was prepared for the source, which continues as such. */
+void
+follower_undo(const Attempt *attempt)
+{
+	if (!attempt->follow)
+		return;
+	if (attempt->back)
+	{
+		side_run(SIDE_HERE, psprintf("ALTER SUBSCRIPTION %s SET (slot_name = NONE)",
+									 quote_identifier(attempt->subscription->name)));
+		drop_slot(SIDE_THERE, attempt->slot, GetCurrentTimestamp());
+	}
+	else
+	{
+		drop_subscription_there(attempt);
+		drop_slot(SIDE_HERE, attempt_object_name(attempt), GetCurrentTimestamp());
+		side_run(SIDE_HERE, psprintf("DROP PUBLICATION IF EXISTS %s",
+									 quote_identifier(attempt_object_name(attempt))));
+	}
+}

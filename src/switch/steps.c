@@ -1,0 +1,285 @@
+/*
+ * steps.c
+ *	  The steps of a switch-over.
+ *
+ * Each runs in a transaction of its own, and can be repeated.  What the order is good for:
+ *
+ * - The target is fenced before anything else, so that it never has writers besides the
+ *	 source, and so that its slot (follower.c) begins before anybody can write there.
+ * - Everything that may take long comes before the fence of the source.
+ * - The source's fence is final before the target is opened.  Between the two, nobody accepts
+ *	 writes; this is where a crash of both leaves it, and what calling again repairs.
+ * - The target stops following before it is opened, and what it followed with is gone before
+ *	 the source begins to follow: nothing goes in circles.
+ */
+#include "postgres.h"
+
+#include "switch/back_sequences.h"
+#include "switch/drain.h"
+#include "switch/fence.h"
+#include "switch/follower.h"
+#include "switch/link.h"
+#include "switch/row_counts.h"
+#include "switch/steps.h"
+#include "utils/pg_lsn.h"
+#include "verify/sequences.h"
+
+/* The target is close behind when a round of waiting takes no longer, in ms. */
+#define CLOSE_BEHIND 500
+
+static const char *const names[] = {
+	[STEP_PLAN] = "plan",
+	[STEP_ARM_TARGET] = "arm_target",
+	[STEP_FENCE_TARGET] = "fence_target",
+	[STEP_ARM_SOURCE] = "arm_source",
+	[STEP_PUBLISH] = "publish",
+	[STEP_CREATE_SLOT] = "create_slot",
+	[STEP_SUBSCRIBE] = "subscribe",
+	[STEP_CATCH_UP] = "catch_up",
+	[STEP_SEQUENCES_BEFORE] = "sequences_before",
+	[STEP_FENCE_SOURCE] = "fence_source",
+	[STEP_DRAIN] = "drain",
+	[STEP_SEQUENCES] = "sequences",
+	[STEP_VERIFY] = "verify",
+	[STEP_POSITION] = "position",
+	[STEP_FINAL] = "final",
+	[STEP_STOP] = "stop",
+	[STEP_OPEN] = "open",
+	[STEP_REMOVE] = "remove",
+	[STEP_FOLLOW] = "follow",
+	[STEP_DISARM] = "disarm",
+};
+
+const char *
+steps_name(SwitchStep step)
+{
+	return names[step];
+}
+
+/* Is there anything to do in this step? */
+bool
+steps_is_needed(const Attempt *attempt, SwitchStep step)
+{
+	switch (step)
+	{
+		case STEP_PUBLISH:
+			return attempt->follow && !attempt->back;
+		case STEP_CREATE_SLOT:
+		case STEP_SUBSCRIBE:
+		case STEP_POSITION:
+		case STEP_FOLLOW:
+			return attempt->follow;
+		default:
+			return true;
+	}
+}
+
+/* Does a step need the session on the other server? */
+bool
+steps_needs_link(const Attempt *attempt, SwitchStep step)
+{
+	if (step == STEP_STOP || step == STEP_OPEN || step == STEP_DISARM)
+		return attempt->back;
+	return true;
+}
+
+static char *
+lsn_text(XLogRecPtr lsn)
+{
+	return psprintf("%X/%X", LSN_FORMAT_ARGS(lsn));
+}
+
+/* Fails unless both sides replicate the same tables. */
+static void
+check_tables(const Attempt *attempt)
+{
+	static const char list[] =
+		"SELECT pg_catalog.string_agg(t.name, ', ' ORDER BY t.name COLLATE \"C\")"
+		" FROM (SELECT DISTINCT pg_catalog.format('%%I.%%I', n.nspname, c.relname) AS name"
+		"  FROM (%s) base JOIN pg_catalog.pg_class c ON c.oid = base.oid"
+		"  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace) t";
+	char	   *here = side_value(SIDE_HERE, psprintf(list, fence_base_tables(attempt, SIDE_HERE)));
+	char	   *there = side_value(SIDE_THERE, psprintf(list, fence_base_tables(attempt, SIDE_THERE)));
+
+	if (here == NULL || there == NULL || strcmp(here, there) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the publisher of subscription \"%s\" does not publish the tables of the subscription",
+						attempt->subscription->name),
+				 errdetail("It publishes: %s.  The subscription has: %s.",
+						   there ? there : "nothing", here ? here : "nothing"),
+				 errhint("Run ALTER SUBSCRIPTION ... REFRESH PUBLICATION, and wait until the tables are synchronized.")));
+}
+
+/*
+ * Rows that a subscription applies on the source are not fenced.  Only the one that this
+ * server's changes go through may exist there.
+ */
+static void
+check_other_writers(const Attempt *attempt)
+{
+	SwitchSide	source = ATTEMPT_SOURCE(attempt);
+	char	   *other = side_value(source,
+								   psprintf("SELECT s.subname FROM pg_catalog.pg_subscription s"
+											" JOIN pg_catalog.pg_subscription_rel r ON r.srsubid = s.oid"
+											" WHERE s.subenabled AND r.srrelid IN (%s) LIMIT 1",
+											fence_base_tables(attempt, source)));
+
+	if (other != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" writes to the published tables", other),
+				 errdetail("A fence does not hold up what is replicated."),
+				 errhint("Disable the subscription on the server that is to be fenced.")));
+}
+
+static char *
+run_plan(const Attempt *attempt)
+{
+	check_tables(attempt);
+	check_other_writers(attempt);
+	if (!attempt->back && !attempt->subscription->enabled)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" is disabled", attempt->subscription->name)));
+	return NULL;
+}
+
+/* Returns true if it must be called again. */
+static bool
+arm(const Attempt *attempt, const SwitchOptions *options, SwitchSide side)
+{
+	if (!options->repeated)
+		fence_install(side);
+	return fence_arm_next(attempt, side, options->lock_timeout);
+}
+
+/* Returns true if it must be called again, because the target is still far behind. */
+static bool
+catch_up(const Attempt *attempt, const SwitchOptions *options, char **result)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+
+	*result = lsn_text(drain(attempt, options->deadline));
+	return GetCurrentTimestamp() > TimestampTzPlusMilliseconds(begin, CLOSE_BEHIND);
+}
+
+static void
+sync_sequences(const Attempt *attempt, const SwitchOptions *options, bool must_be_safe)
+{
+	bool		safe;
+
+	if (attempt->back)
+	{
+		back_sequences_sync(attempt, options->margin);
+		return;
+	}
+	(void) sequences_sync(attempt->subscription, link_connection(), options->margin, true, &safe);
+	if (must_be_safe && !safe)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a sequence of subscription \"%s\" would make numbers again that the publisher has used",
+						attempt->subscription->name),
+				 errhint("See weft.sync_sequences().")));
+}
+
+static void
+drain_completely(const Attempt *attempt, const SwitchOptions *options, char **result)
+{
+	*result = lsn_text(drain(attempt, options->deadline));
+
+	/* For follower_position(): everything that has been applied is flushed. */
+	fence_flush(ATTEMPT_TARGET(attempt));
+}
+
+static void
+make_final(Attempt *attempt)
+{
+	if (!fence_make_final(attempt))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the fence has been opened by somebody else")));
+	attempt->phase = PHASE_FINAL;
+	attempt_store(attempt);
+}
+
+static void
+open_target(Attempt *attempt)
+{
+	fence_open(ATTEMPT_TARGET(attempt));
+	attempt->phase = PHASE_OPENED;
+	attempt_store(attempt);
+}
+
+/*
+ * Runs a step.  Returns true if it must be called again, in another transaction; otherwise
+ * *result says something about it, or is NULL.
+ */
+bool
+steps_run(Attempt *attempt, SwitchOptions *options, SwitchStep step, char **result)
+{
+	switch (step)
+	{
+		case STEP_PLAN:
+			*result = run_plan(attempt);
+			return false;
+		case STEP_ARM_TARGET:
+			return arm(attempt, options, ATTEMPT_TARGET(attempt));
+		case STEP_FENCE_TARGET:
+			fence_close(attempt, ATTEMPT_TARGET(attempt), false, options->lock_timeout);
+			return false;
+		case STEP_ARM_SOURCE:
+			return arm(attempt, options, ATTEMPT_SOURCE(attempt));
+		case STEP_PUBLISH:
+			follower_publish(attempt);
+			return false;
+		case STEP_CREATE_SLOT:
+			follower_create_slot(attempt);
+			return false;
+		case STEP_SUBSCRIBE:
+			follower_subscribe(attempt, options->reverse);
+			return false;
+		case STEP_CATCH_UP:
+			return catch_up(attempt, options, result);
+		case STEP_SEQUENCES_BEFORE:
+			sync_sequences(attempt, options, false);
+			return false;
+		case STEP_FENCE_SOURCE:
+			fence_close(attempt, ATTEMPT_SOURCE(attempt), true, options->lock_timeout);
+			options->deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), options->max_pause);
+			return false;
+		case STEP_DRAIN:
+			drain_completely(attempt, options, result);
+			return false;
+		case STEP_SEQUENCES:
+			sync_sequences(attempt, options, true);
+			return false;
+		case STEP_VERIFY:
+			if (strcmp(options->verify, "none") != 0)
+				*result = row_counts_compare(attempt);
+			return false;
+		case STEP_POSITION:
+			*result = lsn_text(follower_position(attempt));
+			return false;
+		case STEP_FINAL:
+			make_final(attempt);
+			return false;
+		case STEP_STOP:
+			follower_stop_target(attempt);
+			return false;
+		case STEP_OPEN:
+			open_target(attempt);
+			return false;
+		case STEP_REMOVE:
+			follower_remove_old(attempt, options->deadline);
+			return false;
+		case STEP_FOLLOW:
+			follower_start(attempt);
+			return false;
+		case STEP_DISARM:
+			return fence_disarm_next(ATTEMPT_TARGET(attempt), options->lock_timeout);
+		case STEP_END:
+			break;
+	}
+	return false;
+}

@@ -1,0 +1,471 @@
+/*
+ * switch_over.c
+ *	  Drives the steps of a switch-over, and undoes or completes what has failed.
+ *
+ * The procedures in sql/11-switch.sql call switch_over_begin() once, and switch_over_step()
+ * until it returns false, and commit after each call.  Each step runs in a subtransaction, so
+ * that its error can be dealt with here; steps.c has the steps, fence.c says why there are
+ * never two servers that accept writes.
+ *
+ * What becomes of an error depends on the phase (attempt.h):
+ *
+ * - BEGUN: the fence of the source is looked at.  If it is final, the answer has been lost, and the
+ *	 switch-over goes on.  Otherwise it is undone: the source is opened, what was prepared is
+ *	 removed, the phase is UNDONE, and the error is thrown.  The target stays closed.
+ * - FINAL, OPENED: the step is tried again, with a new session if the connection was lost;
+ *	 after that the error is thrown.  Calling the procedure again goes on with the step.
+ *
+ * If the process dies, or undoing fails, the session on the other server ends and with it its
+ * provisional fence.  The next call finds the phase BEGUN, and does the same as above before
+ * it begins anew.  It waits for the lock on both sides first, so that whatever the
+ * session of a dead caller was executing is over.
+ *
+ * A row in the phase BEGUN is committed before anything is done on either side; what a later
+ * phase says has been done before that phase is committed.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "compat.h"
+#include "miscadmin.h"
+#include "pinned_settings.h"
+#include "replication/slot.h"
+#include "storage/latch.h"
+#include "switch/fence.h"
+#include "switch/follower.h"
+#include "switch/link.h"
+#include "switch/switch_over.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "verify/publisher.h"
+#include "wait_event.h"
+
+/* How long to wait for the lock there, in ms: for a server to notice that a caller is gone. */
+#define LOCK_TIMEOUT 30000
+
+/* Between two attempts to lock tables, or to connect, in ms. */
+#define RETRY_PAUSE 200
+
+/* How often a step after the point of no return is tried again. */
+#define MAX_RETRIES 25
+
+typedef struct SwitchOver
+{
+	MemoryContext context;		/* of all of this */
+	SwitchCommand command;
+	Attempt		attempt;
+	SwitchOptions options;
+	SwitchStep	step;
+	int			position;		/* of the step, in the attempt's list */
+	int			retries;		/* of the step */
+	bool		undoing;
+	ErrorData  *error;			/* that is to be thrown in the end, or NULL */
+} SwitchOver;
+
+/* Of the procedure that this session is running. */
+static SwitchOver *current = NULL;
+
+static const char *
+procedure_name(bool back)
+{
+	return back ? "weft.switch_back" : "weft.switch_over";
+}
+
+static void
+open_link(SwitchOver *s)
+{
+	if (!link_is_open())
+		link_open(s->attempt.subscription, s->options.connection,
+				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOCK_TIMEOUT));
+}
+
+/* Begins a step, or the next one that is needed, if any. */
+static void
+enter_step(SwitchOver *s, SwitchStep step)
+{
+	while (step < STEP_END && !steps_is_needed(&s->attempt, step))
+		step++;
+	s->step = step;
+	s->retries = 0;
+	s->options.repeated = false;
+	if (step == STEP_DISARM && s->command != SWITCH_CANCEL)
+	{
+		s->attempt.phase = PHASE_DONE;
+		attempt_store(&s->attempt);
+	}
+	if (step < STEP_END)
+		attempt_begin_step(&s->attempt, ++s->position, steps_name(step));
+}
+
+/*
+ * The fence of the source is final, if it is; sees to it that it stays so.  Needs the lock on
+ * both sides.
+ */
+static bool
+is_final(SwitchOver *s)
+{
+	return fence_state(ATTEMPT_SOURCE(&s->attempt)) == s->attempt.id &&
+		fence_make_final(&s->attempt);
+}
+
+/* Undoes an attempt in the phase BEGUN. */
+static void
+undo(SwitchOver *s)
+{
+	fence_reopen(&s->attempt);
+	follower_undo(&s->attempt);
+	s->attempt.phase = PHASE_UNDONE;
+	attempt_store(&s->attempt);
+}
+
+/* Runs a part of the work in a subtransaction; returns its error, or NULL. */
+static ErrorData *
+guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(old);
+	PG_TRY();
+	{
+		int			nest = NewGUCNestLevel();
+
+		pinned_settings_set_local();
+		*result = work(s);
+		AtEOXact_GUC(true, nest);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(s->context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+
+		/* Creating or advancing a slot expects the process to do this. */
+		if (MyReplicationSlot != NULL)
+			ReplicationSlotRelease();
+		ReplicationSlotCleanup(false);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+	return error;
+}
+
+/* Runs the current step once; returns true if it must be called again. */
+static bool
+run_step(SwitchOver *s)
+{
+	char	   *result = NULL;
+	bool		again;
+
+	compat_injection_point("weft-switch-step");
+	if (steps_needs_link(&s->attempt, s->step))
+		open_link(s);
+	again = steps_run(&s->attempt, &s->options, s->step, &result);
+	compat_injection_point("weft-switch-step-done");
+	if (again)
+		return true;
+	attempt_end_step(&s->attempt, s->position, result);
+	return false;
+}
+
+/* After an error: returns true if the source's fence was final, false if it is undone. */
+static bool
+look_and_undo(SwitchOver *s)
+{
+	/* The session may be in the middle of something, or have lost its lock. */
+	if (ATTEMPT_SOURCE(&s->attempt) == SIDE_THERE || !link_is_open())
+		link_close();
+	open_link(s);
+	if (is_final(s))
+		return true;
+	undo(s);
+	return false;
+}
+
+static void
+pause_before_retry(void)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 RETRY_PAUSE, wait_event_id(WEFT_WAIT_SWITCH));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
+static bool
+is_about_locks(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+}
+
+/* The end: releases everything, and throws the error if there is one. */
+static void
+finish(SwitchOver *s)
+{
+	ErrorData  *error = s->error;
+	const char *hint = NULL;
+
+	link_close_all();
+	current = NULL;
+	if (error == NULL)
+		return;
+	if (s->attempt.phase == PHASE_BEGUN)
+		hint = psprintf("The attempt could not be undone either: call %s again, which undoes or completes it.  The old server accepts writes unless its fence is final.",
+						procedure_name(s->attempt.back));
+	else if (s->attempt.phase == PHASE_FINAL || s->attempt.phase == PHASE_OPENED)
+		hint = psprintf("The switch-over has passed the point of no return: call %s again to complete it.",
+						procedure_name(s->attempt.back));
+	else if (s->command == SWITCH_OVER)
+		hint = "The attempt has been undone.  The publisher accepts writes; the tables here do not until a switch-over succeeds, or weft.switch_over_cancel is called.";
+	else if (s->command == SWITCH_BACK)
+		hint = "The attempt has been undone.  This server still accepts writes.";
+	if (hint != NULL)
+		error->hint = error->hint ? psprintf("%s  %s", error->hint, hint) : pstrdup(hint);
+	ReThrowError(error);
+}
+
+/* Decides what becomes of an error of the current step.  Returns false at the end. */
+static bool
+handle_error(SwitchOver *s, ErrorData *error)
+{
+	bool		lost = !link_is_open();
+
+	if (s->step == STEP_DISARM)
+	{
+		/* Triggers of an open fence do no harm. */
+		attempt_end_step(&s->attempt, s->position, "some triggers are left");
+		s->step = STEP_END;
+		return true;
+	}
+	if (is_about_locks(error) && GetCurrentTimestamp() < s->options.deadline &&
+		s->step != STEP_DRAIN)
+	{
+		pause_before_retry();
+		return true;
+	}
+	if (s->attempt.phase == PHASE_BEGUN)
+	{
+		s->error = error;
+		s->undoing = true;
+		return true;
+	}
+	if (lost && s->retries++ < MAX_RETRIES && error->sqlerrcode != ERRCODE_QUERY_CANCELED)
+	{
+		pause_before_retry();
+		return true;
+	}
+	s->error = error;
+	return false;
+}
+
+/* Undoes what has failed, or finds that it has not.  Returns false at the end. */
+static bool
+go_back(SwitchOver *s)
+{
+	bool		final;
+	ErrorData  *error = guarded(s, look_and_undo, &final);
+
+	s->undoing = false;
+	if (error != NULL)
+	{
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not undo the switch-over of subscription \"%s\": %s",
+						s->attempt.subscription->name, error->message)));
+		return false;
+	}
+	if (!final)
+		return false;
+	s->error = NULL;
+	s->attempt.phase = PHASE_FINAL;
+	attempt_store(&s->attempt);
+	enter_step(s, STEP_STOP);
+	return true;
+}
+
+/*
+ * Does the next part of the work.  Returns false if it was the last one; until then, the
+ * caller commits and calls again.  Throws only when nothing is left to be done about it.
+ */
+bool
+switch_over_step(void)
+{
+	SwitchOver *s = current;
+	ErrorData  *error;
+	bool		again;
+	bool		more = true;
+
+	if (s == NULL || !link_holds_lock_here())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no switch-over is in progress in this session")));
+	if (s->undoing)
+		more = go_back(s);
+	else if (s->step == STEP_END)
+		more = false;
+	else if ((error = guarded(s, run_step, &again)) != NULL)
+		more = handle_error(s, error);
+	else if (again)
+		s->options.repeated = true;
+	else
+		enter_step(s, s->step + 1);
+	if (!more)
+		finish(s);
+	return more;
+}
+
+/* Where does an attempt that has passed the point of no return go on? */
+static SwitchStep
+step_after(AttemptPhase phase)
+{
+	return phase == PHASE_FINAL ? STEP_STOP : STEP_REMOVE;
+}
+
+/* Which side accepts writes, as the last attempt left it? */
+static SwitchSide
+active_side(const Attempt *attempt)
+{
+	return (attempt->phase == PHASE_DONE) == !attempt->back ? SIDE_HERE : SIDE_THERE;
+}
+
+/* Prepares a new attempt; "last" is the last one, or NULL. */
+static void
+begin_new(SwitchOver *s, const Attempt *last)
+{
+	Attempt    *attempt = &s->attempt;
+	SwitchSide	active = last ? active_side(last) : SIDE_THERE;
+	bool		back = s->command == SWITCH_BACK;
+
+	if (active != (back ? SIDE_HERE : SIDE_THERE))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 back ? errmsg("subscription \"%s\" has not been switched over", attempt->subscription->name) :
+				 errmsg("subscription \"%s\" has already been switched over", attempt->subscription->name)));
+	if (back && !last->follow)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no way back for subscription \"%s\"", attempt->subscription->name),
+				 errdetail("The old server does not follow this one.")));
+	attempt->id = attempt_new_id();
+	attempt->back = back;
+	attempt->phase = PHASE_BEGUN;
+	attempt->follow = back || s->options.reverse != NULL;
+	open_link(s);
+	if (!back)
+		follower_read_slot(attempt);
+	attempt_store(attempt);
+	enter_step(s, STEP_PLAN);
+}
+
+/* Deals with what the last attempt has left; returns whether it is this one that goes on. */
+static bool
+settle_last(SwitchOver *s)
+{
+	Attempt    *attempt = &s->attempt;
+
+	if (attempt->phase == PHASE_BEGUN)
+	{
+		open_link(s);
+		if (is_final(s))
+			attempt->phase = PHASE_FINAL;
+		else
+			undo(s);
+	}
+	if (attempt->phase != PHASE_FINAL && attempt->phase != PHASE_OPENED)
+		return false;
+	if (s->command != (attempt->back ? SWITCH_BACK : SWITCH_OVER))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a switch-over of subscription \"%s\" is incomplete, and cannot be undone any more",
+						attempt->subscription->name),
+				 errhint("Complete it with %s.", procedure_name(attempt->back))));
+	attempt_store(attempt);
+	s->position = attempt_steps(attempt);
+	enter_step(s, step_after(attempt->phase));
+	return true;
+}
+
+/* Opens the target of an attempt to switch over that was undone. */
+static void
+begin_cancel(SwitchOver *s, bool any)
+{
+	if (!any || s->attempt.phase == PHASE_DONE)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no switch-over of subscription \"%s\" that could be canceled",
+						s->attempt.subscription->name)));
+	s->step = STEP_END;
+	if (active_side(&s->attempt) == SIDE_HERE)
+		return;
+	fence_open(SIDE_HERE);
+	s->position = attempt_steps(&s->attempt);
+	enter_step(s, STEP_DISARM);
+}
+
+static SwitchOver *
+new_switch_over(const char *subscription, SwitchCommand command, const SwitchOptions *options)
+{
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "weft switch-over",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	SwitchOver *s = palloc0(sizeof(SwitchOver));
+
+	s->context = context;
+	s->command = command;
+	s->options = *options;
+	s->options.reverse = options->reverse ? pstrdup(options->reverse) : NULL;
+	s->options.connection = options->connection ? pstrdup(options->connection) : NULL;
+	s->options.verify = pstrdup(options->verify);
+	s->attempt.subscription = publisher_subscription(subscription);
+	MemoryContextSwitchTo(old);
+	return s;
+}
+
+/*
+ * Begins, or goes on with, a switch-over of a subscription that the caller owns.  "timeout" is
+ * for everything before the pause, in ms.  The strings of the options are copied.
+ */
+void
+switch_over_begin(const char *subscription, SwitchCommand command,
+				  const SwitchOptions *options, int timeout)
+{
+	static MemoryContext last_context = NULL;
+	SwitchOver *s;
+	MemoryContext old;
+	int			nest = NewGUCNestLevel();
+	bool		any;
+
+	if (current != NULL && link_holds_lock_here())
+		elog(ERROR, "a switch-over is already in progress in this session");
+	if (last_context != NULL)
+		MemoryContextDelete(last_context);
+	last_context = NULL;
+	current = NULL;
+	s = new_switch_over(subscription, command, options);
+	last_context = s->context;
+	s->options.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+
+	link_lock_here();
+	pinned_settings_set_local();
+	old = MemoryContextSwitchTo(s->context);
+	any = attempt_load(&s->attempt);
+	if (!any || !settle_last(s))
+	{
+		Attempt		last = s->attempt;
+
+		if (command == SWITCH_CANCEL)
+			begin_cancel(s, any);
+		else
+			begin_new(s, any ? &last : NULL);
+	}
+	MemoryContextSwitchTo(old);
+	AtEOXact_GUC(true, nest);
+	current = s;
+}
