@@ -75,7 +75,7 @@ COMMENT ON TABLE weft.switch_over_progress IS
 	'steps of switch-overs; writes are paused from the end of fence_source to the end of open';
 GRANT SELECT ON weft.switch_over_progress TO PUBLIC;
 
--- The last attempt of each subscription (src/switch/attempt.c).
+-- The last attempt of each subscription (src/switch/switch_attempt.c).
 CREATE TABLE weft.switch_attempt (
 	subscription name PRIMARY KEY,
 	subid oid NOT NULL,

@@ -7,6 +7,7 @@
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/objectaddress.h"
+#include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "compat.h"
 #include "executor/executor.h"

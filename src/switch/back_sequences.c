@@ -13,7 +13,7 @@
  * direction, and a value that none of them has reached.
  */
 static char *
-sequences_here(const Attempt *attempt, int64 margin)
+sequences_here(const SwitchAttempt *attempt, int64 margin)
 {
 	return side_value(SIDE_HERE,
 					  psprintf("SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object("
@@ -33,7 +33,7 @@ sequences_here(const Attempt *attempt, int64 margin)
  * "margin" is how many numbers further they should be than those here.
  */
 void
-back_sequences_sync(const Attempt *attempt, int64 margin)
+back_sequences_sync(const SwitchAttempt *attempt, int64 margin)
 {
 	char	   *sequences = sequences_here(attempt, margin);
 

@@ -5,8 +5,8 @@
 #ifndef WEFT_SWITCH_BACK_SEQUENCES_H
 #define WEFT_SWITCH_BACK_SEQUENCES_H
 
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 
-extern void back_sequences_sync(const Attempt *attempt, int64 margin);
+extern void back_sequences_sync(const SwitchAttempt *attempt, int64 margin);
 
 #endif							/* WEFT_SWITCH_BACK_SEQUENCES_H */

@@ -42,7 +42,7 @@ nudge(SwitchSide source)
 }
 
 static XLogRecPtr
-reached(const Attempt *attempt)
+reached(const SwitchAttempt *attempt)
 {
 	if (!attempt->back)
 	{
@@ -53,7 +53,7 @@ reached(const Attempt *attempt)
 	}
 	return side_lsn(SIDE_HERE,
 					psprintf("SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
-							 quote_literal_cstr(attempt_object_name(attempt))));
+							 quote_literal_cstr(switch_attempt_object_name(attempt))));
 }
 
 /*
@@ -61,7 +61,7 @@ reached(const Attempt *attempt)
  * before it.  Fails if that takes until the deadline.
  */
 XLogRecPtr
-drain(const Attempt *attempt, TimestampTz deadline)
+drain(const SwitchAttempt *attempt, TimestampTz deadline)
 {
 	SwitchSide	source = ATTEMPT_SOURCE(attempt);
 	XLogRecPtr	target = side_lsn(source, flushed);

@@ -5,8 +5,8 @@
 #ifndef WEFT_SWITCH_DRAIN_H
 #define WEFT_SWITCH_DRAIN_H
 
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 
-extern XLogRecPtr drain(const Attempt *attempt, TimestampTz deadline);
+extern XLogRecPtr drain(const SwitchAttempt *attempt, TimestampTz deadline);
 
 #endif							/* WEFT_SWITCH_DRAIN_H */

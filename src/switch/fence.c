@@ -106,7 +106,7 @@ fence_install(SwitchSide side)
 
 /* A query for the OIDs of the tables of the subscription on one side. */
 char *
-fence_base_tables(const Attempt *attempt, SwitchSide side)
+fence_base_tables(const SwitchAttempt *attempt, SwitchSide side)
 {
 	StringInfoData query;
 	ListCell   *cell;
@@ -132,7 +132,7 @@ fence_base_tables(const Attempt *attempt, SwitchSide side)
  * on a table with children changes these, but fires the triggers of the table alone.
  */
 static char *
-fenced_tables(const Attempt *attempt, SwitchSide side)
+fenced_tables(const SwitchAttempt *attempt, SwitchSide side)
 {
 	return psprintf("WITH RECURSIVE base AS (%s),"
 					" ancestor AS (SELECT oid FROM base UNION SELECT i.inhparent"
@@ -155,7 +155,7 @@ fenced_tables(const Attempt *attempt, SwitchSide side)
  * with lock_not_available if the table cannot be locked within "lock_timeout", in ms.
  */
 bool
-fence_arm_next(const Attempt *attempt, SwitchSide side, int lock_timeout)
+fence_arm_next(const SwitchAttempt *attempt, SwitchSide side, int lock_timeout)
 {
 	char	   *table = side_value(side,
 								   psprintf("SELECT t.name FROM (%s) t WHERE NOT t.armed ORDER BY t.oid LIMIT 1",
@@ -204,7 +204,7 @@ fence_disarm_next(SwitchSide side, int lock_timeout)
  * the fence is then as before.
  */
 void
-fence_close(const Attempt *attempt, SwitchSide side, bool provisional, int lock_timeout)
+fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int lock_timeout)
 {
 	char	   *tables = fenced_tables(attempt, side);
 
@@ -232,7 +232,7 @@ fence_close(const Attempt *attempt, SwitchSide side, bool provisional, int lock_
  * remains so.
  */
 bool
-fence_make_final(const Attempt *attempt)
+fence_make_final(const SwitchAttempt *attempt)
 {
 	char	   *value = side_value(ATTEMPT_SOURCE(attempt),
 								   psprintf("SELECT CASE WHEN last_value = " INT64_FORMAT
@@ -256,7 +256,7 @@ fence_flush(SwitchSide side)
 
 /* Opens the fence of the source again, unless it is final. */
 void
-fence_reopen(const Attempt *attempt)
+fence_reopen(const SwitchAttempt *attempt)
 {
 	if (fence_state(ATTEMPT_SOURCE(attempt)) != -attempt->id)
 		return;

@@ -38,7 +38,7 @@
 
 /* Learns what a way back needs to know of the subscription's slot. */
 void
-follower_read_slot(Attempt *attempt)
+follower_read_slot(SwitchAttempt *attempt)
 {
 	List	   *rows;
 
@@ -62,7 +62,7 @@ follower_read_slot(Attempt *attempt)
 
 /* The columns of all published tables there: [[schema, table, column], ...], as jsonb. */
 static char *
-columns_there(const Attempt *attempt)
+columns_there(const SwitchAttempt *attempt)
 {
 	char	   *columns =
 		link_value(psprintf("SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_array(n.nspname, c.relname, a.attname))"
@@ -78,9 +78,9 @@ columns_there(const Attempt *attempt)
  * have are left out.
  */
 void
-follower_publish(const Attempt *attempt)
+follower_publish(const SwitchAttempt *attempt)
 {
-	const char *name = quote_identifier(attempt_object_name(attempt));
+	const char *name = quote_identifier(switch_attempt_object_name(attempt));
 	char	   *tables;
 
 	if (attempt->back)
@@ -105,9 +105,9 @@ follower_publish(const Attempt *attempt)
 }
 
 static const char *
-new_slot(const Attempt *attempt)
+new_slot(const SwitchAttempt *attempt)
 {
-	return attempt->back ? attempt->slot : attempt_object_name(attempt);
+	return attempt->back ? attempt->slot : switch_attempt_object_name(attempt);
 }
 
 /* Drops a slot; fails if it is in use until the deadline. */
@@ -145,7 +145,7 @@ drop_slot(SwitchSide side, const char *slot, TimestampTz deadline)
  * anything.
  */
 void
-follower_create_slot(const Attempt *attempt)
+follower_create_slot(const SwitchAttempt *attempt)
 {
 	SwitchSide	target = ATTEMPT_TARGET(attempt);
 	const char *slot = new_slot(attempt);
@@ -195,9 +195,9 @@ copy_line(const char *value)
 
 /* Drops the other server's subscription, but not the slot here. */
 static void
-drop_subscription_there(const Attempt *attempt)
+drop_subscription_there(const SwitchAttempt *attempt)
 {
-	char	   *subscription = attempt_subscription_name(attempt);
+	char	   *subscription = switch_attempt_subscription_name(attempt);
 	const char *name = quote_identifier(subscription);
 
 	link_run(psprintf("DO $weft$ BEGIN IF EXISTS (SELECT FROM pg_catalog.pg_subscription"
@@ -216,9 +216,9 @@ drop_subscription_there(const Attempt *attempt)
  * show.  An error must not show it as its context; hence it is thrown anew.
  */
 static void
-subscribe_there(const Attempt *attempt, const char *connection)
+subscribe_there(const SwitchAttempt *attempt, const char *connection)
 {
-	const char *object = quote_identifier(attempt_object_name(attempt));
+	const char *object = quote_identifier(switch_attempt_object_name(attempt));
 
 	connection_string_check(connection, "the way back", false);
 	drop_subscription_there(attempt);
@@ -232,13 +232,13 @@ subscribe_there(const Attempt *attempt, const char *connection)
 					  " WITH (enabled = false, create_slot = false, slot_name = %s, copy_data = false%s)', connection);"
 					  " EXCEPTION WHEN OTHERS THEN RAISE EXCEPTION USING ERRCODE = SQLSTATE, MESSAGE = SQLERRM;"
 					  " END $weft$",
-					  quote_identifier(attempt_subscription_name(attempt)), object, object,
+					  quote_identifier(switch_attempt_subscription_name(attempt)), object, object,
 					  link_version() >= VERSION_WITH_ORIGIN ? ", origin = none" : ""));
 }
 
 /* Prepares, disabled, the subscription with which the source will follow. */
 void
-follower_subscribe(const Attempt *attempt, const char *connection)
+follower_subscribe(const SwitchAttempt *attempt, const char *connection)
 {
 	if (!attempt->back)
 		subscribe_there(attempt, connection);
@@ -253,7 +253,7 @@ follower_subscribe(const Attempt *attempt, const char *connection)
  * that has been applied must be flushed (fence_flush()).
  */
 XLogRecPtr
-follower_position(const Attempt *attempt)
+follower_position(const SwitchAttempt *attempt)
 {
 	return side_lsn(ATTEMPT_TARGET(attempt),
 					psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
@@ -263,9 +263,9 @@ follower_position(const Attempt *attempt)
 
 /* The target no longer follows the source. */
 void
-follower_stop_target(const Attempt *attempt)
+follower_stop_target(const SwitchAttempt *attempt)
 {
-	char	   *name = attempt->back ? attempt_subscription_name(attempt) : attempt->subscription->name;
+	char	   *name = attempt->back ? switch_attempt_subscription_name(attempt) : attempt->subscription->name;
 
 	side_run(ATTEMPT_TARGET(attempt),
 			 psprintf("ALTER SUBSCRIPTION %s DISABLE", quote_identifier(name)));
@@ -273,7 +273,7 @@ follower_stop_target(const Attempt *attempt)
 
 /* Removes what the target followed the source with, once its worker has ended. */
 void
-follower_remove_old(const Attempt *attempt, TimestampTz deadline)
+follower_remove_old(const SwitchAttempt *attempt, TimestampTz deadline)
 {
 	if (!attempt->back)
 	{
@@ -284,15 +284,15 @@ follower_remove_old(const Attempt *attempt, TimestampTz deadline)
 	else
 	{
 		drop_subscription_there(attempt);
-		drop_slot(SIDE_HERE, attempt_object_name(attempt), deadline);
+		drop_slot(SIDE_HERE, switch_attempt_object_name(attempt), deadline);
 		side_run(SIDE_HERE, psprintf("DROP PUBLICATION IF EXISTS %s",
-									 quote_identifier(attempt_object_name(attempt))));
+									 quote_identifier(switch_attempt_object_name(attempt))));
 	}
 }
 
 /* The source begins to follow the target. */
 void
-follower_start(const Attempt *attempt)
+follower_start(const SwitchAttempt *attempt)
 {
 	if (!attempt->follow)
 		return;
@@ -301,12 +301,12 @@ follower_start(const Attempt *attempt)
 									 quote_identifier(attempt->subscription->name)));
 	else
 		link_run(psprintf("ALTER SUBSCRIPTION %s ENABLE",
-						  quote_identifier(attempt_subscription_name(attempt))));
+						  quote_identifier(switch_attempt_subscription_name(attempt))));
 }
 
 /* Removes what was prepared for the source, which continues as such. */
 void
-follower_undo(const Attempt *attempt)
+follower_undo(const SwitchAttempt *attempt)
 {
 	if (!attempt->follow)
 		return;
@@ -319,8 +319,8 @@ follower_undo(const Attempt *attempt)
 	else
 	{
 		drop_subscription_there(attempt);
-		drop_slot(SIDE_HERE, attempt_object_name(attempt), GetCurrentTimestamp());
+		drop_slot(SIDE_HERE, switch_attempt_object_name(attempt), GetCurrentTimestamp());
 		side_run(SIDE_HERE, psprintf("DROP PUBLICATION IF EXISTS %s",
-									 quote_identifier(attempt_object_name(attempt))));
+									 quote_identifier(switch_attempt_object_name(attempt))));
 	}
 }

@@ -5,16 +5,16 @@
 #ifndef WEFT_SWITCH_FOLLOWER_H
 #define WEFT_SWITCH_FOLLOWER_H
 
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 
-extern void follower_read_slot(Attempt *attempt);
-extern void follower_publish(const Attempt *attempt);
-extern void follower_create_slot(const Attempt *attempt);
-extern void follower_subscribe(const Attempt *attempt, const char *connection);
-extern XLogRecPtr follower_position(const Attempt *attempt);
-extern void follower_stop_target(const Attempt *attempt);
-extern void follower_remove_old(const Attempt *attempt, TimestampTz deadline);
-extern void follower_start(const Attempt *attempt);
-extern void follower_undo(const Attempt *attempt);
+extern void follower_read_slot(SwitchAttempt *attempt);
+extern void follower_publish(const SwitchAttempt *attempt);
+extern void follower_create_slot(const SwitchAttempt *attempt);
+extern void follower_subscribe(const SwitchAttempt *attempt, const char *connection);
+extern XLogRecPtr follower_position(const SwitchAttempt *attempt);
+extern void follower_stop_target(const SwitchAttempt *attempt);
+extern void follower_remove_old(const SwitchAttempt *attempt, TimestampTz deadline);
+extern void follower_start(const SwitchAttempt *attempt);
+extern void follower_undo(const SwitchAttempt *attempt);
 
 #endif							/* WEFT_SWITCH_FOLLOWER_H */

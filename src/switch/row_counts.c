@@ -18,7 +18,7 @@
  * has partitions here.
  */
 static List *
-tables_here(const Attempt *attempt)
+tables_here(const SwitchAttempt *attempt)
 {
 	return side_rows(SIDE_HERE,
 					 psprintf("SELECT n.nspname, c.relname, CASE WHEN c.relkind = 'p' THEN '' ELSE 'ONLY ' END"
@@ -32,7 +32,7 @@ tables_here(const Attempt *attempt)
  * of that server say.  Tables that do not exist here are not compared.
  */
 static List *
-tables_there(const Attempt *attempt)
+tables_there(const SwitchAttempt *attempt)
 {
 	StringInfoData names;
 	ListCell   *cell;
@@ -81,7 +81,7 @@ find_table(List *tables, char **table)
  * user.
  */
 char *
-row_counts_compare(const Attempt *attempt)
+row_counts_compare(const SwitchAttempt *attempt)
 {
 	List	   *there = tables_there(attempt);
 	List	   *pairs = NIL;

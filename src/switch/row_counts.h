@@ -5,8 +5,8 @@
 #ifndef WEFT_SWITCH_ROW_COUNTS_H
 #define WEFT_SWITCH_ROW_COUNTS_H
 
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 
-extern char *row_counts_compare(const Attempt *attempt);
+extern char *row_counts_compare(const SwitchAttempt *attempt);
 
 #endif							/* WEFT_SWITCH_ROW_COUNTS_H */

@@ -58,7 +58,7 @@ steps_name(SwitchStep step)
 
 /* Is there anything to do in this step? */
 bool
-steps_is_needed(const Attempt *attempt, SwitchStep step)
+steps_is_needed(const SwitchAttempt *attempt, SwitchStep step)
 {
 	switch (step)
 	{
@@ -76,7 +76,7 @@ steps_is_needed(const Attempt *attempt, SwitchStep step)
 
 /* Does a step need the session on the other server? */
 bool
-steps_needs_link(const Attempt *attempt, SwitchStep step)
+steps_needs_link(const SwitchAttempt *attempt, SwitchStep step)
 {
 	if (step == STEP_STOP || step == STEP_OPEN || step == STEP_DISARM)
 		return attempt->back;
@@ -91,7 +91,7 @@ lsn_text(XLogRecPtr lsn)
 
 /* Fails unless both sides replicate the same tables. */
 static void
-check_tables(const Attempt *attempt)
+check_tables(const SwitchAttempt *attempt)
 {
 	static const char list[] =
 		"SELECT pg_catalog.string_agg(t.name, ', ' ORDER BY t.name COLLATE \"C\")"
@@ -116,7 +116,7 @@ check_tables(const Attempt *attempt)
  * server's changes go through may exist there.
  */
 static void
-check_other_writers(const Attempt *attempt)
+check_other_writers(const SwitchAttempt *attempt)
 {
 	SwitchSide	source = ATTEMPT_SOURCE(attempt);
 	char	   *other = side_value(source,
@@ -134,7 +134,7 @@ check_other_writers(const Attempt *attempt)
 }
 
 static char *
-run_plan(const Attempt *attempt)
+run_plan(const SwitchAttempt *attempt)
 {
 	check_tables(attempt);
 	check_other_writers(attempt);
@@ -147,7 +147,7 @@ run_plan(const Attempt *attempt)
 
 /* Returns true if it must be called again. */
 static bool
-arm(const Attempt *attempt, const SwitchOptions *options, SwitchSide side)
+arm(const SwitchAttempt *attempt, const SwitchOptions *options, SwitchSide side)
 {
 	if (!options->repeated)
 		fence_install(side);
@@ -156,7 +156,7 @@ arm(const Attempt *attempt, const SwitchOptions *options, SwitchSide side)
 
 /* Returns true if it must be called again, because the target is still far behind. */
 static bool
-catch_up(const Attempt *attempt, const SwitchOptions *options, char **result)
+catch_up(const SwitchAttempt *attempt, const SwitchOptions *options, char **result)
 {
 	TimestampTz begin = GetCurrentTimestamp();
 
@@ -165,7 +165,7 @@ catch_up(const Attempt *attempt, const SwitchOptions *options, char **result)
 }
 
 static void
-sync_sequences(const Attempt *attempt, const SwitchOptions *options, bool must_be_safe)
+sync_sequences(const SwitchAttempt *attempt, const SwitchOptions *options, bool must_be_safe)
 {
 	bool		safe;
 
@@ -184,7 +184,7 @@ sync_sequences(const Attempt *attempt, const SwitchOptions *options, bool must_b
 }
 
 static void
-drain_completely(const Attempt *attempt, const SwitchOptions *options, char **result)
+drain_completely(const SwitchAttempt *attempt, const SwitchOptions *options, char **result)
 {
 	*result = lsn_text(drain(attempt, options->deadline));
 
@@ -193,22 +193,22 @@ drain_completely(const Attempt *attempt, const SwitchOptions *options, char **re
 }
 
 static void
-make_final(Attempt *attempt)
+make_final(SwitchAttempt *attempt)
 {
 	if (!fence_make_final(attempt))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the fence has been opened by somebody else")));
 	attempt->phase = PHASE_FINAL;
-	attempt_store(attempt);
+	switch_attempt_store(attempt);
 }
 
 static void
-open_target(Attempt *attempt)
+open_target(SwitchAttempt *attempt)
 {
 	fence_open(ATTEMPT_TARGET(attempt));
 	attempt->phase = PHASE_OPENED;
-	attempt_store(attempt);
+	switch_attempt_store(attempt);
 }
 
 /*
@@ -216,7 +216,7 @@ open_target(Attempt *attempt)
  * *result says something about it, or is NULL.
  */
 bool
-steps_run(Attempt *attempt, SwitchOptions *options, SwitchStep step, char **result)
+steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char **result)
 {
 	switch (step)
 	{

@@ -5,7 +5,7 @@
 #ifndef WEFT_SWITCH_STEPS_H
 #define WEFT_SWITCH_STEPS_H
 
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 
 /* In their order; names and functions are in steps.c. */
 typedef enum SwitchStep
@@ -36,8 +36,10 @@ typedef enum SwitchStep
 /* How a switch-over is to be done. */
 typedef struct SwitchOptions
 {
-	char	   *reverse;		/* connection string of the other server to this one */
-	char	   *connection;		/* the way to the other server; NULL: the subscription's own */
+	char	   *reverse;		/* connection string of the other server to
+								 * this one */
+	char	   *connection;		/* the way to the other server; NULL: the
+								 * subscription's own */
 	char	   *verify;
 	int			max_pause;		/* in ms, as lock_timeout is */
 	int			lock_timeout;
@@ -47,8 +49,8 @@ typedef struct SwitchOptions
 } SwitchOptions;
 
 extern const char *steps_name(SwitchStep step);
-extern bool steps_is_needed(const Attempt *attempt, SwitchStep step);
-extern bool steps_needs_link(const Attempt *attempt, SwitchStep step);
-extern bool steps_run(Attempt *attempt, SwitchOptions *options, SwitchStep step, char **result);
+extern bool steps_is_needed(const SwitchAttempt *attempt, SwitchStep step);
+extern bool steps_needs_link(const SwitchAttempt *attempt, SwitchStep step);
+extern bool steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char **result);
 
 #endif							/* WEFT_SWITCH_STEPS_H */

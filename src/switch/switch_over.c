@@ -7,7 +7,7 @@
  * that its error can be dealt with here; steps.c has the steps, fence.c says why there are
  * never two servers that accept writes.
  *
- * What becomes of an error depends on the phase (attempt.h):
+ * What becomes of an error depends on the phase (switch_attempt.h):
  *
  * - BEGUN: the fence of the source is looked at.  If it is final, the answer has been lost, and the
  *	 switch-over goes on.  Otherwise it is undone: the source is opened, what was prepared is
@@ -55,7 +55,7 @@ typedef struct SwitchOver
 {
 	MemoryContext context;		/* of all of this */
 	SwitchCommand command;
-	Attempt		attempt;
+	SwitchAttempt		attempt;
 	SwitchOptions options;
 	SwitchStep	step;
 	int			position;		/* of the step, in the attempt's list */
@@ -93,10 +93,10 @@ enter_step(SwitchOver *s, SwitchStep step)
 	if (step == STEP_DISARM && s->command != SWITCH_CANCEL)
 	{
 		s->attempt.phase = PHASE_DONE;
-		attempt_store(&s->attempt);
+		switch_attempt_store(&s->attempt);
 	}
 	if (step < STEP_END)
-		attempt_begin_step(&s->attempt, ++s->position, steps_name(step));
+		switch_attempt_begin_step(&s->attempt, ++s->position, steps_name(step));
 }
 
 /*
@@ -117,7 +117,7 @@ undo(SwitchOver *s)
 	fence_reopen(&s->attempt);
 	follower_undo(&s->attempt);
 	s->attempt.phase = PHASE_UNDONE;
-	attempt_store(&s->attempt);
+	switch_attempt_store(&s->attempt);
 }
 
 /* Runs a part of the work in a subtransaction; returns its error, or NULL. */
@@ -171,7 +171,7 @@ run_step(SwitchOver *s)
 	compat_injection_point("weft-switch-step-done");
 	if (again)
 		return true;
-	attempt_end_step(&s->attempt, s->position, result);
+	switch_attempt_end_step(&s->attempt, s->position, result);
 	return false;
 }
 
@@ -240,7 +240,7 @@ handle_error(SwitchOver *s, ErrorData *error)
 	if (s->step == STEP_DISARM)
 	{
 		/* Triggers of an open fence do no harm. */
-		attempt_end_step(&s->attempt, s->position, "some triggers are left");
+		switch_attempt_end_step(&s->attempt, s->position, "some triggers are left");
 		s->step = STEP_END;
 		return true;
 	}
@@ -285,7 +285,7 @@ go_back(SwitchOver *s)
 		return false;
 	s->error = NULL;
 	s->attempt.phase = PHASE_FINAL;
-	attempt_store(&s->attempt);
+	switch_attempt_store(&s->attempt);
 	enter_step(s, STEP_STOP);
 	return true;
 }
@@ -323,23 +323,23 @@ switch_over_step(void)
 
 /* Where does an attempt that has passed the point of no return go on? */
 static SwitchStep
-step_after(AttemptPhase phase)
+step_after(SwitchPhase phase)
 {
 	return phase == PHASE_FINAL ? STEP_STOP : STEP_REMOVE;
 }
 
 /* Which side accepts writes, as the last attempt left it? */
 static SwitchSide
-active_side(const Attempt *attempt)
+active_side(const SwitchAttempt *attempt)
 {
 	return (attempt->phase == PHASE_DONE) == !attempt->back ? SIDE_HERE : SIDE_THERE;
 }
 
 /* Prepares a new attempt; "last" is the last one, or NULL. */
 static void
-begin_new(SwitchOver *s, const Attempt *last)
+begin_new(SwitchOver *s, const SwitchAttempt *last)
 {
-	Attempt    *attempt = &s->attempt;
+	SwitchAttempt    *attempt = &s->attempt;
 	SwitchSide	active = last ? active_side(last) : SIDE_THERE;
 	bool		back = s->command == SWITCH_BACK;
 
@@ -353,14 +353,14 @@ begin_new(SwitchOver *s, const Attempt *last)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no way back for subscription \"%s\"", attempt->subscription->name),
 				 errdetail("The old server does not follow this one.")));
-	attempt->id = attempt_new_id();
+	attempt->id = switch_attempt_new_id();
 	attempt->back = back;
 	attempt->phase = PHASE_BEGUN;
 	attempt->follow = back || s->options.reverse != NULL;
 	open_link(s);
 	if (!back)
 		follower_read_slot(attempt);
-	attempt_store(attempt);
+	switch_attempt_store(attempt);
 	enter_step(s, STEP_PLAN);
 }
 
@@ -368,7 +368,7 @@ begin_new(SwitchOver *s, const Attempt *last)
 static bool
 settle_last(SwitchOver *s)
 {
-	Attempt    *attempt = &s->attempt;
+	SwitchAttempt    *attempt = &s->attempt;
 
 	if (attempt->phase == PHASE_BEGUN)
 	{
@@ -386,8 +386,8 @@ settle_last(SwitchOver *s)
 				 errmsg("a switch-over of subscription \"%s\" is incomplete, and cannot be undone any more",
 						attempt->subscription->name),
 				 errhint("Complete it with %s.", procedure_name(attempt->back))));
-	attempt_store(attempt);
-	s->position = attempt_steps(attempt);
+	switch_attempt_store(attempt);
+	s->position = switch_attempt_steps(attempt);
 	enter_step(s, step_after(attempt->phase));
 	return true;
 }
@@ -405,7 +405,7 @@ begin_cancel(SwitchOver *s, bool any)
 	if (active_side(&s->attempt) == SIDE_HERE)
 		return;
 	fence_open(SIDE_HERE);
-	s->position = attempt_steps(&s->attempt);
+	s->position = switch_attempt_steps(&s->attempt);
 	enter_step(s, STEP_DISARM);
 }
 
@@ -455,10 +455,10 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	link_lock_here();
 	pinned_settings_set_local();
 	old = MemoryContextSwitchTo(s->context);
-	any = attempt_load(&s->attempt);
+	any = switch_attempt_load(&s->attempt);
 	if (!any || !settle_last(s))
 	{
-		Attempt		last = s->attempt;
+		SwitchAttempt		last = s->attempt;
 
 		if (command == SWITCH_CANCEL)
 			begin_cancel(s, any);

@@ -1,5 +1,5 @@
 /*
- * attempt.c
+ * switch_attempt.c
  *	  An attempt to switch over: what is stored of it, and what is not.
  *
  * The row in weft.switch_attempt is what an attempt that continues after a crash knows.  It
@@ -13,7 +13,7 @@
 #include "access/xlog.h"
 #include "common/pg_prng.h"
 #include "lib/stringinfo.h"
-#include "switch/attempt.h"
+#include "switch/switch_attempt.h"
 #include "utils/builtins.h"
 
 static const char *const phase_names[] = {
@@ -24,7 +24,7 @@ static const char *const phase_names[] = {
 	[PHASE_DONE] = "done",
 };
 
-static AttemptPhase
+static SwitchPhase
 phase_by_name(const char *name)
 {
 	for (int i = 0; i < lengthof(phase_names); i++)
@@ -34,7 +34,7 @@ phase_by_name(const char *name)
 }
 
 static char *
-name_literal(const Attempt *attempt)
+name_literal(const SwitchAttempt *attempt)
 {
 	return quote_literal_cstr(attempt->subscription->name);
 }
@@ -53,7 +53,7 @@ boolean(bool value)
 
 /* Reads what is stored of the subscription's last attempt; false if there is none. */
 bool
-attempt_load(Attempt *attempt)
+switch_attempt_load(SwitchAttempt *attempt)
 {
 	List	   *rows = side_rows(SIDE_HERE,
 								 psprintf("SELECT attempt, back, phase, follow, slot, plugin, two_phase"
@@ -75,7 +75,7 @@ attempt_load(Attempt *attempt)
 }
 
 void
-attempt_store(const Attempt *attempt)
+switch_attempt_store(const SwitchAttempt *attempt)
 {
 	side_run_as_extension(psprintf("INSERT INTO weft.switch_attempt VALUES (%s, %u, " INT64_FORMAT
 								   ", %s, %s, %s, %s, %s, %s)"
@@ -94,7 +94,7 @@ attempt_store(const Attempt *attempt)
 
 /* A positive number that no other attempt has. */
 int64
-attempt_new_id(void)
+switch_attempt_new_id(void)
 {
 	uint64		random;
 
@@ -104,7 +104,7 @@ attempt_new_id(void)
 }
 
 void
-attempt_begin_step(const Attempt *attempt, int position, const char *step)
+switch_attempt_begin_step(const SwitchAttempt *attempt, int position, const char *step)
 {
 	side_run_as_extension(psprintf("INSERT INTO weft.switch_over_progress"
 								   " VALUES (%s, " INT64_FORMAT ", %s, %d, %s, pg_catalog.clock_timestamp())",
@@ -116,7 +116,7 @@ attempt_begin_step(const Attempt *attempt, int position, const char *step)
 
 /* "result" is for the user; NULL if there is nothing to say. */
 void
-attempt_end_step(const Attempt *attempt, int position, const char *result)
+switch_attempt_end_step(const SwitchAttempt *attempt, int position, const char *result)
 {
 	side_run_as_extension(psprintf("UPDATE weft.switch_over_progress"
 								   " SET ended_at = pg_catalog.clock_timestamp(), result = %s"
@@ -127,7 +127,7 @@ attempt_end_step(const Attempt *attempt, int position, const char *result)
 
 /* How many steps of the attempt have been recorded. */
 int
-attempt_steps(const Attempt *attempt)
+switch_attempt_steps(const SwitchAttempt *attempt)
 {
 	char	   *last = side_value(SIDE_HERE,
 								  psprintf("SELECT pg_catalog.max(position) FROM weft.switch_over_progress"
@@ -139,14 +139,14 @@ attempt_steps(const Attempt *attempt)
 
 /* The name of the publication and the slot here that the other server follows. */
 char *
-attempt_object_name(const Attempt *attempt)
+switch_attempt_object_name(const SwitchAttempt *attempt)
 {
 	return psprintf("weft_switch_%u", attempt->subscription->oid);
 }
 
 /* The name of its subscription.  Several servers may have the same publisher. */
 char *
-attempt_subscription_name(const Attempt *attempt)
+switch_attempt_subscription_name(const SwitchAttempt *attempt)
 {
 	return psprintf("weft_switch_%u_" UINT64_FORMAT, attempt->subscription->oid,
 					GetSystemIdentifier());
