@@ -52,7 +52,7 @@ static const char session_settings[] =
 " ['tcp_user_timeout', '5s'], ['client_connection_check_interval', '1s'],"
 " ['idle_session_timeout', '" SESSION_IDLE_LIMIT "'],"
 " ['idle_in_transaction_session_timeout', '" SESSION_IDLE_LIMIT "'],"
-" ['deadlock_timeout', '50ms'], ['session_replication_role', 'origin'],"
+" ['deadlock_timeout', '50ms'], ['row_security', 'off'], ['session_replication_role', 'origin'],"
 " ['log_statement', 'none'], ['log_duration', 'off'], ['log_min_duration_statement', '-1'],"
 " ['log_min_duration_sample', '-1'], ['auto_explain.log_min_duration', '-1'],"
 " ['pg_stat_statements.track', 'none'], ['pgaudit.log', 'none']] LOOP"

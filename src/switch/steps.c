@@ -19,6 +19,7 @@
 #include "switch/fence.h"
 #include "switch/follower.h"
 #include "switch/link.h"
+#include "switch/plan.h"
 #include "switch/row_counts.h"
 #include "switch/steps.h"
 #include "utils/pg_lsn.h"
@@ -138,10 +139,9 @@ run_plan(const SwitchAttempt *attempt)
 {
 	check_tables(attempt);
 	check_other_writers(attempt);
-	if (!attempt->back && !attempt->subscription->enabled)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("subscription \"%s\" is disabled", attempt->subscription->name)));
+	if (!attempt->back)
+		plan_require(attempt->subscription,
+					 plan_check(attempt->subscription, link_connection(), attempt->follow));
 	return NULL;
 }
 
