@@ -40,6 +40,28 @@ COMMENT ON VIEW weft.stat_subscription IS
 	'progress and counters of every subscription, since its apply worker started';
 GRANT SELECT ON weft.stat_subscription TO PUBLIC;
 
+-- Cuts: moments at which apply stood still, and both sides had the same transactions.
+-- "snapshots": snapshots of the publisher that were tried for them.  The pauses are the longest
+-- time without a break in which apply stood still for one request, whether or not it became a cut.
+CREATE FUNCTION weft.stat_get_cut(
+	OUT subid oid,
+	OUT cuts bigint,
+	OUT snapshots bigint,
+	OUT last_pause interval,
+	OUT longest_pause interval)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_cut';
+
+CREATE VIEW weft.stat_cut AS
+	SELECT g.subid, s.subname, g.cuts, g.snapshots, g.last_pause, g.longest_pause
+	FROM weft.stat_get_cut() g
+		JOIN pg_catalog.pg_subscription s ON s.oid = g.subid;
+
+COMMENT ON VIEW weft.stat_cut IS
+	'for how long apply has paused for comparisons and repairs, since the apply worker started';
+GRANT SELECT ON weft.stat_cut TO PUBLIC;
+
 CREATE FUNCTION weft.stat_get_writer(
 	OUT subid oid,
 	OUT writer integer,

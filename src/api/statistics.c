@@ -18,12 +18,14 @@ PG_FUNCTION_INFO_V1(weft_stat_get_writer);
 PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
+PG_FUNCTION_INFO_V1(weft_stat_get_cut);
 
 #define SUBSCRIPTION_COLUMNS 19
 #define WRITER_COLUMNS 9
 #define RELATION_COLUMNS 9
 #define STREAM_COLUMNS 7
 #define CONFLICT_COLUMNS 3
+#define CUT_COLUMNS 5
 
 static const char *const activity_names[] = {
 	[WRITER_STARTING] = "starting",
@@ -351,4 +353,32 @@ Datum
 weft_stat_get_conflict(PG_FUNCTION_ARGS)
 {
 	return put_entries(fcinfo, put_conflicts);
+}
+
+static void
+put_cuts(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	Datum		values[CUT_COLUMNS];
+	bool		nulls[CUT_COLUMNS] = {0};
+	Interval	last = {0};
+	Interval	longest = {0};
+	int			i = 0;
+
+	last.time = pg_atomic_read_u64(&entry->cut.last_pause);
+	longest.time = pg_atomic_read_u64(&entry->cut.longest_pause);
+	values[i++] = ObjectIdGetDatum(fields->subid);
+	values[i++] = count(&entry->cut.cuts);
+	values[i++] = count(&entry->cut.attempts);
+	values[i++] = IntervalPGetDatum(&last);
+	values[i++] = IntervalPGetDatum(&longest);
+	Assert(i == CUT_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Returns a row for each subscription that is being applied on this server. */
+Datum
+weft_stat_get_cut(PG_FUNCTION_ARGS)
+{
+	return put_entries(fcinfo, put_cuts);
 }

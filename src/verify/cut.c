@@ -88,6 +88,7 @@ struct Cut
 	CutLoss		loss;
 	TransactionId doubtful;
 	bool		no_leader;
+	bool		given;
 };
 
 static Cut *active = NULL;		/* of this process */
@@ -196,7 +197,10 @@ describe_failure(const Cut *cut)
 		case CUT_LOSS_DEADLINE:
 			break;
 	}
-	return "Its apply worker was busy, or waited for a lock or for the publisher.";
+	if (cut->given)
+		return psprintf("It has not applied everything that the publisher had at LSN %X/%X.",
+						LSN_FORMAT_ARGS(cut->seen->lsn));
+	return "Its apply worker did not come to the end of a transaction.";
 }
 
 pg_noreturn static void
@@ -382,12 +386,14 @@ try(Cut *cut)
 	if (entry->subid != cut->subscription->oid)
 		return false;
 
+	cut->given = false;
 	state = wait_for_leader(cut, CUT_WANTED);
 	while (state == CUT_HELD)
 	{
 		export_snapshot(cut);
 		if (!cut_request_give(request_of(cut), cut->request, cut->seen))
 			break;
+		cut->given = true;
 		if (cut->unflushed)
 			flush_publisher(cut);
 		state = wait_for_leader(cut, CUT_GIVEN);
