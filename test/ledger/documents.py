@@ -11,6 +11,8 @@ In a document that is tested,
 
 The document's host names, old.example and new.example, stand for two servers of the test.
 What differs from run to run is normalized on both sides before they are compared: see RULES.
+
+WEFT_DOCUMENTS=DIRECTORY writes there what the documents should say, if that is something else.
 """
 
 import difflib
@@ -43,6 +45,8 @@ class Block:
     kind: str
     text: str
     expected: str | None = None
+    # where "expected" is in the document
+    place: tuple[int, int] = (0, 0)
 
 
 def blocks_of(document: Path) -> list[Block]:
@@ -65,6 +69,7 @@ def blocks_of(document: Path) -> list[Block]:
         elif match["kind"] == "text":
             if last is not None:
                 last.expected = match["text"]
+                last.place = match.span("text")
             elif not skip:
                 raise ValueError(f"{document.name}:{line}: nothing prints this")
             last = None
@@ -103,7 +108,8 @@ class Shell:
         mark = uuid.uuid4().hex
         # the commands are read completely before any runs, and cannot read what follows
         self.process.stdin.write(
-            f"eval \"$(cat <<'{mark}'\n{commands}\n{mark}\n)\" </dev/null\necho; echo {mark} $?\n"
+            f"eval \"$(cat <<'{mark}'\n{commands}\n{mark}\n)\" </dev/null\n"
+            f"weft_status=$?; echo; echo {mark} $weft_status\n"
         )
         self.process.stdin.flush()
         lines: list[str] = []
@@ -125,7 +131,8 @@ def failures(
     blocks = blocks_of(document)
     assert any(block.expected for block in blocks), f"{document} expects no output"
     shell = Shell({**os.environ, **environment}, directory)
-    found = []
+    found: list[str] = []
+    changes: list[tuple[tuple[int, int], str]] = []
     try:
         for block in blocks:
             commands = block.text
@@ -149,6 +156,17 @@ def failures(
                 found.append(
                     f"{where}:\n" + "\n".join(difflib.unified_diff(expected, got, lineterm=""))
                 )
+                changes.append((block.place, output))
     finally:
         shell.close()
+    if changes and "WEFT_DOCUMENTS" in os.environ:
+        rewrite(document, changes, Path(os.environ["WEFT_DOCUMENTS"]))
     return found
+
+
+def rewrite(document: Path, changes: list[tuple[tuple[int, int], str]], to: Path) -> None:
+    text = document.read_text()
+    for (start, end), output in reversed(changes):
+        lines = "".join(line.rstrip() + "\n" for line in output.strip("\n").splitlines())
+        text = text[:start] + lines + text[end:]
+    (to / document.name).write_text(text)

@@ -33,6 +33,7 @@ CREATE TABLE ledger.by_list_0 PARTITION OF ledger.by_list FOR VALUES IN (0);
 CREATE TABLE ledger.by_list_1 PARTITION OF ledger.by_list FOR VALUES IN (1);
 CREATE TABLE ledger.by_list_2 PARTITION OF ledger.by_list DEFAULT;
 CREATE TABLE ledger.no_key (value bigint NOT NULL DEFAULT nextval('ledger.shared'), {ROW});
+ALTER TABLE ledger.no_key REPLICA IDENTITY FULL;
 CREATE TABLE ledger.counter (client int PRIMARY KEY, value bigint NOT NULL);
 CREATE TABLE ledger.hot (id int PRIMARY KEY, value bigint NOT NULL);
 CREATE TABLE ledger."Queue ü" (client int, n int, PRIMARY KEY (client, n));

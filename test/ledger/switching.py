@@ -22,8 +22,9 @@ from verdict import wait_for_writes
 SUBSCRIPTION = "forward"
 
 STEPS = (
-    "begin", "plan", "arm", "fence_target", "prepare", "catch_up", "fence_source", "drain",
-    "sequences", "verify", "position", "final", "open", "follow",
+    "plan", "arm_target", "fence_target", "arm_source", "publish", "create_slot", "subscribe",
+    "catch_up", "sequences_before", "fence_source", "drain", "sequences", "verify", "position",
+    "final", "stop", "open", "remove", "follow", "disarm",
 )  # fmt: skip
 
 

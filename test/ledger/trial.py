@@ -88,6 +88,7 @@ def fill(server: Server, scale: int) -> None:
             "pgbench", "-h", str(server.directory), "-p", "5432", "-U", "postgres",
             "-i", "-q", "-I", "dtGvp", "-s", str(scale), "postgres",
         )  # fmt: skip
+        server.query("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")
 
 
 @contextmanager
