@@ -225,7 +225,7 @@ link_open(const Subscription *subscription, const char *connection, TimestampTz 
 	connect_there(subscription, connection);
 	PG_TRY();
 	{
-		link_run(pinned_settings_command());
+		(void) link_value(pinned_settings_query());
 		link_run(session_settings);
 		lock_there(deadline);
 		the_link.pid = MemoryContextStrdup(TopMemoryContext,

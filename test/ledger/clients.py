@@ -226,7 +226,7 @@ class Probe(threading.Thread):
         self.interval = interval
         self.accepted: list[tuple[float, float]] = []
         self.refused: list[tuple[float, float]] = []
-        self.unexpected: list[str] = []
+        self.unexpected: list[tuple[float, str]] = []
         self.ended = threading.Event()
         self.failure: BaseException | None = None
 
@@ -247,9 +247,11 @@ class Probe(threading.Thread):
                     connection.execute(PROBED[number % len(PROBED)])
                     self.accepted.append((start, time.monotonic()))
                 except psycopg.Error as error:
-                    self.refused.append((start, time.monotonic()))
+                    if error.sqlstate in FENCED:
+                        self.refused.append((start, time.monotonic()))
                     if error.sqlstate and error.sqlstate not in FENCED | UNAVAILABLE:
-                        self.unexpected.append(f"{self.name}: {error.sqlstate} {error}")
+                        text = f"{self.name}: {error.sqlstate} {error}"
+                        self.unexpected.append((start, text))
                 connection.execute("ROLLBACK")
             except psycopg.OperationalError:
                 if connection is not None:

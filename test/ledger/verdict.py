@@ -222,6 +222,11 @@ def moves(events: Iterable[tuple[float, float, int]]) -> list[tuple[float, int]]
     return found
 
 
+def closed_since(probe: Probe) -> float:
+    """When a probe was refused first."""
+    return probe.refused[0][0] if probe.refused else float("inf")
+
+
 def judge_moves(
     clients: Clients, probes: list[Probe], legitimate: list[int], initially_open: bool
 ) -> list[str]:
@@ -232,7 +237,7 @@ def judge_moves(
     """
     if initially_open and legitimate and not probes[1].refused:
         return [f"{probes[1].server.name} was never closed"]
-    since = probes[1].refused[0][0] if initially_open and probes[1].refused else 0.0
+    since = closed_since(probes[1]) if initially_open else 0.0
     events = [
         (attempt.start, attempt.end, attempt.side)
         for attempt in clients.attempts()
@@ -317,7 +322,9 @@ def judge(
     here, there = servers[writing], servers[1 - writing]
     findings = few(list(clients.unexpected))
     for probe in probes:
-        findings += few(probe.unexpected)
+        # before a subscriber is closed for the first time, its sequences are behind
+        since = closed_since(probe) if initially_open and probe is probes[1] else 0.0
+        findings += few([text for when, text in probe.unexpected if when >= since])
         if probe.failure:
             findings.append(f"{probe.name} failed: {probe.failure}")
     findings += judge_equality(here, there, compared_tables(scale))
