@@ -1,5 +1,6 @@
 """The commands of documents do what the documents say."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def check(name, old=None, settings="fsync = off"):
+    if "```text\n```" in (DOCS / name).read_text() and "WEFT_DOCUMENTS" not in os.environ:
+        pytest.skip("the document is not finished")
     with pair(old, settings=settings, names=("old.example", "new.example")) as servers:
         replacements = {f"host={server.name}": f"host={server.directory}" for server in servers}
         environment = {
