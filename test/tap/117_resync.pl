@@ -96,7 +96,8 @@ sub resynced
 	all_applied($pub, $sub, \@tables, $what);
 	indexes_sound($sub, $what);
 	nothing_left($pub, $what);
-	is( query($sub,
+	is( query(
+			$sub,
 			"SELECT string_agg(roname, ' ') FROM pg_replication_origin WHERE roname !~ '^pg_\\d+\$'"
 		),
 		'',
@@ -115,13 +116,16 @@ foreach my $table (qw(t nokey parted))
 		my $offset = -s $sub->logfile;
 		resync($table);
 		resynced($what);
-		is(copied_by($sub, "public.$table", $offset) > 0 ? 1 : 0,
-			$workers > 0 ? 1 : 0, "$what: who copies");
+		is( copied_by($sub, "public.$table", $offset) > 0 ? 1 : 0,
+			$workers > 0                                  ? 1 : 0,
+			"$what: who copies");
 	}
 }
 set_conf($sub, 'weft.copy_workers_per_table', 3);
-is(query($sub, "SELECT count(*) FROM child"), 100, 'foreign keys do not cascade');
-is(query($sub, "SELECT count(*) FROM fired"), 0, 'only triggers for replicas fire');
+is(query($sub, "SELECT count(*) FROM child"),
+	100, 'foreign keys do not cascade');
+is(query($sub, "SELECT count(*) FROM fired"),
+	0, 'only triggers for replicas fire');
 
 # Triggers that fire on replicas, identity columns, and an index that helpers must not fill.
 resync($_) foreach qw(fires);
@@ -132,7 +136,9 @@ is( query(
 	),
 	'DELETE 1000, INSERT 1000',
 	'triggers that fire on replicas see each row');
-query($sub, "UPDATE numbered SET v = 'old' WHERE id < 10; DELETE FROM tags WHERE id > 500");
+query($sub,
+	"UPDATE numbered SET v = 'old' WHERE id < 10; DELETE FROM tags WHERE id > 500"
+);
 my $offset = -s $sub->logfile;
 resync('numbered');
 wait_for_apply($pub, $sub, 'sub');
@@ -182,7 +188,9 @@ EOS
 spoil('t');
 my $reader = open_session($sub);
 my $snapshot = "SELECT count(*) || '|' || min(v) || '|' || max(v) FROM t;";
-$reader->query_safe("BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL enable_seqscan = off; $snapshot");
+$reader->query_safe(
+	"BEGIN ISOLATION LEVEL REPEATABLE READ; SET LOCAL enable_seqscan = off; $snapshot"
+);
 my $watch = open_session($sub);
 $watch->query_until(qr/begun/, "\\echo begun\nCALL watch();\n\\echo ended\n");
 poll($sub, 'SELECT count(*) = 1 FROM seen');
@@ -197,7 +205,8 @@ is( query($sub, "SELECT string_agg(shape, ' ' ORDER BY shape) FROM seen"),
 is($reader->query_safe($snapshot),
 	old_shape(), 'an older snapshot still sees the old rows');
 $reader->query_safe('COMMIT');
-is($reader->query_safe($snapshot), "$rows|new|new", 'and the next one the new rows');
+is($reader->query_safe($snapshot),
+	"$rows|new|new", 'and the next one the new rows');
 $_->quit foreach $reader, $watch;
 
 # What is deleted and copied is not taken for a local change by those that replicate from here.
@@ -209,27 +218,31 @@ my $decoded =
   "SELECT count(*) FILTER (WHERE data ~ 'nokey: DELETE'), count(*) FILTER (WHERE data ~ 'nokey: INSERT')"
   . " FROM pg_logical_slot_peek_changes('decoding', NULL, NULL";
 is(query($sub, "$decoded)"), "$rows|$rows", 'all of it can be decoded');
-is(query($sub, "$decoded, 'only-local', '1')"), '0|0', 'nothing of it is local');
+is(query($sub, "$decoded, 'only-local', '1')"),
+	'0|0', 'nothing of it is local');
 query($sub, "SELECT pg_drop_replication_slot('decoding')");
 
 # While the copy is held anywhere, other tables are applied; after kill -9, an end, or an
 # error there, the old rows are still there, and the next attempt succeeds.
 foreach my $point (
-	qw(weft-replace-begin weft-replace-deleted weft-copy-range-done weft-replace-copied))
+	qw(weft-replace-begin weft-replace-deleted weft-copy-range-done weft-replace-copied)
+  )
 {
-	foreach my $mishap ($point =~ /begin|copied/ ? qw(kill) : qw(kill terminate leader))
+	foreach my $mishap (
+		$point =~ /begin|copied/ ? qw(kill) : qw(kill terminate leader))
 	{
 		my $what = "$mishap at $point";
 
 		spoil('nokey');
 		attach_point($sub, $point);
 		resync('nokey');
-		my ($pid) = poll_for(
-			$sub,
-			"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' LIMIT 1");
+		my ($pid) = poll_for($sub,
+			"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' LIMIT 1"
+		);
 		$number++;
 		query($pub,
-			"INSERT INTO nokey VALUES (-$number, 'new'); UPDATE other SET n = -$number");
+			"INSERT INTO nokey VALUES (-$number, 'new'); UPDATE other SET n = -$number"
+		);
 		poll($sub, "SELECT bool_and(n = -$number) FROM other");
 		is(shape('nokey'), old_shape(), "$what: the old rows are there");
 		is(state_of('nokey'), 'f|t', "$what: the request is there");
@@ -254,10 +267,12 @@ foreach my $action (qw(error end))
 	attach_point($sub, 'weft-resync-requested', $action);
 	$sub->psql('postgres', "SELECT weft.resync_table('sub', 'nokey')");
 	detach_point($sub, 'weft-resync-requested');
-	is(state_of('nokey'), 'r|t', "$action in the function: the table is still ready");
+	is(state_of('nokey'), 'r|t',
+		"$action in the function: the table is still ready");
 	query($pub, 'UPDATE other SET n = n + 1');
 	wait_for_apply($pub, $sub, 'sub');
-	is(shape('nokey'), old_shape(), "$action in the function: the old rows are there");
+	is(shape('nokey'), old_shape(),
+		"$action in the function: the old rows are there");
 	resync('nokey');
 	resynced("after $action in the function");
 }
@@ -274,7 +289,9 @@ foreach my $point (undef, 'weft-copy-range-done')
 	{
 		attach_point($sub, $point);
 		resync('nokey');
-		poll_for($sub, "SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' LIMIT 1");
+		poll_for($sub,
+			"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' LIMIT 1"
+		);
 	}
 	else
 	{
@@ -286,10 +303,13 @@ foreach my $point (undef, 'weft-copy-range-done')
 	$sub->adjust_conf('postgresql.conf', 'shared_preload_libraries', "''");
 	$sub->start;
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE') unless $point;
-	$sub->wait_for_log(qr/ERROR: .* replication origin "pg_\d+_\d+" does not exist/, $offset);
+	$sub->wait_for_log(
+		qr/ERROR: .* replication origin "pg_\d+_\d+" does not exist/,
+		$offset);
 	is(shape('nokey'), old_shape(), "$what: the old rows are there");
 	is(state_of('nokey'), 'f|t', "$what: the request is there");
-	$sub->adjust_conf('postgresql.conf', 'shared_preload_libraries', "'$preload'");
+	$sub->adjust_conf('postgresql.conf', 'shared_preload_libraries',
+		"'$preload'");
 	$sub->restart;
 	resynced($what);
 }
@@ -304,11 +324,17 @@ detach_point($sub, 'weft-replace-deleted');
 terminate($sub, $held);
 release($sub, $held);
 wait_until_gone($sub, $held);
-query($sub, 'ALTER SUBSCRIPTION sub SET (slot_name = NONE); DROP SUBSCRIPTION sub');
-my $hidden = "SELECT count(*) FROM pg_replication_origin WHERE roname ~ '^weft_resync_'";
+query($sub,
+	'ALTER SUBSCRIPTION sub SET (slot_name = NONE); DROP SUBSCRIPTION sub');
+my $hidden =
+  "SELECT count(*) FROM pg_replication_origin WHERE roname ~ '^weft_resync_'";
 is(query($sub, $hidden), 1, 'an origin is left over');
-query($pub, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_|^sub\$'");
-query($sub, 'TRUNCATE t CASCADE; TRUNCATE nokey, parted, numbered, fires, tags, other');
+query($pub,
+	"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_|^sub\$'"
+);
+query($sub,
+	'TRUNCATE t CASCADE; TRUNCATE nokey, parted, numbered, fires, tags, other'
+);
 subscribe($pub, $sub, 'sub', 'pub');
 wait_for_apply($pub, $sub, 'sub');
 resync('nokey');
@@ -324,11 +350,18 @@ sub refused
 }
 my $call = "SELECT weft.resync_table('sub', 't')";
 refused("BEGIN; $call", qr/cannot run inside a transaction block/);
-refused("DO \$\$ BEGIN PERFORM weft.resync_table('sub', 't'); EXCEPTION WHEN division_by_zero THEN END \$\$",
+refused(
+	"DO \$\$ BEGIN PERFORM weft.resync_table('sub', 't'); EXCEPTION WHEN division_by_zero THEN END \$\$",
 	qr/cannot run inside a transaction block/);
-refused("SELECT weft.resync_table('sub', 'fired')", qr/table "fired" is not part of subscription "sub"/);
-refused("SELECT weft.resync_table('nosuch', 't')", qr/subscription "nosuch" does not exist/);
-query($sub, 'CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING; ALTER TABLE t ENABLE REPLICA RULE r');
+refused(
+	"SELECT weft.resync_table('sub', 'fired')",
+	qr/table "fired" is not part of subscription "sub"/);
+refused(
+	"SELECT weft.resync_table('nosuch', 't')",
+	qr/subscription "nosuch" does not exist/);
+query($sub,
+	'CREATE RULE r AS ON DELETE TO t DO INSTEAD NOTHING; ALTER TABLE t ENABLE REPLICA RULE r'
+);
 refused($call, qr/It has a rule for DELETE that applies to replication/);
 my $trigger = query($sub,
 	"DROP RULE r ON t; SELECT quote_ident(tgname) FROM pg_trigger WHERE tgrelid = 't'::regclass AND tgisinternal LIMIT 1"
@@ -336,29 +369,48 @@ my $trigger = query($sub,
 query($sub, "ALTER TABLE t ENABLE ALWAYS TRIGGER $trigger");
 refused($call, qr/foreign key whose triggers are enabled for replication/);
 query($sub, "ALTER TABLE t ENABLE TRIGGER $trigger");
-query($sub, 'ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; CREATE ROLE plain; GRANT ALL ON SCHEMA public TO plain; ALTER TABLE t OWNER TO plain');
+query($sub,
+	'ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY; CREATE ROLE plain; GRANT ALL ON SCHEMA public TO plain; ALTER TABLE t OWNER TO plain'
+);
 refused($call, qr/Row-level security applies/);
-query($sub, 'ALTER TABLE t DISABLE ROW LEVEL SECURITY; REVOKE DELETE ON t FROM plain');
+query($sub,
+	'ALTER TABLE t DISABLE ROW LEVEL SECURITY; REVOKE DELETE ON t FROM plain'
+);
 refused($call, qr/lacks the right to delete/);
 query($sub, 'GRANT DELETE ON t TO plain');
-query($sub, 'CREATE PUBLICATION p FOR TABLE nokey; ALTER TABLE nokey REPLICA IDENTITY NOTHING');
-refused("SELECT weft.resync_table('sub', 'nokey')", qr/does not have a replica identity and publishes deletes/);
+query($sub,
+	'CREATE PUBLICATION p FOR TABLE nokey; ALTER TABLE nokey REPLICA IDENTITY NOTHING'
+);
+refused("SELECT weft.resync_table('sub', 'nokey')",
+	qr/does not have a replica identity and publishes deletes/);
 query($sub, 'DROP PUBLICATION p');
 query($sub, 'ALTER SUBSCRIPTION sub SET (origin = none)');
 refused($call, qr/WARNING: .* will be lost/);
 wait_for_apply($pub, $sub, 'sub');
-query($sub, "CREATE SUBSCRIPTION second CONNECTION '" . $pub->connstr . " dbname=postgres' PUBLICATION pub WITH (connect = false, slot_name = NONE)");
+query($sub,
+		"CREATE SUBSCRIPTION second CONNECTION '"
+	  . $pub->connstr
+	  . " dbname=postgres' PUBLICATION pub WITH (connect = false, slot_name = NONE)"
+);
 query($sub, "ALTER SUBSCRIPTION sub SET (origin = any)");
-query($sub, "INSERT INTO pg_subscription_rel SELECT oid, 'parted_0'::regclass, 'r' FROM pg_subscription WHERE subname = 'second'");
-refused("SELECT weft.resync_table('sub', 'parted')", qr/Its rows also come from table "parted_0" of subscription "second"/);
-refused("SELECT weft.resync_table('second', 'parted_0')", qr/It has no replication slot/);
+query($sub,
+	"INSERT INTO pg_subscription_rel SELECT oid, 'parted_0'::regclass, 'r' FROM pg_subscription WHERE subname = 'second'"
+);
+refused("SELECT weft.resync_table('sub', 'parted')",
+	qr/Its rows also come from table "parted_0" of subscription "second"/);
+refused("SELECT weft.resync_table('second', 'parted_0')",
+	qr/It has no replication slot/);
 query($sub, 'DROP SUBSCRIPTION second');
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 query($sub, "UPDATE pg_subscription SET subtwophasestate = 'e'");
 refused($call, qr/Its option "two_phase" is enabled/);
-query($sub, "UPDATE pg_subscription SET subtwophasestate = 'd'; SECURITY LABEL FOR weft ON SUBSCRIPTION sub IS 'detect_conflicts=on'");
+query($sub,
+	"UPDATE pg_subscription SET subtwophasestate = 'd'; SECURITY LABEL FOR weft ON SUBSCRIPTION sub IS 'detect_conflicts=on'"
+);
 refused($call, qr/It detects conflicts/);
-query($sub, "SECURITY LABEL FOR weft ON SUBSCRIPTION sub IS NULL; ALTER SUBSCRIPTION sub ENABLE");
+query($sub,
+	"SECURITY LABEL FOR weft ON SUBSCRIPTION sub IS NULL; ALTER SUBSCRIPTION sub ENABLE"
+);
 
 # The owner of the subscription may; another role may not (regress/privileges.sql).
 resync($_) foreach @tables;

@@ -44,7 +44,8 @@ push @kinds,
 	name => 'fifteen',
 	new => { install_path => $old_bindir =~ s{/bin/?$}{}r },
 	options => 'streaming = on'
-  } if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
+  }
+  if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
 
 my @tables = qw(t nokey parted beat other);
 my %scripts = (
@@ -81,8 +82,10 @@ sub watch_lag
 	my $watch = open_session($sub);
 
 	poll($sub, "SELECT at > clock_timestamp() - interval '100 ms' FROM beat");
-	query($sub, 'TRUNCATE stop; TRUNCATE lag; INSERT INTO lag VALUES (\'0\')');
-	$watch->query_until(qr/begun/, "\\echo begun\nCALL watch();\n\\echo ended\n");
+	query($sub,
+		'TRUNCATE stop; TRUNCATE lag; INSERT INTO lag VALUES (\'0\')');
+	$watch->query_until(qr/begun/,
+		"\\echo begun\nCALL watch();\n\\echo ended\n");
 	return $watch;
 }
 
@@ -93,7 +96,8 @@ sub worst_lag
 	query($sub, 'INSERT INTO stop VALUES (1)');
 	$watch->query_until(qr/ended/, '');
 	$watch->quit;
-	return query($sub, 'SELECT round(extract(epoch FROM max(l)), 1) FROM lag');
+	return query($sub,
+		'SELECT round(extract(epoch FROM max(l)), 1) FROM lag');
 }
 
 sub ready
@@ -115,13 +119,19 @@ sub some_pid
 sub interrupt
 {
 	my ($sub) = @_;
-	my @types = ('logical replication tablesync worker', 'logical replication apply worker',
-		'parallel worker', 'weft writer');
+	my @types = (
+		'logical replication tablesync worker',
+		'logical replication apply worker',
+		'parallel worker',
+		'weft writer');
 	my $type = $types[ rand @types ];
 	my $pid = some_pid($sub, $type);
 	my $kill = rand() < 0.5;
 
-	return 'immediate stop' if rand() < 0.2 and $sub->stop('immediate') || 1 and $sub->start || 1;
+	return 'immediate stop'
+	  if rand() < 0.2
+	  and $sub->stop('immediate') || 1
+	  and $sub->start || 1;
 	return 'nothing' unless $pid;
 	if ($kill)
 	{
@@ -143,7 +153,8 @@ foreach my $kind (@kinds)
 		%{ $kind->{new} // {} },
 		conf => 'logical_decoding_work_mem = 64kB');
 	my $sub = copy_subscriber("subscriber_$name",
-		conf => "restart_after_crash = on\nwal_retrieve_retry_interval = 1s\n");
+		conf =>
+		  "restart_after_crash = on\nwal_retrieve_retry_interval = 1s\n");
 
 	query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, v int, u int UNIQUE);
@@ -181,7 +192,8 @@ EOS
 	subscribe($pub, $sub, 'sub', 'pub', $kind->{options});
 	wait_for_apply($pub, $sub, 'sub');
 
-	my $beat = start_pgbench($pub,
+	my $beat = start_pgbench(
+		$pub,
 		{ "UPDATE beat SET at = clock_timestamp();\n" => 1 },
 		'-c' => 1,
 		'-R' => 100,
@@ -193,9 +205,11 @@ EOS
 		'-T' => 300,
 		'--max-tries=1000');
 	my $watch = watch_lag($sub);
+
 	foreach my $table (qw(t nokey parted))
 	{
-		query($sub, "DELETE FROM $table WHERE id % 3 = 0; UPDATE $table SET v = -1");
+		query($sub,
+			"DELETE FROM $table WHERE id % 3 = 0; UPDATE $table SET v = -1");
 		query($sub, "SELECT weft.resync_table('sub', '$table')");
 		ready($sub);
 	}
@@ -207,7 +221,8 @@ EOS
 	{
 		query($sub, "DELETE FROM $_ WHERE id % 3 = 0; UPDATE $_ SET v = -1")
 		  foreach qw(nokey t);
-		query($sub, "SELECT weft.resync_table('sub', '$_')") foreach qw(nokey t);
+		query($sub, "SELECT weft.resync_table('sub', '$_')")
+		  foreach qw(nokey t);
 		usleep(rand 400_000);
 		my $mishap = interrupt($sub);
 		wait_until_up($sub);
