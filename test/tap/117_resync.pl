@@ -220,6 +220,14 @@ my $decoded =
 is(query($sub, "$decoded)"), "$rows|$rows", 'all of it can be decoded');
 is(query($sub, "$decoded, 'only-local', '1')"),
 	'0|0', 'nothing of it is local');
+is( query(
+		$sub,
+		"SET logical_decoding_work_mem = '64kB';"
+		  . " SELECT count(*) FROM pg_logical_slot_peek_changes('decoding', NULL, NULL, 'only-local', '1', 'stream-changes', '1')"
+		  . " WHERE data ~ 'streaming change'"
+	),
+	0,
+	'nor if it is streamed');
 query($sub, "SELECT pg_drop_replication_slot('decoding')");
 
 # While the copy is held anywhere, other tables are applied; after kill -9, an end, or an
