@@ -103,21 +103,25 @@ static BlockNumber
 count_pages(const PublishedTable *table)
 {
 	BlockNumber pages = 0;
+	List	   *relids = list_make1_oid(table->relid);
 	bool		heap = true;
 	ListCell   *cell;
 
-	foreach(cell, find_all_inheritors(table->relid, AccessShareLock, NULL))
+	if (table->relkind == RELKIND_PARTITIONED_TABLE)
+		relids = find_all_inheritors(table->relid, NoLock, NULL);
+	foreach(cell, relids)
 	{
-		Relation	part = table_open(lfirst_oid(cell), NoLock);
+		Relation	part = try_table_open(lfirst_oid(cell), AccessShareLock);
 
+		if (part == NULL)
+			continue;
 		if (part->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 			;
-		else if (part->rd_rel->relam != HEAP_TABLE_AM_OID)
-			heap = false;
-		else if (lfirst_oid(cell) == table->relid ||
-				 table->relkind == RELKIND_PARTITIONED_TABLE)
+		else if (part->rd_rel->relam == HEAP_TABLE_AM_OID)
 			pages += RelationGetNumberOfBlocks(part);
-		table_close(part, NoLock);
+		else
+			heap = false;
+		table_close(part, AccessShareLock);
 	}
 	return heap ? pages : 0;
 }

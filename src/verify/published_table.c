@@ -331,24 +331,29 @@ check_local_rights(PublishedTable *table, Relation rel, Oid owner)
 static double
 estimate_rows(Relation rel)
 {
+	BlockNumber pages;
 	double		rows = 0;
+	double		visible;
 	ListCell   *cell;
 
-	foreach(cell, find_all_inheritors(RelationGetRelid(rel), AccessShareLock, NULL))
+	if (rel->rd_rel->relkind == RELKIND_RELATION)
 	{
-		Relation	part = table_open(lfirst_oid(cell), NoLock);
+		estimate_rel_size(rel, NULL, &pages, &rows, &visible);
+		return rows;
+	}
+	foreach(cell, find_all_inheritors(RelationGetRelid(rel), NoLock, NULL))
+	{
+		Relation	part = try_table_open(lfirst_oid(cell), AccessShareLock);
+		double		tuples;
 
-		if (RELKIND_HAS_TABLE_AM(part->rd_rel->relkind) &&
-			(part == rel || rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE))
+		if (part == NULL)
+			continue;
+		if (RELKIND_HAS_TABLE_AM(part->rd_rel->relkind))
 		{
-			BlockNumber pages;
-			double		tuples;
-			double		visible;
-
 			estimate_rel_size(part, NULL, &pages, &tuples, &visible);
 			rows += tuples;
 		}
-		table_close(part, NoLock);
+		table_close(part, AccessShareLock);
 	}
 	return rows;
 }

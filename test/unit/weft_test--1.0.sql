@@ -16,3 +16,23 @@ CREATE FUNCTION weft_test_cut(subscription name, query text, timeout int DEFAULT
 CREATE FUNCTION weft_test_cut_write(subscription name, command text,
 		timeout int DEFAULT 30000, stand int DEFAULT 1000) RETURNS bool
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+-- Shows what a subscription's publications publish of these tables, or of all; "here" and
+-- "there" are the rows to compare as SQL.
+CREATE FUNCTION weft_test_tables(subscription name, tables regclass[] DEFAULT '{}',
+		OUT name text, OUT status text, OUT reason text, OUT columns text, OUT missing text,
+		OUT key text, OUT here text, OUT there text) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+-- Compares a table that nobody writes.  First comes how it is divided; then the rows that
+-- only one side has.
+CREATE FUNCTION weft_test_compare(subscription name, "table" regclass,
+		rows bigint DEFAULT 1000,
+		OUT side text, OUT key text, OUT "row" text, OUT whole text, OUT found text)
+	RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
+
+-- What becomes of a publisher's row filter here: a condition, or a problem.
+CREATE FUNCTION weft_test_row_filter("table" regclass, text text,
+		OUT filter text, OUT problem text, OUT columns int)
+	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
