@@ -224,7 +224,6 @@ judge(void)
 	{
 		stands_since = GetCurrentTimestamp();
 		pg_atomic_fetch_add_u64(&request()->cuts, 1);
-		compat_injection_point("weft-leader-stands");
 	}
 }
 

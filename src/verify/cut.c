@@ -390,10 +390,12 @@ try(Cut *cut)
 	state = wait_for_leader(cut, CUT_WANTED);
 	while (state == CUT_HELD)
 	{
+		compat_injection_point("weft-cut-held");
 		export_snapshot(cut);
 		if (!cut_request_give(request_of(cut), cut->request, cut->seen))
 			break;
 		cut->given = true;
+		compat_injection_point("weft-cut-given");
 		if (cut->unflushed)
 			flush_publisher(cut);
 		state = wait_for_leader(cut, CUT_GIVEN);
