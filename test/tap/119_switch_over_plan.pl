@@ -1,0 +1,207 @@
+# weft.switch_over_plan(): each check finds what it is for, and nothing otherwise.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'the functions are those of Weft' unless weft();
+
+my %publishers = (stock => {});
+my $old = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
+$publishers{15} = { install_path => $old =~ s{/bin/?$}{}r }
+  if -x "$old/initdb" && -x "$old/pg_config";
+
+my ($pub, $sub);
+
+# The findings: check => ["object|severity|problem|remedy"...].
+sub findings
+{
+	my ($arguments, $role) = @_;
+	my $separator = '~~';
+	my $set = $role ? "SET ROLE $role;" : '';
+	my $output = query($sub,
+		"$set SELECT concat_ws('$separator', check_name, severity, coalesce(object, ''), coalesce(problem, ''), coalesce(remedy, '')) || '#' FROM weft.switch_over_plan('sub'"
+		  . ($arguments // '') . ')');
+	my %result;
+
+	foreach my $row (split /#(?:\n|$)/, $output)
+	{
+		my ($check, $severity, @rest) = split /$separator/, $row, -1;
+		push @{ $result{$check} }, { severity => $severity, text => join '|', @rest };
+	}
+	return \%result;
+}
+
+# All that is not "ok", but for what is always there.
+sub problems
+{
+	my ($found) = @_;
+	return join "\n", sort map {
+		my $check = $_;
+		map { "$check|$_->{severity}|$_->{text}" }
+		  grep { $_->{severity} ne 'ok' } @{ $found->{$check} }
+	} keys %$found;
+}
+
+# Each case: [check, severity, object, part of the problem, SQL there, SQL here, SQL there to
+# undo it, SQL here].  "R" as the fifth: only for the way back.
+my @cases = (
+	[ 'subscription', 'error', 'sub', 'is disabled', '', 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
+	[ 'subscription', 'error', 'sub', 'is to be skipped', '', q{ALTER SUBSCRIPTION sub SKIP (lsn = 'F/0')}, '', 'ALTER SUBSCRIPTION sub SKIP (lsn = NONE)' ],
+	[ 'tables_ready', 'error', 'public.ref', 'is not complete', '', q{UPDATE pg_subscription_rel SET srsubstate = 'f' WHERE srrelid = 'ref'::regclass}, '', q{UPDATE pg_subscription_rel SET srsubstate = 'r' WHERE srrelid = 'ref'::regclass} ],
+	[ 'tables_subscribed', 'error', 'public.more', 'does not know it', 'CREATE TABLE more (id int PRIMARY KEY); ALTER PUBLICATION pub ADD TABLE more', '', 'DROP TABLE more', '' ],
+	[ 'tables_subscribed', 'error', 'public.ref', 'not published any more', 'ALTER PUBLICATION pub DROP TABLE ref', '', 'ALTER PUBLICATION pub ADD TABLE ref', '' ],
+	[ 'prepared_transactions', 'error', q{'it''s'}, 'holds its locks', q{BEGIN; UPDATE t SET a = 0; PREPARE TRANSACTION 'it''s'}, '', q{ROLLBACK PREPARED 'it''s'}, '' ],
+	[ 'prepared_transactions_here', 'error', q{'gid'}, 'holds its locks', '', q{BEGIN; CREATE TABLE p (); PREPARE TRANSACTION 'gid'}, '', q{ROLLBACK PREPARED 'gid'} ],
+	[ 'publish_operations', 'error', 'pub', 'does not publish every', q{ALTER PUBLICATION pub SET (publish = 'insert')}, '', q{ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')}, '' ],
+	[ 'publish_operations', 'warning', 'pub', 'does not publish every', q{ALTER PUBLICATION pub SET (publish = 'insert, update, delete')}, '', q{ALTER PUBLICATION pub SET (publish = 'insert, update, delete, truncate')}, '' ],
+	[ 'subscriptions_here', 'warning', 'other', 'another subscription', '', q{CREATE SUBSCRIPTION other CONNECTION 'dbname=x' PUBLICATION x WITH (connect = false)}, '', q{ALTER SUBSCRIPTION other SET (slot_name = NONE); DROP SUBSCRIPTION other} ],
+	[ 'subscriptions_there', 'warning', 'other', 'has a subscription itself', q{CREATE SUBSCRIPTION other CONNECTION 'dbname=x' PUBLICATION x WITH (connect = false)}, '', q{ALTER SUBSCRIPTION other SET (slot_name = NONE); DROP SUBSCRIPTION other}, '' ],
+	[ 'slots_there', 'warning', 'cdc', 'logical slot', q{SELECT pg_create_logical_replication_slot('cdc', 'test_decoding')}, '', q{SELECT pg_drop_replication_slot('cdc')}, '' ],
+	[ 'lag', 'warning', 'sub', 'behind', q{BEGIN; LOCK ref; SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)) FROM generate_series(1, 70); COMMIT}, 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
+	[ 'slot', 'error', 'sub', 'not connected', '', 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
+
+	[ 'unpublished_tables', 'warning', '"A b"', 'is not published', 'CREATE TABLE "A b" ()', '', 'DROP TABLE "A b"', '' ],
+	[ 'unlogged_tables', 'warning', 'u', 'is unlogged', 'CREATE UNLOGGED TABLE u ()', '', 'DROP TABLE u', '' ],
+	[ 'unlogged_tables_here', 'error', 'ref', 'is unlogged here', '', 'ALTER TABLE ref SET UNLOGGED', '', 'ALTER TABLE ref SET LOGGED' ],
+	[ 'row_filters', 'error', 'ref', 'row filter', 'ALTER PUBLICATION pub DROP TABLE ref; ALTER PUBLICATION pub ADD TABLE ref WHERE (id > 0)', '', 'ALTER PUBLICATION pub DROP TABLE ref; ALTER PUBLICATION pub ADD TABLE ref', '' ],
+	[ 'column_lists', 'error', 'ref', 'does not publish column t', 'ALTER PUBLICATION pub DROP TABLE ref; ALTER PUBLICATION pub ADD TABLE ref (id)', '', 'ALTER PUBLICATION pub DROP TABLE ref; ALTER PUBLICATION pub ADD TABLE ref', '' ],
+	[ 'replica_identity', 'warning', 'ref', 'no replica identity', 'ALTER TABLE ref REPLICA IDENTITY NOTHING', '', 'ALTER TABLE ref REPLICA IDENTITY DEFAULT', '' ],
+	[ 'replica_identity_here', 'error', '"Tä b"', 'no replica identity here', '', 'ALTER TABLE "Tä b" REPLICA IDENTITY NOTHING', '', 'ALTER TABLE "Tä b" REPLICA IDENTITY DEFAULT', 'R' ],
+	[ 'columns', 'error', 'public.ref.c', 'does not exist here', 'ALTER TABLE ref ADD c int', '', 'ALTER TABLE ref DROP c', '' ],
+	[ 'columns', 'error', 'public.ref.c', 'does not exist on the publisher', '', 'ALTER TABLE ref ADD c int', '', 'ALTER TABLE ref DROP c' ],
+	[ 'columns', 'warning', 'public.ref.t', 'type bigint here, integer', '', 'ALTER TABLE ref ALTER t TYPE bigint', '', 'ALTER TABLE ref ALTER t TYPE int' ],
+	[ 'columns', 'warning', 'public.ref.t', 'NOT NULL on one side', 'ALTER TABLE ref ALTER t SET NOT NULL', '', 'ALTER TABLE ref ALTER t DROP NOT NULL', '' ],
+	[ 'columns', 'warning', 'public.ref.t', 'default on the publisher', 'ALTER TABLE ref ALTER t SET DEFAULT 1', '', 'ALTER TABLE ref ALTER t DROP DEFAULT', '' ],
+	[ 'columns', 'warning', 'public.ref.id', 'identity column on the publisher', 'ALTER TABLE ref ALTER id ADD GENERATED ALWAYS AS IDENTITY', '', 'ALTER TABLE ref ALTER id DROP IDENTITY', '' ],
+	[ 'generated_columns', 'error', 'public.ref.g', 'generated on the publisher', 'ALTER TABLE ref ADD g int GENERATED ALWAYS AS (1) STORED', 'ALTER TABLE ref ADD g int', 'ALTER TABLE ref DROP g', 'ALTER TABLE ref DROP g' ],
+	[ 'generated_columns', 'error', 'public.ref.g', 'generated here', 'ALTER TABLE ref ADD g int', 'ALTER TABLE ref ADD g int GENERATED ALWAYS AS (1) STORED', 'ALTER TABLE ref DROP g', 'ALTER TABLE ref DROP g' ],
+	[ 'indexes', 'error', 'public.t', 'unique index t_b (b)', 'CREATE UNIQUE INDEX t_b ON t (b)', 'CREATE INDEX t_b ON t (b)', 'DROP INDEX t_b', 'DROP INDEX t_b' ],
+	[ 'indexes', 'warning', 'public.t', 'index t_b (lower(b) WHERE (a > 1))', 'CREATE INDEX t_b ON t (lower(b)) WHERE a > 1', 'CREATE INDEX t_b ON t (lower(b))', 'DROP INDEX t_b', 'DROP INDEX t_b' ],
+	[ 'indexes', 'warning', 't_b', 'not valid', '', q{CREATE INDEX t_b ON t (b); UPDATE pg_index SET indisvalid = false WHERE indexrelid = 't_b'::regclass}, '', 'DROP INDEX t_b' ],
+	[ 'constraints', 'warning', 'public.ref', 'constraint ref_t_fkey of the publisher', '', 'ALTER TABLE ref DROP CONSTRAINT ref_t_fkey', '', 'ALTER TABLE ref ADD FOREIGN KEY (t) REFERENCES t' ],
+	[ 'constraints', 'warning', 'public.t', 'constraint c of the publisher', 'ALTER TABLE t ADD CONSTRAINT c CHECK (a <> -1)', '', 'ALTER TABLE t DROP CONSTRAINT c', '' ],
+	[ 'constraints', 'warning', 't', 'has not been validated', '', 'ALTER TABLE t ADD CONSTRAINT c CHECK (a <> -1) NOT VALID', '', 'ALTER TABLE t DROP CONSTRAINT c' ],
+	[ 'constraints', 'warning', 'ref', 'refers to table parent, which is not replicated', '', 'CREATE TABLE parent (id int PRIMARY KEY); ALTER TABLE ref ADD CONSTRAINT r FOREIGN KEY (t) REFERENCES parent', '', 'DROP TABLE parent CASCADE' ],
+	[ 'triggers', 'warning', 'public.t', 'trigger trg of the publisher does not exist here', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', '', 'DROP TRIGGER trg ON t', '' ],
+	[ 'triggers', 'warning', 'public.t', 'will fire here', '', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', '', 'DROP TRIGGER trg ON t' ],
+	[ 'triggers', 'warning', 'public.t', 'is disabled here', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger(); ALTER TABLE t DISABLE TRIGGER trg', 'DROP TRIGGER trg ON t', 'DROP TRIGGER trg ON t' ],
+	[ 'triggers', 'warning', 'public.t', 'fire there for replicated changes', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger(); ALTER TABLE t ENABLE ALWAYS TRIGGER trg', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', 'DROP TRIGGER trg ON t', 'DROP TRIGGER trg ON t' ],
+	[ 'row_security', 'warning', 'ref', 'disabled here', 'ALTER TABLE ref ENABLE ROW LEVEL SECURITY', '', 'ALTER TABLE ref DISABLE ROW LEVEL SECURITY', '' ],
+	[ 'grants', 'warning', 't', 'app has rights on the publisher that it lacks here: select', 'GRANT SELECT ON t TO app', '', 'REVOKE SELECT ON t FROM app', '' ],
+	[ 'grants', 'warning', 't', 'PUBLIC has rights on the publisher that it lacks here: select', 'GRANT SELECT ON t TO PUBLIC', '', 'REVOKE SELECT ON t FROM PUBLIC', '' ],
+	[ 'statistics', 'warning', 'ref', 'no statistics', q{INSERT INTO ref VALUES (1, 1)}, '', '', 'ANALYZE ref' ],
+
+	[ 'sequences', 'warning', 'public.t_id_seq', 'is behind', q{SELECT setval('t_id_seq', 500000)}, '', '', q{SELECT weft.sync_sequences('sub')} ],
+	[ 'sequences', 'error', 'public.s', 'does not exist here', 'CREATE SEQUENCE s', '', 'DROP SEQUENCE s', '' ],
+
+	[ 'extensions', 'error', 'citext', 'does not exist here', 'CREATE EXTENSION citext', '', 'DROP EXTENSION citext', '' ],
+	[ 'extensions', 'warning', 'citext', 'version 1.4 here', 'CREATE EXTENSION citext', q{CREATE EXTENSION citext VERSION '1.4'}, 'DROP EXTENSION citext', 'DROP EXTENSION citext' ],
+	[ 'missing_relations', 'warning', 'public."V"', 'a view', 'CREATE VIEW "V" AS SELECT 1', '', 'DROP VIEW "V"', '' ],
+	[ 'missing_relations', 'warning', 'm', 'not been filled', '', 'CREATE MATERIALIZED VIEW m AS SELECT 1 WITH NO DATA', '', 'DROP MATERIALIZED VIEW m' ],
+	[ 'functions', 'warning', 'public.f(a integer)', 'does not exist here', q{CREATE FUNCTION f(a int) RETURNS int LANGUAGE sql AS 'SELECT 1'}, q{CREATE FUNCTION f(a text) RETURNS int LANGUAGE sql AS 'SELECT 1'}, 'DROP FUNCTION f', 'DROP FUNCTION f' ],
+	[ 'enum_types', 'error', 'public.e', q{no value 'b' here}, q{CREATE TYPE e AS ENUM ('a', 'b')}, q{CREATE TYPE e AS ENUM ('a')}, 'DROP TYPE e', 'DROP TYPE e' ],
+	[ 'event_triggers', 'warning', 'et', 'does not exist here', q{CREATE FUNCTION ef() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER et ON ddl_command_start EXECUTE FUNCTION ef()}, '', 'DROP FUNCTION ef CASCADE', '' ],
+	[ 'event_triggers', 'warning', 'et', 'fires here', '', q{CREATE FUNCTION ef() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'; CREATE EVENT TRIGGER et ON ddl_command_start EXECUTE FUNCTION ef()}, '', 'DROP FUNCTION ef CASCADE' ],
+	[ 'large_objects', 'error', '', '1 large objects, this server 0', q{SELECT lo_create(77)}, '', 'SELECT lo_unlink(77)', '' ],
+	[ 'large_objects', 'warning', '', '1 large objects, this server 1', q{SELECT lo_create(77)}, q{SELECT lo_create(77)}, 'SELECT lo_unlink(77)', 'SELECT lo_unlink(77)' ],
+	[ 'encoding', 'warning', 'lc_ctype', 'POSIX here', '', q{UPDATE pg_database SET datctype = 'POSIX' WHERE datname = 'postgres'}, '', q{UPDATE pg_database SET datctype = datcollate WHERE datname = 'postgres'} ],
+	[ 'collation_versions', 'warning', 'pg_catalog.pg_c_utf8', 'created with version 0', '', q{UPDATE pg_collation SET collversion = '0' WHERE collname = 'pg_c_utf8'; CREATE TABLE col (t text COLLATE pg_c_utf8 PRIMARY KEY)}, '', q{DROP TABLE col; UPDATE pg_collation SET collversion = pg_collation_actual_version(oid) WHERE collname = 'pg_c_utf8'} ],
+	[ 'read_only', 'error', 'postgres', 'for all sessions', '', 'ALTER DATABASE postgres SET default_transaction_read_only = on', '', 'SET default_transaction_read_only = off; ALTER DATABASE postgres RESET default_transaction_read_only' ],
+	[ 'read_only', 'warning', 'app', 'for sessions of the role', '', 'ALTER ROLE app SET default_transaction_read_only = on', '', 'ALTER ROLE app RESET default_transaction_read_only' ],
+	[ 'settings', 'warning', 'TimeZone', 'Asia/Tokyo here', '', q{ALTER SYSTEM SET timezone = 'Asia/Tokyo'; SELECT pg_reload_conf()}, '', 'ALTER SYSTEM RESET timezone; SELECT pg_reload_conf()' ],
+	[ 'database_settings', 'warning', 'work_mem', 'for role app, but this one does not', q{ALTER ROLE app IN DATABASE postgres SET work_mem = '5MB'}, '', 'ALTER ROLE app IN DATABASE postgres RESET work_mem', '' ],
+	[ 'database_settings', 'warning', 'search_path', 'has this setting, but', 'ALTER DATABASE postgres SET search_path = public', '', 'ALTER DATABASE postgres RESET search_path', '' ],
+	[ 'roles', 'warning', '"The app"', 'does not exist here', 'CREATE ROLE "The app" LOGIN', '', 'DROP ROLE "The app"', '' ],
+);
+
+sub run
+{
+	my ($node, $sql) = @_;
+
+	$node->safe_psql('postgres', join "\n", map { "$_;" } split /; /, $sql) if $sql;
+	return;
+}
+
+my %late = map { $_ => 1 } qw(subscription slot lag settings);
+
+# Workers and settings follow with a delay.
+sub wait_until_fine
+{
+	my ($check) = @_;
+
+	poll($sub,
+		"SELECT bool_and(severity = 'ok') FROM weft.switch_over_plan('sub') WHERE check_name IN ('$check', 'subscription', 'slot', 'tables_ready', 'lag')");
+	return;
+}
+
+# Does any finding fit?
+sub has
+{
+	my ($found, $check, $severity, $object, $problem) = @_;
+
+	return grep {
+			 $_->{severity} eq $severity
+		  && $_->{text} =~ /^(public\.)?\Q$object\E\|/
+		  && index($_->{text}, $problem) > 0
+	} @{ $found->{$check} };
+}
+
+foreach my $major (sort keys %publishers)
+{
+	my $what = $major eq 'stock' ? '' : "publisher $major: ";
+	$pub = new_publisher("publisher_$major", %{ $publishers{$major} }, stock => 1);
+	$sub = new_subscriber("subscriber_$major", conf => 'allow_system_table_mods = on');
+	query_all([ $pub, $sub ], <<EOS);
+CREATE TABLE t (id serial PRIMARY KEY, a int, b text);
+CREATE TABLE "Tä b" (id int PRIMARY KEY);
+CREATE TABLE ref (id int PRIMARY KEY, t int REFERENCES t);
+CREATE ROLE app LOGIN;
+EOS
+	query($pub, <<EOS);
+INSERT INTO t (a) SELECT generate_series(1, 1000);
+CREATE PUBLICATION pub FOR TABLE t, "Tä b", ref;
+EOS
+	subscribe($pub, $sub, 'sub', 'pub');
+	wait_for_apply($pub, $sub, 'sub');
+	query($sub, "ANALYZE t; SELECT weft.sync_sequences('sub')");
+
+	my $found = findings();
+	is(problems($found), '', "${what}nothing to complain about");
+	my %checks = map { $_ => 1 } keys %$found;
+
+	foreach my $case (@cases)
+	{
+		my ($check, $severity, $object, $problem, $there, $here, $undo_there, $undo_here, $reverse)
+		  = @$case;
+		my $name = "$what$check: $problem";
+
+		ok(!has($found, $check, $severity, $object, $problem), "$name: not before");
+		run($sub, $here);
+		poll($pub, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'sub'")
+		  if $check eq 'lag';
+		run($pub, $there);
+		poll($sub,
+			"SELECT count(*) > 0 FROM weft.switch_over_plan('sub') WHERE check_name = '$check' AND severity = '$severity'"
+		) if $late{$check};
+		$found = findings();
+		ok(has($found, $check, $severity, $object, $problem), $name)
+		  or diag(problems($found));
+		ok(!exists findings(', false')->{$check}, "$name: not without a way back")
+		  if $reverse;
+		run($pub, $undo_there);
+		run($sub, $undo_here);
+		wait_until_fine($check) if $late{$check};
+	}
+	is(problems(findings()), '', "${what}everything undone");
+
+	$sub->stop;
+	$pub->stop;
+}
+done_testing();
