@@ -65,7 +65,6 @@ my @cases = (
 	[ 'subscriptions_there', 'warning', 'other', 'has a subscription itself', q{CREATE SUBSCRIPTION other CONNECTION 'dbname=x' PUBLICATION x WITH (connect = false)}, '', q{ALTER SUBSCRIPTION other SET (slot_name = NONE); DROP SUBSCRIPTION other}, '' ],
 	[ 'slots_there', 'warning', 'cdc', 'logical slot', q{SELECT pg_create_logical_replication_slot('cdc', 'test_decoding')}, '', q{SELECT pg_drop_replication_slot('cdc')}, '' ],
 	[ 'lag', 'warning', 'sub', 'behind', q{BEGIN; LOCK ref; SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000)) FROM generate_series(1, 70); COMMIT}, 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
-	[ 'slot', 'error', 'sub', 'not connected', '', 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
 
 	[ 'unpublished_tables', 'warning', '"A b"', 'is not published', 'CREATE TABLE "A b" ()', '', 'DROP TABLE "A b"', '' ],
 	[ 'unlogged_tables', 'warning', 'u', 'is unlogged', 'CREATE UNLOGGED TABLE u ()', '', 'DROP TABLE u', '' ],
@@ -88,7 +87,7 @@ my @cases = (
 	[ 'constraints', 'warning', 'public.ref', 'constraint ref_t_fkey of the publisher', '', 'ALTER TABLE ref DROP CONSTRAINT ref_t_fkey', '', 'ALTER TABLE ref ADD FOREIGN KEY (t) REFERENCES t' ],
 	[ 'constraints', 'warning', 'public.t', 'constraint c of the publisher', 'ALTER TABLE t ADD CONSTRAINT c CHECK (a <> -1)', '', 'ALTER TABLE t DROP CONSTRAINT c', '' ],
 	[ 'constraints', 'warning', 't', 'has not been validated', '', 'ALTER TABLE t ADD CONSTRAINT c CHECK (a <> -1) NOT VALID', '', 'ALTER TABLE t DROP CONSTRAINT c' ],
-	[ 'constraints', 'warning', 'ref', 'refers to table parent, which is not replicated', '', 'CREATE TABLE parent (id int PRIMARY KEY); ALTER TABLE ref ADD CONSTRAINT r FOREIGN KEY (t) REFERENCES parent', '', 'DROP TABLE parent CASCADE' ],
+	[ 'constraints', 'warning', 'ref', 'refers to table public.parent, which is not replicated', '', 'CREATE TABLE parent (id int PRIMARY KEY); ALTER TABLE ref ADD CONSTRAINT r FOREIGN KEY (t) REFERENCES parent', '', 'DROP TABLE parent CASCADE' ],
 	[ 'triggers', 'warning', 'public.t', 'trigger trg of the publisher does not exist here', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', '', 'DROP TRIGGER trg ON t', '' ],
 	[ 'triggers', 'warning', 'public.t', 'will fire here', '', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', '', 'DROP TRIGGER trg ON t' ],
 	[ 'triggers', 'warning', 'public.t', 'is disabled here', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger()', 'CREATE TRIGGER trg BEFORE INSERT ON t EXECUTE FUNCTION pg_catalog.suppress_redundant_updates_trigger(); ALTER TABLE t DISABLE TRIGGER trg', 'DROP TRIGGER trg ON t', 'DROP TRIGGER trg ON t' ],
@@ -118,7 +117,10 @@ my @cases = (
 	[ 'settings', 'warning', 'TimeZone', 'Asia/Tokyo here', '', q{ALTER SYSTEM SET timezone = 'Asia/Tokyo'; SELECT pg_reload_conf()}, '', 'ALTER SYSTEM RESET timezone; SELECT pg_reload_conf()' ],
 	[ 'database_settings', 'warning', 'work_mem', 'for role app, but this one does not', q{ALTER ROLE app IN DATABASE postgres SET work_mem = '5MB'}, '', 'ALTER ROLE app IN DATABASE postgres RESET work_mem', '' ],
 	[ 'database_settings', 'warning', 'search_path', 'has this setting, but', 'ALTER DATABASE postgres SET search_path = public', '', 'ALTER DATABASE postgres RESET search_path', '' ],
+	[ 'two_phase', 'warning', 'sub', 'two_phase is on', '', q{ALTER SUBSCRIPTION sub DISABLE; UPDATE pg_subscription SET subtwophasestate = 'e'}, '', q{UPDATE pg_subscription SET subtwophasestate = 'd'; ALTER SUBSCRIPTION sub ENABLE} ],
+	[ 'slots_here', 'warning', '', 'may be invalidated', '', q{ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'; SELECT pg_reload_conf()}, '', 'ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()' ],
 	[ 'roles', 'warning', '"The app"', 'does not exist here', 'CREATE ROLE "The app" LOGIN', '', 'DROP ROLE "The app"', '' ],
+	[ 'slot', 'error', 'sub', 'not connected', '', 'ALTER SUBSCRIPTION sub DISABLE', '', 'ALTER SUBSCRIPTION sub ENABLE' ],
 );
 
 sub run
@@ -129,7 +131,7 @@ sub run
 	return;
 }
 
-my %late = map { $_ => 1 } qw(subscription slot lag settings);
+my %late = map { $_ => 1 } qw(subscription slot lag settings two_phase slots_here);
 
 # Workers and settings follow with a delay.
 sub wait_until_fine
@@ -200,6 +202,66 @@ EOS
 		wait_until_fine($check) if $late{$check};
 	}
 	is(problems(findings()), '', "${what}everything undone");
+
+	# Sessions, and transactions that have been open for more than 5 seconds.
+	my $busy = open_session($pub);
+	my $busy_here = open_session($sub);
+	$busy->query_safe("SET application_name = 'shop'; BEGIN; SELECT count(*) FROM t");
+	$busy_here->query_safe('BEGIN; SELECT count(*) FROM t');
+	ok(has(findings(), 'sessions', 'warning', 'shop', '1 sessions are connected'), "${what}sessions");
+	foreach my $check ('long_transactions', 'long_transactions_here')
+	{
+		is(findings()->{$check}[0]{severity}, 'ok', "$what$check: not at once")
+		  if $check eq 'long_transactions';
+		poll($sub, "SELECT count(*) = 1 FROM weft.switch_over_plan('sub') WHERE check_name = '$check' AND severity = 'warning' AND remedy ~ 'pg_terminate_backend'");
+		pass("$what$check");
+	}
+	$busy->quit;
+	$busy_here->quit;
+
+	# Rights, for a role there that is named, and for the role that asks here.
+	query($pub, 'CREATE ROLE repl LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO repl; GRANT SELECT ON ALL SEQUENCES IN SCHEMA public TO repl');
+	$found = findings(", true, '" . $pub->connstr . " dbname=postgres user=repl'");
+	ok(has($found, 'rights_there', 'error', 'repl', $_), "${what}rights there: $_")
+	  foreach 'may not create a schema', 'may not create a subscription';
+	ok(has($found, 'rights_there', 'error', 't', 'role repl does not own'), "${what}rights there: owner");
+	ok(has($found, 'rights_there', 'warning', 'repl', 'does not see'), "${what}rights there: sessions");
+	query($sub, <<EOS);
+CREATE ROLE owner;
+GRANT pg_create_subscription TO owner;
+GRANT CREATE ON DATABASE postgres TO owner;
+ALTER SUBSCRIPTION sub SET (password_required = false);
+ALTER SUBSCRIPTION sub OWNER TO owner;
+EOS
+	$found = findings('', 'owner');
+	ok(has($found, 'rights_here', 'error', 't', 'role owner does not own'), "${what}rights here: owner");
+	ok(has($found, 'rights_here', 'error', 'owner', 'may not create a replication slot'), "${what}rights here: slot");
+	ok(has($found, 'sequences', 'error', 't_id_seq', 'lacks the right UPDATE'), "${what}rights here: sequence");
+	is(join("\n", grep { /check failed/ } problems($found)), '', "${what}no check needs rights");
+	query($sub, 'ALTER SUBSCRIPTION sub OWNER TO CURRENT_USER; REVOKE CREATE ON DATABASE postgres FROM owner');
+	$sub->psql('postgres', "SET ROLE owner; SELECT * FROM weft.switch_over_plan('sub')", stderr => \my $stderr);
+	like($stderr, qr/must be owner of subscription sub/, "${what}only the owner may call it");
+
+	# What takes a restart.
+	query($pub, "SELECT pg_replication_origin_create('o' || i) FROM generate_series(1, 2) i");
+	$pub->append_conf('postgresql.conf', "max_logical_replication_workers = 0\n"
+		  . ($pub->pg_version < 18 ? 'max_replication_slots = 2' : 'max_active_replication_origins = 2'));
+	$pub->restart;
+	$sub->append_conf('postgresql.conf', "wal_level = replica\nmax_wal_senders = 0\nmax_connections = 30");
+	$sub->restart;
+	$found = findings();
+	ok(has($found, @$_), "$what$_->[0]") foreach (
+		[ 'workers_there', 'error', '', 'all 0 logical replication workers' ],
+		[ 'origins_there', 'error', '', 'all 2 replication origins' ],
+		[ 'wal_level', 'error', '', 'wal_level is replica here' ],
+		[ 'wal_senders_here', 'error', '', 'all 0 WAL senders' ],
+		[ 'settings', 'warning', 'max_connections', '30 here, 40' ]);
+	$found = findings(', false');
+	ok(!exists $found->{$_}, "$what$_: only for the way back")
+	  foreach qw(workers_there origins_there wal_level wal_senders_here);
+	is_deeply(
+		[ grep { !$checks{$_} } keys %$found ],
+		[], "${what}no check appears out of nothing");
 
 	$sub->stop;
 	$pub->stop;
