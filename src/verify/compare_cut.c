@@ -152,7 +152,7 @@ find_published(PublishedTables *published, Oid relid)
 {
 	foreach_ptr(PublishedTable, table, published->tables)
 		if (table->relid == relid)
-			return table;
+		return table;
 	return NULL;
 }
 
@@ -165,12 +165,25 @@ prepare_tables(CompareCut *cut)
 
 	foreach_ptr(PublishedTable, table, published->tables)
 		if (OidIsValid(table->publisher_relid))
-			cut->publisher_relids = lappend_oid(cut->publisher_relids, table->publisher_relid);
+		cut->publisher_relids = lappend_oid(cut->publisher_relids, table->publisher_relid);
 	cut->local_versions = table_versions_local(state->comparison.subid, cut->local_relids);
 	cut->publisher_versions = table_versions_publisher(state->conn, cut->publisher_relids);
 	foreach_ptr(CompareTable, table, cut->tables)
 		compare_table_prepare(table, find_published(published, table->result.relid),
 							  published->convert, state->comparison.max_rows_per_second);
+}
+
+/*
+ * Does an error concern a table?  The publisher's queries for definitions see the catalog partly
+ * as of the snapshot and partly as it is now, so they can fail if a table was altered; that is
+ * an error of the connection only if the connection is gone.
+ */
+static bool
+is_table_error(CompareCut *cut, int sqlstate)
+{
+	if (sqlstate == ERRCODE_CONNECTION_FAILURE || sqlstate == ERRCODE_PROTOCOL_VIOLATION)
+		return remote_query(cut->state->conn, NULL, "ROLLBACK", WALRCV_OK_COMMAND, 0).problem == NULL;
+	return compare_is_table_error(sqlstate);
 }
 
 /*
@@ -197,10 +210,10 @@ try_prepare_tables(CompareCut *cut)
 
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		if (!compare_is_table_error(error->sqlerrcode))
-			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
+		if (!is_table_error(cut, error->sqlerrcode))
+			ReThrowError(error);
 		cut->state->one_by_one = true;
 		if (list_length(cut->tables) == 1)
 			compare_table_error(linitial(cut->tables), error->sqlerrcode, error->message);
@@ -227,11 +240,10 @@ compute_sums(CompareCut *cut)
 	task_builder_init(&builder);
 	foreach_ptr(CompareTable, table, cut->tables)
 		if (compare_table_open(table) && list_length(builder.units) < MAX_UNITS)
-			compare_table_add_units(table, foreach_current_index(table), &builder,
-									MAX_UNITS - list_length(builder.units));
+		compare_table_add_units(table, foreach_current_index(table), &builder,
+								MAX_UNITS - list_length(builder.units));
 	if (builder.units == NIL)
 		return;
-	compat_injection_point("weft-compare-sums");
 	task = compare_workers_run(&session, &builder);
 	state->rate = session.rate;
 	for (int i = 0; i < task->num_units; i++)
@@ -240,7 +252,6 @@ compute_sums(CompareCut *cut)
 
 		compare_table_collect(list_nth(cut->tables, unit->table), task, unit);
 	}
-	compat_injection_point("weft-compare-summed");
 }
 
 /* Searches some parts of a table.  Returns false if the table is no longer in the cut. */
@@ -357,8 +368,7 @@ compare_tables(CompareCut *cut)
 		compute_sums(cut);
 		foreach_ptr(CompareTable, table, cut->tables)
 			if (table->in_cut && table->differing != NIL)
-				search_table(cut, table, &progress);
-		compat_injection_point("weft-compare-checked");
+			search_table(cut, table, &progress);
 		check_versions(cut);
 	}
 	owner_context_leave(&context);
@@ -379,6 +389,7 @@ run_cut(CompareState *state)
 							state->comparison.subname),
 					 errdetail("Apply could not be held long enough."),
 					 errhint("Try again when the server is less busy.")));
+	compat_injection_point("weft-compare-snapshot");
 	compare_tables(&cut);
 	remote_command(state->conn, "end the transaction on the publisher", "COMMIT");
 	store(&cut);
@@ -393,7 +404,7 @@ tables_left(CompareState *state)
 {
 	foreach_ptr(CompareTable, table, state->tables)
 		if (compare_table_open(table))
-			return true;
+		return true;
 	return false;
 }
 

@@ -16,10 +16,14 @@ typedef struct CompareState
 	List	   *tables;			/* of CompareTable */
 	CompareProgress *progress;
 	CompareRate rate;
-	bool		one_by_one;		/* one table at a cut, because of an error with some table */
+	bool		one_by_one;		/* one table at a cut, because of an error
+								 * with some table */
 	MemoryContext memory;		/* lives as long as the comparison */
 
-	/* Connections to the publisher: with the snapshot of a cut, and without one. */
+	/*
+	 * Connections to the publisher: with the snapshot of a cut, and without
+	 * one.
+	 */
 	WalReceiverConn *conn;
 	WalReceiverConn *control;
 } CompareState;

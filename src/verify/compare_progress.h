@@ -13,11 +13,14 @@ typedef struct CompareProgress
 {
 	int64		comparison;		/* zero while the entry is free */
 	Oid			dbid;
-	int			pid;			/* of the session that has called the procedure */
+	int			pid;			/* of the session that has called the
+								 * procedure */
 	pg_atomic_uint32 jobs;		/* processes that compare now */
 	pg_atomic_uint64 rows;		/* read on the publisher */
-	pg_atomic_uint64 rows_estimated;	/* of all tables together; zero if unknown */
-	pg_atomic_uint64 snapshot_since;	/* a TimestampTz; zero without a snapshot */
+	pg_atomic_uint64 rows_estimated;	/* of all tables together; zero if
+										 * unknown */
+	pg_atomic_uint64 snapshot_since;	/* a TimestampTz; zero without a
+										 * snapshot */
 } CompareProgress;
 
 extern CompareProgress *compare_progress_claim(int64 comparison);

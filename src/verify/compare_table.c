@@ -30,6 +30,8 @@
 /* A table that changes more often than this is left out. */
 #define MAX_ATTEMPTS 5
 
+static const char dropped[] = "The table was dropped here during the comparison.";
+
 /* Creates the state of a table; skips one that cannot be compared. */
 CompareTable *
 compare_table_create(const PublishedTable *published)
@@ -104,7 +106,8 @@ compare_table_error(CompareTable *table, int sqlstate, const char *message)
 {
 	if (sqlstate == ERRCODE_UNDEFINED_TABLE || sqlstate == ERRCODE_UNDEFINED_COLUMN ||
 		sqlstate == ERRCODE_LOCK_NOT_AVAILABLE || sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ||
-		sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE)
+		sqlstate == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE ||
+		sqlstate == ERRCODE_CONNECTION_FAILURE || sqlstate == ERRCODE_PROTOCOL_VIOLATION)
 		compare_table_start_over(table, message);
 	else
 		compare_table_skip(table, "failed", message);
@@ -147,7 +150,7 @@ divide(CompareTable *table, const char *signature, int64 max_rows_per_second)
 
 	if (rel == NULL)
 	{
-		compare_table_skip(table, "changed", "The table here has been dropped.");
+		compare_table_skip(table, "changed", dropped);
 		return;
 	}
 	old = MemoryContextSwitchTo(table->context);
@@ -177,7 +180,7 @@ compare_table_prepare(CompareTable *table, PublishedTable *published, bool conve
 	if (published == NULL || published->status != PUBLISHED_TABLE_COMPARABLE)
 	{
 		compare_table_skip(table, "changed",
-						   published ? published->reason : "The table is no longer published.");
+						   published ? published->reason : dropped);
 		return;
 	}
 	signature = make_signature(published, convert);

@@ -21,8 +21,9 @@ typedef struct CompareTable
 	int			attempts;		/* how often it was started over */
 
 	/*
-	 * Valid while the table is being compared.  "hash.table" is what the catalogs said at the
-	 * current cut, and the same as at the first one: else it is started over.
+	 * Valid while the table is being compared.  "hash.table" is what the
+	 * catalogs said at the current cut, and the same as at the first one:
+	 * else it is started over.
 	 */
 	MemoryContext context;
 	RowHash		hash;
@@ -33,9 +34,11 @@ typedef struct CompareTable
 
 	/* Of the current cut. */
 	List	   *differing;		/* parts whose sums differ */
-	bool		limited;		/* there are more differences than may be stored */
+	bool		limited;		/* there are more differences than may be
+								 * stored */
 	bool		in_cut;			/* it takes part, without an error so far */
-	bool		stale;			/* it was started over, so its differences must go */
+	bool		stale;			/* it was started over, so its differences
+								 * must go */
 } CompareTable;
 
 extern CompareTable *compare_table_create(const PublishedTable *published);

@@ -77,7 +77,7 @@ task_fill(CompareTask *task, const TaskBuilder *builder)
 	task->sums[SIDE_LOCAL] = task->sums[SIDE_PUBLISHER] + sums_size(builder);
 	task->texts = task->sums[SIDE_LOCAL] + sums_size(builder);
 	foreach_ptr(CompareUnit, unit, builder->units)
-		*task_unit(task, foreach_current_index(unit)) = *unit;
+		* task_unit(task, foreach_current_index(unit)) = *unit;
 	memcpy((char *) task + task->texts, builder->texts.data, builder->texts.len);
 }
 

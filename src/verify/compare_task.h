@@ -38,7 +38,8 @@ typedef struct CompareUnit
 	int			table;			/* for the session only */
 	int			first_part;		/* the same */
 	int			num_parts;
-	bool		grouped;		/* the queries return the number of a part, too */
+	bool		grouped;		/* the queries return the number of a part,
+								 * too */
 	Size		queries[2];		/* by CompareSide: offsets in the texts */
 	int			first_sum;		/* of num_parts sums for each side */
 	UnitOutcome outcomes[2];	/* written by the process that took the side */
@@ -66,8 +67,9 @@ typedef struct CompareTask
 	Size		texts;
 
 	/*
-	 * The next unit whose query is taken, for each side.  Once "stop" is set, or the
-	 * deadline is over, only the side that is behind goes on, up to where the other one is.
+	 * The next unit whose query is taken, for each side.  Once "stop" is set,
+	 * or the deadline is over, only the side that is behind goes on, up to
+	 * where the other one is.
 	 */
 	slock_t		mutex;
 	int			next[2];

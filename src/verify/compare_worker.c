@@ -273,7 +273,7 @@ void
 compare_worker_main(dsm_segment *segment, shm_toc *toc)
 {
 	CompareTask *task = shm_toc_lookup(toc, KEY_TASK, false);
-	Process		process = {.task = task, .progress = compare_progress_get(task->progress)};
+	Process		process = {.task = task,.progress = compare_progress_get(task->progress)};
 
 	pgstat_report_appname("weft comparison");
 	run_units(&process);

@@ -14,7 +14,8 @@
 typedef struct CompareSession
 {
 	const Subscription *subscription;
-	WalReceiverConn *conn;		/* in a transaction with the publisher's snapshot */
+	WalReceiverConn *conn;		/* in a transaction with the publisher's
+								 * snapshot */
 	const char *snapshot;		/* its name */
 	CompareProgress *progress;
 	int			jobs;

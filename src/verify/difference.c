@@ -62,7 +62,8 @@ typedef struct FoundRow
 /* The rows of one side with the same hash of the key. */
 typedef struct RowGroup
 {
-	List	   *rows;			/* of FoundRow; just one if the table has no key */
+	List	   *rows;			/* of FoundRow; just one if the table has no
+								 * key */
 	int64		count;
 } RowGroup;
 
@@ -255,10 +256,10 @@ put_group(DifferenceSearch *search, RowGroup *publisher, RowGroup *local)
 	pair(search, publisher, local, false);
 	foreach_ptr(FoundRow, row, publisher->rows)
 		if (!row->matched)
-			put(search, row, NULL, 1);
+		put(search, row, NULL, 1);
 	foreach_ptr(FoundRow, row, local->rows)
 		if (!row->matched)
-			put(search, NULL, row, 1);
+		put(search, NULL, row, 1);
 }
 
 /* The second step, for some of the keys, which are in order. */
@@ -281,7 +282,7 @@ put_rows(DifferenceSearch *search, const int64 *keys, int count)
 	for (int i = 0; i < count; i++)
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
-		RowGroup		groups[2];
+		RowGroup	groups[2];
 
 		left = read_group(search, &publisher, left, keys[i], &groups[SIDE_PUBLISHER]);
 		right = read_group(search, &local, right, keys[i], &groups[SIDE_LOCAL]);

@@ -16,14 +16,16 @@ typedef struct DifferenceSearch
 	Oid			relid;			/* the table here */
 	const RowHash *hash;
 	const char *conditions[2];	/* by CompareSide, of the parts; or NULL */
-	WalReceiverConn *conn;		/* in a transaction with the publisher's snapshot */
+	WalReceiverConn *conn;		/* in a transaction with the publisher's
+								 * snapshot */
 	XLogRecPtr	lsn;			/* of the cut */
 	int			limit;			/* of differences to be stored */
 
 	/* Out: */
 	int			found;
 	bool		limited;		/* more differences exist */
-	int			sqlstate;		/* of an error that concerns the table; else zero */
+	int			sqlstate;		/* of an error that concerns the table; else
+								 * zero */
 	char	   *message;
 } DifferenceSearch;
 

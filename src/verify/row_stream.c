@@ -94,7 +94,7 @@ fetch(RowStream *stream)
 }
 
 /* Returns the next row, which remains valid until the next call, or NULL after the last one. */
-char **
+char	  **
 row_stream_next(RowStream *stream)
 {
 	if (!stream->at_end && stream->next >= list_length(stream->rows))

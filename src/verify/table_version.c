@@ -135,7 +135,7 @@ table_version_find(const List *versions, Oid relid)
 {
 	foreach_ptr(TableVersion, version, versions)
 		if (version->relid == relid)
-			return version->text;
+		return version->text;
 	return NULL;
 }
 

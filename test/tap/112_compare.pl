@@ -25,8 +25,10 @@ sub compare
 	my ($arguments) = @_;
 	my ($ret, $id);
 
-	($ret, $id, $notices) = $sub->psql('postgres',
-		"CALL weft.compare_subscription($arguments)", timeout => 180);
+	($ret, $id, $notices) = $sub->psql(
+		'postgres',
+		"CALL weft.compare_subscription($arguments)",
+		timeout => 180);
 	note($notices);
 	is($ret, 0, "compare $arguments") or die $notices;
 	return $id;
@@ -86,7 +88,7 @@ EOC
 my $load = start_pgbench(
 	$pub,
 	{
-		"\\set a random(1, 100000)\n\\set b random(1, 2)\nBEGIN;\n"
+			"\\set a random(1, 100000)\n\\set b random(1, 2)\nBEGIN;\n"
 		  . "UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :a;\n"
 		  . "UPDATE pgbench_branches SET bbalance = bbalance + 1 WHERE bid = :b;\n"
 		  . "INSERT INTO pgbench_history VALUES (1, :b, :a, 1, now());\nCOMMIT;\n"
@@ -108,8 +110,8 @@ is( query(
 	'both rows, and who wrote the local one');
 is( statuses($id),
 	join("\n",
-		map { "public.pgbench_$_|done|t" } qw(accounts branches history tellers)
-	),
+		map { "public.pgbench_$_|done|t" }
+		  qw(accounts branches history tellers)),
 	'all tables were compared');
 is( query(
 		$sub,
@@ -127,20 +129,29 @@ like(
 	$notices,
 	qr/4 of 4 tables were compared, 3 differences were found/,
 	'the summary tells what was found');
-like($notices, qr/pgbench_accounts: 3 differences in 200000 rows/,
+like(
+	$notices,
+	qr/pgbench_accounts: 3 differences in 200000 rows/,
 	'the summary names the table');
 
-is(differences(compare("'load', jobs => 1, tables => '{pgbench_accounts}'")),
+is( differences(compare("'load', jobs => 1, tables => '{pgbench_accounts}'")),
 	differences($id), 'one process alone finds the same');
-$sub->safe_psql('postgres', 'ALTER SYSTEM SET max_parallel_workers = 0; SELECT pg_reload_conf()');
-is(differences(compare("'load', jobs => 4, tables => '{pgbench_accounts}'")),
+$sub->safe_psql('postgres',
+	'ALTER SYSTEM SET max_parallel_workers = 0; SELECT pg_reload_conf()');
+is( differences(compare("'load', jobs => 4, tables => '{pgbench_accounts}'")),
 	differences($id), 'without parallel workers, too');
-$sub->safe_psql('postgres', 'ALTER SYSTEM RESET max_parallel_workers; SELECT pg_reload_conf()');
+$sub->safe_psql('postgres',
+	'ALTER SYSTEM RESET max_parallel_workers; SELECT pg_reload_conf()');
 
 # each part at a cut of its own
-$sub->safe_psql('postgres', "ALTER SYSTEM SET weft.comparison_snapshot_age = '1s'; SELECT pg_reload_conf()");
-my $slow = compare("'load', tables => '{pgbench_accounts}', max_rows_per_second => 50000");
-$sub->safe_psql('postgres', 'ALTER SYSTEM RESET weft.comparison_snapshot_age; SELECT pg_reload_conf()');
+$sub->safe_psql('postgres',
+	"ALTER SYSTEM SET weft.comparison_snapshot_age = '1s'; SELECT pg_reload_conf()"
+);
+my $slow = compare(
+	"'load', tables => '{pgbench_accounts}', max_rows_per_second => 50000");
+$sub->safe_psql('postgres',
+	'ALTER SYSTEM RESET weft.comparison_snapshot_age; SELECT pg_reload_conf()'
+);
 is(differences($slow), differences($id), 'several cuts find the same');
 is( query(
 		$sub,
@@ -170,7 +181,8 @@ CREATE TABLE texts (id int PRIMARY KEY, v numeric, f float8, j json, t timestamp
 CREATE TABLE nothing (id int PRIMARY KEY);
 EOC
 query($pub, $tables);
-$tables =~ s/^CREATE TABLE parts .*\n.*\n.*\n/CREATE TABLE parts (v int, region text, id int, PRIMARY KEY (region, id));\n/m;
+$tables =~
+  s/^CREATE TABLE parts .*\n.*\n.*\n/CREATE TABLE parts (v int, region text, id int, PRIMARY KEY (region, id));\n/m;
 $tables =~ s/'secret'/'hidden'/;
 query($sub, $tables);
 query($pub, <<'EOC');
@@ -245,7 +257,9 @@ is( query(
 
 # --- keys that are not unique, or null, here ---
 
-query($pub, 'CREATE TABLE loose (id int PRIMARY KEY, v int); INSERT INTO loose SELECT i, i FROM generate_series(1, 10) i; ALTER PUBLICATION load ADD TABLE loose');
+query($pub,
+	'CREATE TABLE loose (id int PRIMARY KEY, v int); INSERT INTO loose SELECT i, i FROM generate_series(1, 10) i; ALTER PUBLICATION load ADD TABLE loose'
+);
 query($sub, 'CREATE TABLE loose (id int, v int)');
 query($sub, 'ALTER SUBSCRIPTION load REFRESH PUBLICATION');
 wait_for_apply($pub, $sub, 'load');
@@ -262,11 +276,19 @@ EOC
 
 # --- what cannot be compared ---
 
-query_all($both, 'CREATE TABLE later (id int PRIMARY KEY); CREATE TABLE unknown (id int PRIMARY KEY)');
-query($pub, 'ALTER PUBLICATION kinds ADD TABLE later; ALTER PUBLICATION load DROP TABLE pgbench_tellers');
-query($pub, "ALTER PUBLICATION kinds SET TABLE parts, later, nothing WHERE (id < 10)");
+query_all($both,
+	'CREATE TABLE later (id int PRIMARY KEY); CREATE TABLE unknown (id int PRIMARY KEY)'
+);
+query($pub,
+	'ALTER PUBLICATION kinds ADD TABLE later; ALTER PUBLICATION load DROP TABLE pgbench_tellers'
+);
+query($pub,
+	"ALTER PUBLICATION kinds SET TABLE parts, later, nothing WHERE (id < 10)"
+);
 $id = compare("'kinds'");
-is(statuses($id, "table_name IN ('public.later', 'public.many', 'public.nothing')"),
+is( statuses(
+		$id,
+		"table_name IN ('public.later', 'public.many', 'public.nothing')"),
 	"public.later|skipped|f\npublic.many|skipped|f\npublic.nothing|done|t",
 	'tables that are not subscribed or not published are skipped');
 is( query(
@@ -275,10 +297,13 @@ is( query(
 	),
 	0,
 	'each with a reason');
-like($notices, qr/Table public\.later was not compared \(skipped\): ./,
+like(
+	$notices,
+	qr/Table public\.later was not compared \(skipped\): ./,
 	'the summary tells the reason');
 $id = compare("'load', tables => '{unknown, loose}'");
-is(statuses($id), "public.loose|done|t\npublic.unknown|skipped|f",
+is( statuses($id),
+	"public.loose|done|t\npublic.unknown|skipped|f",
 	'a table that does not belong to the subscription is skipped');
 
 # --- errors ---
@@ -293,16 +318,24 @@ sub fails
 	return;
 }
 
-fails("BEGIN; CALL weft.compare_subscription('load')",
+fails(
+	"BEGIN; CALL weft.compare_subscription('load')",
 	qr/cannot run inside a transaction block\n.*\n?HINT:  Run CALL by itself/s,
 	'a transaction block');
-fails("CALL weft.compare_subscription('none')",
-	qr/subscription "none" does not exist/, 'an unknown subscription');
-fails("CALL weft.compare_subscription('load', jobs => 0)",
-	qr/"jobs" must be between 1 and 64/, 'a wrong number of jobs');
-fails("CALL weft.compare_subscription('load', resume => 1000000)",
-	qr/comparison 1000000 does not exist/, 'an unknown comparison');
-fails("CALL weft.compare_subscription('kinds', resume => $id)",
+fails(
+	"CALL weft.compare_subscription('none')",
+	qr/subscription "none" does not exist/,
+	'an unknown subscription');
+fails(
+	"CALL weft.compare_subscription('load', jobs => 0)",
+	qr/"jobs" must be between 1 and 64/,
+	'a wrong number of jobs');
+fails(
+	"CALL weft.compare_subscription('load', resume => 1000000)",
+	qr/comparison 1000000 does not exist/,
+	'an unknown comparison');
+fails(
+	"CALL weft.compare_subscription('kinds', resume => $id)",
 	qr/comparison $id is not one of subscription "kinds"/,
 	'a comparison of another subscription');
 
@@ -322,13 +355,19 @@ CREATE PUBLICATION owned FOR TABLE owned, locked;
 EOC
 subscribe($pub, $sub, 'owned', 'owned');
 wait_for_apply($pub, $sub, 'owned');
-query($sub, "ALTER SUBSCRIPTION owned SET (password_required = false, run_as_owner = false); ALTER SUBSCRIPTION owned OWNER TO owner");
+query($sub,
+	"ALTER SUBSCRIPTION owned SET (password_required = false, run_as_owner = false); ALTER SUBSCRIPTION owned OWNER TO owner"
+);
 plant("UPDATE owned SET v = 'changed'");
-my $result = $sub->safe_psql('postgres', "CALL weft.compare_subscription('owned')",
+my $result = $sub->safe_psql(
+	'postgres',
+	"CALL weft.compare_subscription('owned')",
 	extra_params => [ '-U', 'member' ]);
 like($result, qr/^\d+$/, 'a member of the owner may compare');
-is(statuses($result), "public.locked|skipped|f\npublic.owned|done|t",
+is( statuses($result),
+	"public.locked|skipped|f\npublic.owned|done|t",
 	'a table that the owner may not read is skipped');
+
 foreach my $role (qw(owner member stranger))
 {
 	my $expected = $role eq 'stranger' ? '0|0|0|0' : '1|2|1|1';
@@ -340,23 +379,39 @@ foreach my $role (qw(owner member stranger))
 		"what $role sees of the results");
 }
 is( $sub->safe_psql(
-		'postgres', 'SELECT count(*) FROM weft.comparison WHERE subname <> \'owned\'',
+		'postgres',
+		'SELECT count(*) FROM weft.comparison WHERE subname <> \'owned\'',
 		extra_params => [ '-U', 'owner' ]),
-	0, 'the owner of one subscription sees nothing of others');
-fails("CALL weft.compare_subscription('owned')",
+	0,
+	'the owner of one subscription sees nothing of others');
+fails(
+	"CALL weft.compare_subscription('owned')",
 	qr/must be owner of subscription owned/,
-	'another role', extra_params => [ '-U', 'stranger' ]);
-fails("DELETE FROM weft.difference", qr/permission denied/,
-	'the owner changing results', extra_params => [ '-U', 'owner' ]);
+	'another role',
+	extra_params => [ '-U', 'stranger' ]);
+fails(
+	"DELETE FROM weft.difference",
+	qr/permission denied/,
+	'the owner changing results',
+	extra_params => [ '-U', 'owner' ]);
 query($sub, "SET ROLE stranger; DELETE FROM weft.comparison");
-is(query($sub, "SELECT count(*) FROM weft.difference WHERE comparison = $result"),
-	1, 'another role cannot delete results');
-query($sub, "SET ROLE owner; DELETE FROM weft.comparison WHERE comparison = $result");
-is(query($sub, "SELECT count(*) FROM weft.difference WHERE comparison = $result"),
-	0, 'deleting a comparison deletes its results');
+is( query(
+		$sub,
+		"SELECT count(*) FROM weft.difference WHERE comparison = $result"),
+	1,
+	'another role cannot delete results');
+query($sub,
+	"SET ROLE owner; DELETE FROM weft.comparison WHERE comparison = $result");
+is( query(
+		$sub,
+		"SELECT count(*) FROM weft.difference WHERE comparison = $result"),
+	0,
+	'deleting a comparison deletes its results');
 
 query($sub, 'ALTER SUBSCRIPTION load DISABLE');
-fails("CALL weft.compare_subscription('load')", qr/subscription "load" is disabled/,
+fails(
+	"CALL weft.compare_subscription('load')",
+	qr/subscription "load" is disabled/,
 	'a disabled subscription');
 
 is(errors_logged($pub), '', 'no errors on the publisher');
