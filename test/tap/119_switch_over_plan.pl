@@ -178,7 +178,9 @@ EOS
 	is(problems($found), '', "${what}nothing to complain about");
 	my %checks = map { $_ => 1 } keys %$found;
 
-	foreach my $case (@cases)
+	# All of them with the oldest publisher, which every query must suit; a sample with the other.
+	my $every = $major eq 'stock' && $publishers{15} ? 5 : 1;
+	foreach my $case (@cases[ grep { $_ % $every == 0 } 0 .. $#cases ])
 	{
 		my ($check, $severity, $object, $problem, $there, $here, $undo_there, $undo_here, $reverse)
 		  = @$case;
