@@ -79,6 +79,9 @@ GRANT SELECT ON weft.comparison_table TO PUBLIC;
 -- local_origin, local_commit_time: who wrote the local row and when, if
 --	track_commit_timestamp is on and still knows; the origin's name is empty for a local write
 -- publisher_lsn: the publisher's position at the cut at which it was found
+-- repair_result: what weft.repair() has done: 'repaired'; 'vanished': the row did not differ
+--	any more; 'failed': it still differs, and repair_reason says why
+-- repair_lsn, repaired_at: the publisher's position at the cut of the repair; when that was
 CREATE TABLE weft.difference (
 	comparison bigint NOT NULL REFERENCES weft.comparison ON DELETE CASCADE,
 	difference bigint NOT NULL,
@@ -93,6 +96,10 @@ CREATE TABLE weft.difference (
 	local_commit_time timestamptz,
 	publisher_lsn pg_lsn NOT NULL,
 	found_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	repair_result text CHECK (repair_result IN ('repaired', 'vanished', 'failed')),
+	repair_reason text,
+	repair_lsn pg_lsn,
+	repaired_at timestamptz,
 	PRIMARY KEY (comparison, difference));
 
 CREATE INDEX difference_relation_index ON weft.difference (comparison, relation);
@@ -193,6 +200,147 @@ CREATE VIEW weft.stat_comparison WITH (security_invoker = true) AS
 COMMENT ON VIEW weft.stat_comparison IS
 	'progress of comparisons, and whether they were interrupted';
 GRANT SELECT ON weft.stat_comparison TO PUBLIC;
+
+
+-- Repair.
+
+-- Returns the condition that selects a local row by its key, or, in a table without one, by the text of
+-- each of its values; NULL if a value has been cut.
+CREATE FUNCTION weft.row_condition(row_key jsonb, local_row jsonb)
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE WHEN bool_and(jsonb_typeof(c.value) IN ('string', 'null')) THEN
+		string_agg(CASE
+			WHEN jsonb_typeof(c.value) = 'null' THEN format('%I IS NULL', c.key)
+			WHEN row_key IS NOT NULL THEN format('%I = %L', c.key, c.value #>> '{}')
+			ELSE format('pg_catalog.format(''%%s'', %I) = %L AND %I IS NOT NULL',
+				c.key, c.value #>> '{}', c.key) END, ' AND ' ORDER BY c.key) END
+	FROM jsonb_each(coalesce(row_key, local_row)) c
+$$;
+
+COMMENT ON FUNCTION weft.row_condition(jsonb, jsonb) IS
+	'the condition that selects a row of a difference';
+REVOKE ALL ON FUNCTION weft.row_condition(jsonb, jsonb) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weft.row_condition(jsonb, jsonb) TO PUBLIC;
+
+-- Returns the statement that repairs a difference; NULL if a value has been cut.
+CREATE FUNCTION weft.repair_statement(d weft.difference)
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	-- format() would make an empty text of what is unknown
+	SELECT CASE
+		WHEN d.kind <> 'missing here' AND o.condition IS NULL
+			OR d.kind = 'different' AND v.assignments IS NULL
+			OR d.kind = 'missing here' AND v.texts IS NULL THEN NULL
+		WHEN d.kind = 'missing there' THEN CASE
+			WHEN d.key IS NOT NULL THEN
+				format('DELETE FROM %s%s WHERE %s;', o.only_this, d.relation, o.condition)
+			ELSE format('DELETE FROM %s%s WHERE (tableoid, ctid) IN (SELECT tableoid, ctid FROM %s%s WHERE %s LIMIT %s);',
+				o.only_this, d.relation, o.only_this, d.relation, o.condition, d.row_count) END
+		WHEN d.kind = 'different' THEN
+			format('UPDATE %s%s SET %s WHERE %s;', o.only_this, d.relation, v.assignments, o.condition)
+		ELSE
+			format('INSERT INTO %s (%s) OVERRIDING SYSTEM VALUE VALUES %s;', d.relation, v.names,
+				repeat('(' || v.texts || '), ', (d.row_count - 1)::integer) || '(' || v.texts || ')')
+		END
+	FROM pg_class t,
+		LATERAL (SELECT CASE WHEN t.relkind = 'r' THEN 'ONLY ' ELSE '' END AS only_this,
+			weft.row_condition(d.key, d.local_row) AS condition) o,
+		LATERAL (SELECT string_agg(format('%I', a.attname), ', ' ORDER BY a.attnum) AS names,
+			CASE WHEN bool_and(jsonb_typeof(d.publisher_row -> a.attname) IN ('string', 'null')) THEN
+				string_agg(format('%L', d.publisher_row ->> a.attname), ', ' ORDER BY a.attnum) END AS texts,
+			CASE WHEN bool_and(jsonb_typeof(d.publisher_row -> a.attname) IN ('string', 'null'))
+				FILTER (WHERE a.attname = ANY (d.columns)) THEN
+				string_agg(format('%I = %L', a.attname, d.publisher_row ->> a.attname), ', ' ORDER BY a.attnum)
+				FILTER (WHERE a.attname = ANY (d.columns)) END AS assignments
+			FROM pg_attribute a
+			WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+				AND d.publisher_row ? a.attname) v
+	WHERE t.oid = d.relation
+$$;
+
+COMMENT ON FUNCTION weft.repair_statement(weft.difference) IS
+	'the statement that repairs a difference';
+REVOKE ALL ON FUNCTION weft.repair_statement(weft.difference) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weft.repair_statement(weft.difference) TO PUBLIC;
+
+-- Shows how a comparison's differences that have not been repaired could be repaired: dry run.
+--
+-- The statements contain the publisher's rows as the comparison has recorded them; the publisher
+-- is not asked, and either side may have changed since.  They are in the order in which
+-- "CALL weft.repair(comparison, apply := true)" goes through the differences, and they are quoted, so that they can be
+-- executed here.  But then they are changes of the session: all triggers fire, foreign keys
+-- are checked, the changes have no replication origin, and a row that apply has changed
+-- meanwhile is overwritten.  A statement is a comment if the difference cannot be repaired
+-- by text: because a value is too long to be recorded, or the table is gone.
+CREATE FUNCTION weft.repair(
+	comparison bigint,
+	OUT difference bigint,
+	OUT relation regclass,
+	OUT statement text)
+RETURNS SETOF record LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+	IF NOT EXISTS (SELECT FROM weft.comparison c WHERE c.comparison = repair.comparison) THEN
+		RAISE EXCEPTION USING ERRCODE = 'undefined_object',
+			MESSAGE = format('comparison %s does not exist', repair.comparison);
+	END IF;
+	RETURN QUERY
+		SELECT d.difference, d.relation, coalesce(weft.repair_statement(d),
+			format('-- difference %s: a value is too long to be shown, or nothing can be written', d.difference))
+		FROM (SELECT e.*, min(e.difference) OVER (PARTITION BY e.relation) AS first_of_table
+				FROM weft.difference e
+				WHERE e.comparison = repair.comparison AND e.repair_result IS DISTINCT FROM 'repaired'
+					AND e.repair_result IS DISTINCT FROM 'vanished') o
+			JOIN weft.difference d ON d.comparison = o.comparison AND d.difference = o.difference
+		ORDER BY o.first_of_table,
+			CASE d.kind WHEN 'missing there' THEN 1 WHEN 'different' THEN 2 ELSE 3 END, d.difference;
+END $$;
+
+COMMENT ON FUNCTION weft.repair(bigint) IS
+	'statements that would repair the differences of a comparison (dry run)';
+REVOKE ALL ON FUNCTION weft.repair(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION weft.repair(bigint) TO PUBLIC;
+
+-- Repairs a comparison's differences: makes rows here what they are on the publisher.
+--
+-- apply: must be true.
+-- batch_size: how many rows are written in one transaction, 1 to 10000.  If apply does not wait
+--	that long, smaller batches are used.
+-- lock_timeout: how long to wait for a row, or table, that a session has locked; it is left as it is then.
+-- max_pause: for how long apply may stand still for a batch.
+--
+-- The caller owns the subscription, which must be enabled.  Each batch takes a cut: apply
+-- stands at a position of the publisher, whose rows are read as of that position, and compared
+-- with those here once more; what still differs is written, and apply goes on.  Therefore
+-- nothing newer is overwritten.  What became of each difference is in weft.difference, and a
+-- notice tells how many were repaired.  Calling it again tries again what has failed.
+--
+-- Rows are written as apply would: as the same role, with the triggers that fire on a replica,
+-- without checks of foreign keys, and under the subscription's replication origin.  Columns
+-- that the publisher does not have keep their values.  If rows have exchanged unique values, they are
+-- deleted and inserted, and triggers fire for that.  Tables without a key are read as a
+-- whole on the publisher for each batch, while apply stands: for large ones, increase max_pause.
+--
+-- Cannot be used within a transaction block, nor for the subscriptions of a node group.
+-- Needs a free background worker (max_worker_processes), and SELECT on the tables there and here.
+CREATE PROCEDURE weft.repair(
+	comparison bigint,
+	apply boolean,
+	batch_size integer DEFAULT 100,
+	lock_timeout interval DEFAULT '200 ms',
+	max_pause interval DEFAULT '2 s')
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'weft_repair';
+
+COMMENT ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) IS
+	'makes the rows of a comparison''s differences equal to the publisher''s';
+REVOKE ALL ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) FROM PUBLIC;
+GRANT EXECUTE ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) TO PUBLIC;
 
 
 -- Sequences.
