@@ -171,6 +171,8 @@ write_rows(RepairJob *job, RepairBatch *batch, const Subscription *subscription,
 	RowTable   *table;
 	List	   *items;
 
+	/* Statements take snapshots of their own, but must be within one. */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	job->stage = REPAIR_OPENING;
 	table = row_table_open(linitial(published->tables), subscription->runasowner);
 	items = repair_items_read(job->comparison, table, batch->differences, batch->count);
@@ -182,6 +184,7 @@ write_rows(RepairJob *job, RepairBatch *batch, const Subscription *subscription,
 	repair_items_store(job->comparison, items, cut_lsn(cut));
 	row_table_close(table);
 	fire_deferred_triggers();
+	PopActiveSnapshot();
 	report(batch, items);
 }
 

@@ -24,6 +24,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "verify/repair_item.h"
 
@@ -61,7 +62,8 @@ add_bigints(Arguments *arguments, const int64 *values, int count)
 	for (int i = 0; i < count; i++)
 		elements[i] = Int64GetDatum(values[i]);
 	add(arguments, INT8ARRAYOID,
-		PointerGetDatum(construct_array_builtin(elements, count, INT8OID)), false);
+		PointerGetDatum(construct_array(elements, count, INT8OID, sizeof(int64),
+										FLOAT8PASSBYVAL, TYPALIGN_DOUBLE)), false);
 }
 
 static void
@@ -92,8 +94,13 @@ static void
 run(const char *statement, Arguments *arguments, int expected)
 {
 	int			level = NewGUCNestLevel();
+	bool		pushed = !ActiveSnapshotSet();
 	Oid			user;
 	int			context;
+
+	/* A statement that is no user's takes its own, but must be within one. */
+	if (pushed)
+		PushActiveSnapshot(GetTransactionSnapshot());
 
 	GetUserIdAndSecContext(&user, &context);
 	SetUserIdAndSecContext(owner_of_results(), context | SECURITY_LOCAL_USERID_CHANGE);
@@ -105,6 +112,8 @@ run(const char *statement, Arguments *arguments, int expected)
 		elog(ERROR, "could not read or store differences");
 	AtEOXact_GUC(false, level);
 	SetUserIdAndSecContext(user, context);
+	if (pushed)
+		PopActiveSnapshot();
 }
 
 static Datum
@@ -167,8 +176,8 @@ repair_items_tables(int64 comparison)
 		Datum	   *elements;
 
 		table->relid = DatumGetObjectId(get(i, 1, &isnull));
-		deconstruct_array_builtin(DatumGetArrayTypeP(get(i, 2, &isnull)), INT8OID,
-								  &elements, NULL, &table->count);
+		deconstruct_array(DatumGetArrayTypeP(get(i, 2, &isnull)), INT8OID, sizeof(int64),
+						  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elements, NULL, &table->count);
 		table->differences = palloc(table->count * sizeof(int64));
 		for (int j = 0; j < table->count; j++)
 			table->differences[j] = DatumGetInt64(elements[j]);

@@ -36,7 +36,7 @@ CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent);
 CREATE TABLE filtered (id int PRIMARY KEY, v int);
 CREATE TABLE wide (id int PRIMARY KEY, v text, w text);
 INSERT INTO t (v, n, f, a, m, c, s, j)
-	SELECT 'v' || i, i / 10.0, i, ARRAY['x', NULL, '"'], 'ok', ROW(i, 'it''s'), '2020-01-01 00:00+00', '{"b": 1, "a": 2}'
+	SELECT 'v' || i, i / 10.0, i, ARRAY['x', NULL, '"'], 'ok', ROW(i, 'it''s'::text)::pair, '2020-01-01 00:00+00', '{"b": 1, "a": 2}'
 	FROM generate_series(1, 20) i;
 INSERT INTO "Ünïque '""\" SELECT i, i, 'u' || i FROM generate_series(1, 30) i;
 INSERT INTO keyless SELECT i, 1.0 FROM generate_series(1, 5) i, generate_series(1, 3);
@@ -154,7 +154,7 @@ DELETE FROM fired WHERE id = 2;
 INSERT INTO fired VALUES (100, 'extra');
 EOS
 query($sub, 'TRUNCATE log');
-query($pub, 'INSERT INTO filtered VALUES (11, 101)');
+query($pub, 'INSERT INTO filtered VALUES (11, 101); INSERT INTO parent VALUES (2)');
 wait_for_apply($pub, $sub, 'sub');
 
 my $unique = $tables[1];
