@@ -21,10 +21,13 @@
 #include "access/tupconvert.h"
 #include "access/xact.h"
 #include "commands/trigger.h"
+#include "compat.h"
 #include "executor/execPartition.h"
 #include "executor/executor.h"
 #include "local_table.h"
+#include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
+#include "parser/parse_relation.h"
 #include "rewrite/rewriteHandler.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -121,13 +124,38 @@ set_default(RowTable *table, TupleTableSlot *slot, int i, EState *estate)
 						 GetPerTupleExprContext(estate), &slot->tts_isnull[i]);
 }
 
+/* Makes an empty slot for rows of a table, which need not be dropped. */
+static TupleTableSlot *
+make_slot(TupleDesc desc)
+{
+	return MakeSingleTupleTableSlot(CreateTupleDescCopyConstr(desc), &TTSOpsVirtual);
+}
+
+/* Sets up the executor for a partitioned table, whose indexes cannot be opened like others. */
+static EState *
+prepare_root(Relation rel, ResultRelInfo **info)
+{
+	EState	   *estate = CreateExecutorState();
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+	List	   *perminfos = NIL;
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = AccessShareLock;
+	(void) addRTEPermissionInfo(&perminfos, rte);
+	compat_init_range_table(estate, rte, perminfos);
+	*info = makeNode(ResultRelInfo);
+	InitResultRelInfo(*info, rel, 1, NULL, 0);
+	return estate;
+}
+
 /* Finds the partition to which a row, in the form of its root, belongs. */
 static Oid
 find_partition(RowTable *table, TupleTableSlot *row)
 {
 	ResultRelInfo *info;
-	EState	   *estate = local_table_prepare(table->rel, no_columns(RelationGetDescr(table->rel)),
-											 false, &info);
+	EState	   *estate = prepare_root(table->rel, &info);
 	ModifyTableState *state = makeNode(ModifyTableState);
 	PartitionTupleRouting *routing;
 	Oid			result;
@@ -139,7 +167,6 @@ find_partition(RowTable *table, TupleTableSlot *row)
 	result = RelationGetRelid(ExecFindPartition(state, info, routing, row,
 												estate)->ri_RelationDesc);
 	ExecCleanupTupleRouting(state, routing);
-	ExecCloseIndices(info);
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	FreeExecutorState(estate);
 	return result;
@@ -149,7 +176,7 @@ find_partition(RowTable *table, TupleTableSlot *row)
 static TupleTableSlot *
 convert(TupleTableSlot *row, TupleDesc to)
 {
-	TupleTableSlot *result = MakeSingleTupleTableSlot(to, &TTSOpsVirtual);
+	TupleTableSlot *result = make_slot(to);
 	AttrMap    *map = build_attrmap_by_name(to, row->tts_tupleDescriptor, false);
 
 	return execute_attr_map_slot(map, row, result);
@@ -180,7 +207,7 @@ void
 row_writer_insert(RowTable *table, RowValues row)
 {
 	TupleDesc	desc = RelationGetDescr(table->rel);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	TupleTableSlot *slot = make_slot(desc);
 	bool	   *given = palloc0(desc->natts * sizeof(bool));
 	EState	   *estate = CreateExecutorState();
 
@@ -207,7 +234,7 @@ static TupleTableSlot *
 make_new_version(RowTable *table, const FoundRow *found, RowValues row, Relation rel,
 				 TupleTableSlot *old, AttrMap *changed)
 {
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsVirtual);
+	TupleTableSlot *slot = make_slot(RelationGetDescr(rel));
 
 	ExecClearTuple(slot);
 	slot_getallattrs(old);
