@@ -177,7 +177,7 @@ static TupleTableSlot *
 convert(TupleTableSlot *row, TupleDesc to)
 {
 	TupleTableSlot *result = make_slot(to);
-	AttrMap    *map = build_attrmap_by_name(to, row->tts_tupleDescriptor, false);
+	AttrMap    *map = build_attrmap_by_name(row->tts_tupleDescriptor, to, false);
 
 	return execute_attr_map_slot(map, row, result);
 }

@@ -124,8 +124,6 @@ query($down,
 	'CREATE TABLE fired (id int PRIMARY KEY, v text); CREATE TABLE marker (i int)');
 subscribe($sub, $down, 'down', 'onward', 'origin = none');
 wait_for_apply($sub, $down, 'down');
-query($sub,
-	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 
 # All kinds of differences.
 as_other_origin($sub, <<'EOS');
@@ -154,6 +152,8 @@ DELETE FROM fired WHERE id = 2;
 INSERT INTO fired VALUES (100, 'extra');
 EOS
 query($sub, 'TRUNCATE log');
+query($sub,
+	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 query($pub, 'INSERT INTO filtered VALUES (11, 101); INSERT INTO parent VALUES (2)');
 wait_for_apply($pub, $sub, 'sub');
 
@@ -256,9 +256,9 @@ is( query(
 	1, 'the position has not moved');
 
 # What is applied afterwards is based on the repaired rows.
-query($pub, 'UPDATE t SET v = v || 1; UPDATE fired SET v = v || 1; DELETE FROM p WHERE id > 10');
+query($pub, 'UPDATE t SET v = v || 1; UPDATE fired SET v = v || 1');
 wait_for_apply($pub, $sub, 'sub');
-equal('and then changed', 't', 'fired', 'p');
+equal('and then changed', 't', 'fired');
 
 # Repeated, it has nothing to do.
 like(
