@@ -42,6 +42,7 @@ typedef struct Queue
 	int			count;
 	int			done;
 	int			batch_size;		/* at the moment */
+	int			max_batch_size;
 
 	/* Those that a unique value keeps from being repaired. */
 	int64	   *blocked;
@@ -127,10 +128,13 @@ repair_next(RepairJob *job, Queue *queue)
 	{
 		int			class = ERRCODE_TO_CATEGORY(error->sqlerrcode);
 
-		if (job->stage == REPAIR_PREPARING || error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
-			class == ERRCODE_CONNECTION_EXCEPTION || class == ERRCODE_OPERATOR_INTERVENTION)
+		if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+			fail(job, queue, queue->count - queue->done,
+				 "another session has locked the table, or the subscription");
+		else if (job->stage == REPAIR_PREPARING || class == ERRCODE_CONNECTION_EXCEPTION ||
+				 class == ERRCODE_OPERATOR_INTERVENTION)
 			ReThrowError(error);
-		if (job->stage == REPAIR_OPENING)
+		else if (job->stage == REPAIR_OPENING)
 			fail(job, queue, queue->count - queue->done, error->message);
 		else
 			shrink(job, queue, &batch, error->message);
@@ -143,6 +147,7 @@ repair_next(RepairJob *job, Queue *queue)
 	{
 		take_blocked(queue, &batch);
 		queue->done += batch.done;
+		queue->batch_size = Min(queue->batch_size * 2, queue->max_batch_size);
 	}
 }
 
@@ -160,12 +165,11 @@ repair_once(RepairJob *job, const RepairTable *table, int batch_size)
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 
-	queue.batch_size = batch_size;
+	queue.batch_size = queue.max_batch_size = batch_size;
 	while (queue.done < queue.count)
 	{
 		CHECK_FOR_INTERRUPTS();
 		repair_next(job, &queue);
-		queue.batch_size = Min(queue.batch_size * 2, batch_size);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
