@@ -13,7 +13,7 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my $cuts = $ENV{WEFT_CUTS} // 100;
+my $cuts = $ENV{WEFT_CUTS} // 40;
 my $fewer = int($cuts / 8) || 1;
 
 my $pub = new_publisher('publisher',
