@@ -209,7 +209,12 @@ class Server:
     def complaints(self, most: int = 30) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         wanted = ("ERROR: ", "FATAL: ", "PANIC: ", "WARNING: ", "TRAP: ")
-        return [line for line in lines if any(word in line for word in wanted)][-most:]
+        expected = ("is fenced: ", "writes have moved")
+        return [
+            line
+            for line in lines
+            if any(word in line for word in wanted) and not any(word in line for word in expected)
+        ][-most:]
 
     def crashed(self) -> list[str]:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

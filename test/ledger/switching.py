@@ -127,6 +127,10 @@ class Progress:
         )
 
 
+# What a call says if an earlier one, whose client was gone, has completed what it asks for.
+ALREADY_DONE = {False: "has already been switched over", True: "has not been switched over"}
+
+
 def drop_caller(call: Call, servers: list[Server], back: bool) -> None:
     """The client is gone; its backend notices when it next looks."""
     with suppress(OSError):
@@ -218,7 +222,7 @@ def call_until_done(
             return True
         errors.append(str(error).splitlines()[0])
         time.sleep(0.2)
-        return False
+        return ALREADY_DONE[back] in errors[-1]
 
     errors: list[str] = []
     try:
@@ -266,8 +270,8 @@ def one_fault(trial: Trial, step: str, name: str) -> None:
     first_line = str(error).splitlines()[0] if error else "no error"
     print(f"{'back' if back else 'over'}, {step}, {name}: {first_line}", flush=True)
     if error and not progress.came_to("final", after):
-        # it is undone without any help
-        wait_for_writes(trial.clients, source, 20)
+        # It is undone without any help; or completed, by a process whose client is gone.
+        wait_for_writes(trial.clients, None, 20)
     call_until_done(servers, back)
     trial.moved.append(1 - source)
     trial.wait_for_writes(20, side=trial.writing)
