@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "test" / "ledger"))
 
 from servers import own_programs, programs_of
-from switching import Progress, chosen_faults, one_fault, subscribe, switch
+from switching import Hold, Progress, chosen_faults, one_fault, subscribe, switch
 from trial import pair, prepare, trial_on
 
 
@@ -61,6 +61,7 @@ def main() -> int:
                 trial.start_probe(side)
             for back in [False, True] * arguments.repeats:
                 trial.wait_for_writes(arguments.load, side=trial.writing)
+                progress = Progress(servers[1])
                 switch(trial, back, arguments.options)
                 trial.wait_for_writes(arguments.load, side=trial.writing)
                 found += trial.findings()
@@ -70,10 +71,12 @@ def main() -> int:
                     sep="\n    ",
                     flush=True,
                 )
-                print(Progress(servers[1]).described(), flush=True)
+                print(progress.described(), flush=True)
                 if found:
                     break
             pauses = trial.pauses()
+            if arguments.faults:
+                Hold.install(servers[1])
             for step, name in chosen_faults(str(arguments.faults)) if not found else []:
                 one_fault(trial, step, name)
             if arguments.faults and not found:

@@ -80,51 +80,81 @@ class Progress:
 
     def __init__(self, server: Server):
         self.server = server
-        self.connection: psycopg.Connection[Any] | None = None
+        self.since = server.value("SELECT clock_timestamp()")
 
     def rows(self) -> list[Any]:
-        """The steps of the last attempt, or nothing while the server does not answer."""
+        """The steps since this was created, or nothing while the server does not answer."""
         try:
-            if self.connection is None or self.connection.closed:
-                self.connection = self.server.connect()
-            return self.connection.execute(
-                "SELECT attempt, position, step, started_at, ended_at, result"
-                " FROM weft.switch_over_progress WHERE attempt ="
-                " (SELECT max(attempt) FROM weft.switch_over_progress) ORDER BY position"
-            ).fetchall()
+            return self.server.query(
+                "SELECT position, step, started_at, ended_at, result"
+                " FROM weft.switch_over_progress WHERE started_at >= %s ORDER BY started_at",
+                self.since,
+            )
         except psycopg.OperationalError:
             return []
 
-    def last_attempt(self) -> int:
-        rows = self.rows()
-        return rows[0].attempt if rows else 0
-
-    def wait_for_step(self, step: str, after: int, call: Call, limit: float = 90) -> bool:
-        """Whether a later attempt came to a step before its call ended."""
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            alive = call.is_alive()
-            if self.came_to(step, after):
-                return True
-            if not alive:
-                return False
-            time.sleep(0.001)
-        raise TimeoutError(f"no attempt came to step {step}")
-
-    def came_to(self, step: str, after: int) -> bool:
-        index = STEPS.index(step)
-        return any(
-            row.attempt > after and row.step in STEPS and STEPS.index(row.step) >= index
-            for row in self.rows()
-        )
+    def came_to(self, step: str) -> bool:
+        return any(row.step == step for row in self.rows())
 
     def described(self) -> str:
         return "\n".join(
-            f"{row.position:3} {row.step:14} {row.started_at:%H:%M:%S.%f}"
+            f"{row.position:3} {row.step:16} {row.started_at:%H:%M:%S.%f}"
             f" {(row.ended_at - row.started_at).total_seconds() if row.ended_at else -1:7.3f} s"
             f" {row.result or ''}"
             for row in self.rows()
         )
+
+
+class Hold:
+    """Stops a call right before a step, or at its end, before what it has done is committed.
+
+    A trigger on weft.switch_over_progress takes a lock that belongs to the step; a session
+    of the test holds the lock of one of them.
+    """
+
+    CLASS = 471100
+
+    @classmethod
+    def install(cls, server: Server) -> None:
+        server.query(
+            f"""
+            CREATE SCHEMA hold;
+            CREATE FUNCTION hold.step() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM pg_catalog.pg_advisory_xact_lock_shared({cls.CLASS},
+                    pg_catalog.hashtext(NEW.step || TG_OP));
+                RETURN NEW;
+            END $$;
+            CREATE TRIGGER hold BEFORE INSERT OR UPDATE ON weft.switch_over_progress
+                FOR EACH ROW EXECUTE FUNCTION hold.step();
+            ALTER TABLE weft.switch_over_progress ENABLE ALWAYS TRIGGER hold"""
+        )
+
+    def __init__(self, server: Server, step: str, at_end: bool):
+        self.server = server
+        self.connection = server.connect()
+        self.connection.execute(
+            f"SELECT pg_advisory_lock({self.CLASS}, hashtext(%s))",
+            [step + ("UPDATE" if at_end else "INSERT")],
+        )
+
+    def wait(self, call: "Call", limit: float = 90) -> bool:
+        """Whether the call was stopped there, before it ended."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            alive = call.is_alive()
+            if self.server.value(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+                f" AND classid = {self.CLASS}"
+            ):
+                return True
+            if not alive:
+                return False
+            time.sleep(0.01)
+        raise TimeoutError("the call neither comes to the step nor ends")
+
+    def release(self) -> None:
+        self.connection.close()
 
 
 # What a call says if an earlier one, whose client was gone, has completed what it asks for.
@@ -234,11 +264,12 @@ def call_until_done(
 
 def switch(trial: Trial, back: bool, options: str = "") -> None:
     """Over or back, without a fault."""
+    progress = Progress(trial.servers[1])
     call = Call(trial.servers, back, options)
     call.start()
     error = call.finish()
     if error is not None:
-        raise AssertionError(f"{error}\n{Progress(trial.servers[1]).described()}")
+        raise AssertionError(f"{error}\n{progress.described()}")
     trial.moved.append(0 if back else 1)
 
 
@@ -256,20 +287,32 @@ def chosen_faults(number: str) -> list[tuple[str, str]]:
 
 
 def one_fault(trial: Trial, step: str, name: str) -> None:
-    """One call with a fault, and then as many as it takes."""
+    """One call with a fault before a step or at its end, and then as many as it takes."""
     servers = trial.servers
     source = trial.writing
     back = source == 1
     progress = Progress(servers[1])
+    at_end = random.random() < 0.5
+    hold = Hold(servers[1], step, at_end)
     call = Call(servers, back)
-    after = progress.last_attempt()
     call.start()
-    if progress.wait_for_step(step, after, call):
-        FAULTS[name](call, servers, back)
+    reached = hold.wait(call)
+    if reached:
+        fault = threading.Thread(target=FAULTS[name], args=[call, servers, back])
+        fault.start()
+        # What acts on the link or a server has begun when the call goes on.
+        fault.join(0.03)
+        hold.release()
+        fault.join()
+    hold.release()
     error = call.finish()
     first_line = str(error).splitlines()[0] if error else "no error"
-    print(f"{'back' if back else 'over'}, {step}, {name}: {first_line}", flush=True)
-    if error and not progress.came_to("final", after):
+    print(
+        f"{'back' if back else 'over'}, {'end of ' if at_end else ''}{step}"
+        f"{'' if reached else ' (not a step)'}, {name}: {first_line}",
+        flush=True,
+    )
+    if error and not progress.came_to("final"):
         # It is undone without any help; or completed, by a process whose client is gone.
         wait_for_writes(trial.clients, None, 20)
     call_until_done(servers, back)

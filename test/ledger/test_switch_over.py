@@ -9,7 +9,7 @@ import os
 
 import pytest
 from servers import own_programs, programs_of
-from switching import chosen_faults, one_fault, subscribe, switch
+from switching import Hold, chosen_faults, one_fault, subscribe, switch
 from trial import pair, prepare, trial_on
 
 SCALE = int(os.environ.get("WEFT_LEDGER_SCALE", "0"))
@@ -61,6 +61,7 @@ def test_faults():
         prepare(servers)
         subscribe(servers)
         skip_if_missing(servers[1])
+        Hold.install(servers[1])
         with trial_on(servers, think_time=0.02) as trial:
             trial.initially_open = True
             for side in (0, 1):
