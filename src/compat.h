@@ -33,6 +33,7 @@
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, num_keys, 0)
 #define compat_foreign_key_enforced(key) true
+#define compat_replication_slot_acquire(name) ReplicationSlotAcquire(name, true)
 #else
 #define compat_injection_point(name) INJECTION_POINT(name, NULL)
 #define COMPAT_INJECTION_ARGUMENTS const char *name, const void *data, void *arg
@@ -43,6 +44,7 @@
 #define compat_index_beginscan(table, index, snapshot, num_keys) \
 	index_beginscan(table, index, snapshot, NULL, num_keys, 0)
 #define compat_foreign_key_enforced(key) ((key)->conenforced)
+#define compat_replication_slot_acquire(name) ReplicationSlotAcquire(name, true, true)
 #endif
 
 /* From 18 on pgoutput has an invalidation of its own. */

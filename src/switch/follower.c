@@ -19,10 +19,16 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_replication_origin.h"
+#include "compat.h"
 #include "connection_string.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "replication/origin.h"
+#include "replication/slot.h"
+#include "replication/worker_internal.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "switch/fence.h"
 #include "switch/follower.h"
 #include "switch/link.h"
@@ -249,16 +255,52 @@ follower_subscribe(const SwitchAttempt *attempt, const char *connection)
 }
 
 /*
+ * Makes the position of a slot here survive a crash: pg_replication_slot_advance() leaves
+ * writing it to the next checkpoint.
+ */
+static void
+save_slot(const char *slot)
+{
+	compat_replication_slot_acquire(slot);
+	ReplicationSlotMarkDirty();
+	ReplicationSlotSave();
+	ReplicationSlotRelease();
+}
+
+/* The subscription, which is disabled, will not ask for anything before this position. */
+static void
+advance_origin(Oid subscription, XLogRecPtr position)
+{
+	char		name[NAMEDATALEN];
+
+	ReplicationOriginNameForLogicalRep(subscription, InvalidOid, name, sizeof(name));
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	replorigin_advance(replorigin_by_name(name, false), position, InvalidXLogRecPtr,
+					   true /* go backward */ , true /* WAL log */ );
+}
+
+/*
  * Advances the new slot to what is flushed on the target now; returns that position.  All
  * that has been applied must be flushed (fence_flush()).
+ *
+ * After a crash of the target, the slot could be where it was when it was created, and pass
+ * on to the source what has come from there.  Here the slot is saved.  On another server that is
+ * not possible, but then it is this server that will follow, and knows where to begin.
  */
 XLogRecPtr
 follower_position(const SwitchAttempt *attempt)
 {
-	return side_lsn(ATTEMPT_TARGET(attempt),
-					psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
-							 " pg_catalog.pg_current_wal_flush_lsn())",
-							 quote_literal_cstr(new_slot(attempt))));
+	const char *slot = new_slot(attempt);
+	XLogRecPtr	position = side_lsn(ATTEMPT_TARGET(attempt),
+									psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
+											 " pg_catalog.pg_current_wal_flush_lsn())",
+											 quote_literal_cstr(slot)));
+
+	if (attempt->back)
+		advance_origin(attempt->subscription->oid, position);
+	else
+		save_slot(slot);
+	return position;
 }
 
 /* The target no longer follows the source. */
