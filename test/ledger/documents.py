@@ -129,7 +129,7 @@ def failures(
 ) -> list[str]:
     """Runs a document; returns how the outputs differ from what it says."""
     blocks = blocks_of(document)
-    assert any(block.expected for block in blocks), f"{document} expects no output"
+    assert any(block.expected is not None for block in blocks), f"{document} expects nothing"
     shell = Shell({**os.environ, **environment}, directory)
     found: list[str] = []
     changes: list[tuple[tuple[int, int], str]] = []
