@@ -266,4 +266,63 @@ like(
 	qr/${\(@differences - 2)} repaired, 2 vanished, 0 not repaired/,
 	'it may be repeated');
 
+# The statements of a dry run, with values that are quoted.
+{
+	my $row =
+	  q({"id": "900", "u": "900", "a \"b": "'; DROP TABLE p; --\\\\"});
+	my $dry = plant(
+		$sub, 'sub',
+		[ $unique, 'missing here', '{"id": "900"}', $row ],
+		[ $unique, 'missing there', '{"id": "1"}' ],
+		[ 'keyless', 'missing there', undef, '{"a": "2", "b": "1.0"}' ]);
+	my $statements =
+	  query($sub, "SELECT statement FROM weft.repair($dry)");
+
+	is( "$statements\n", <<'EOS', 'the statements, in their order');
+DELETE FROM ONLY public."Ünïque '""\" WHERE id = '1';
+INSERT INTO public."Ünïque '""\" (id, u, "a ""b") OVERRIDING SYSTEM VALUE VALUES ('900', '900', E'''; DROP TABLE p; --\\');
+DELETE FROM ONLY public.keyless WHERE (tableoid, ctid) IN (SELECT tableoid, ctid FROM ONLY public.keyless WHERE pg_catalog.format('%s', a) = '2' AND a IS NOT NULL AND pg_catalog.format('%s', b) = '1.0' AND b IS NOT NULL LIMIT 1);
+EOS
+	query($sub, "BEGIN; $statements; ROLLBACK");
+	like(
+		repair($sub, $dry),
+		qr/0 repaired, 3 vanished, 0 not repaired/,
+		'the rows of both servers count, not those that are recorded');
+}
+
+# Who does not own the subscription can neither repair nor see anything.
+query($sub, 'CREATE ROLE stranger LOGIN');
+my $own = plant($sub, 'sub', [ 't', 'different', '{"id": "1"}' ]);
+
+sub refused
+{
+	my ($sql, $expected, $what, @params) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($ret, $out, $err) =
+	  $sub->psql('postgres', $sql, extra_params => [@params]);
+
+	return like($err, $expected, $what);
+}
+
+refused("CALL weft.repair($own, apply := true)",
+	qr/comparison $own does not exist/,
+	'a stranger cannot repair', '-U', 'stranger');
+refused("SELECT weft.repair($own)", qr/comparison $own does not exist/,
+	'nor see statements', '-U', 'stranger');
+refused(
+	"CALL weft.repair($own, apply := true, batch_size := 0)",
+	qr/"batch_size" must be between 1 and 10000/,
+	'a bad argument');
+refused(
+	"BEGIN; CALL weft.repair($own, apply := true); COMMIT",
+	qr/weft.repair\(\) cannot run inside a transaction block/,
+	'a transaction block');
+refused("CALL weft.repair($own, apply := false)",
+	qr/HINT:  To see the statements/, 'nothing to apply');
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+refused(
+	"CALL weft.repair($own, apply := true)",
+	qr/subscription "sub" is disabled.*HINT:  Run ALTER SUBSCRIPTION ... ENABLE/s,
+	'a disabled subscription');
+
 done_testing();
