@@ -120,21 +120,33 @@ undo(SwitchOver *s)
 	switch_attempt_store(&s->attempt);
 }
 
+/* Returns the GUC nest level that ends the effect. */
+static int
+pin_settings(void)
+{
+	int			nest = NewGUCNestLevel();
+
+	pinned_settings_set_local();
+	(void) set_config_option("client_min_messages", "warning", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return nest;
+}
+
 /* Runs a part of the work in a subtransaction; returns its error, or NULL. */
 static ErrorData *
 guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
 {
 	MemoryContext old = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
+	SwitchPhase phase = s->attempt.phase;
 	ErrorData  *volatile error = NULL;
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(old);
 	PG_TRY();
 	{
-		int			nest = NewGUCNestLevel();
+		int			nest = pin_settings();
 
-		pinned_settings_set_local();
 		*result = work(s);
 		AtEOXact_GUC(true, nest);
 		ReleaseCurrentSubTransaction();
@@ -145,6 +157,7 @@ guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
+		s->attempt.phase = phase;
 
 		/* Creating or advancing a slot expects the process to do this. */
 		if (MyReplicationSlot != NULL)
@@ -157,6 +170,16 @@ guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
 	return error;
 }
 
+/* An injection point at the beginning or end of the step; its name contains the step's. */
+static void
+pass_point(SwitchOver *s, const char *suffix)
+{
+	const char *point pg_attribute_unused() =
+		psprintf("weft-switch-%s%s", steps_name(s->step), suffix);
+
+	compat_injection_point(point);
+}
+
 /* Runs the current step once; returns true if it must be called again. */
 static bool
 run_step(SwitchOver *s)
@@ -164,11 +187,11 @@ run_step(SwitchOver *s)
 	char	   *result = NULL;
 	bool		again;
 
-	compat_injection_point("weft-switch-step");
+	pass_point(s, "");
 	if (steps_needs_link(&s->attempt, s->step))
 		open_link(s);
 	again = steps_run(&s->attempt, &s->options, s->step, &result);
-	compat_injection_point("weft-switch-step-done");
+	pass_point(s, "-done");
 	if (again)
 		return true;
 	switch_attempt_end_step(&s->attempt, s->position, result);
@@ -282,7 +305,11 @@ go_back(SwitchOver *s)
 		return false;
 	}
 	if (!final)
-		return false;
+	{
+		/* Throw the error after the caller has committed. */
+		s->step = STEP_END;
+		return true;
+	}
 	s->error = NULL;
 	s->attempt.phase = PHASE_FINAL;
 	switch_attempt_store(&s->attempt);
@@ -439,7 +466,7 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	static MemoryContext last_context = NULL;
 	SwitchOver *s;
 	MemoryContext old;
-	int			nest = NewGUCNestLevel();
+	int			nest = pin_settings();
 	bool		any;
 
 	if (current != NULL && link_holds_lock_here())
@@ -453,7 +480,6 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	s->options.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
 
 	link_lock_here();
-	pinned_settings_set_local();
 	old = MemoryContextSwitchTo(s->context);
 	any = switch_attempt_load(&s->attempt);
 	if (!any || !settle_last(s))

@@ -1,0 +1,212 @@
+# A switch-over fails, or its caller, a server or the connection dies, in each of its steps:
+# never do both servers accept writes, and after calling again exactly one does.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use InjectionTest;
+use PostgreSQL::Test::Utils;
+use SwitchTest;
+use Test::More;
+use WeftTest;
+
+need_injection_points();
+
+my @before_final =
+  qw(plan arm_target fence_target arm_source publish create_slot subscribe catch_up
+  sequences_before fence_source drain sequences verify position);
+my @after_final = qw(stop open remove follow);
+my $pub = new_publisher('publisher', stock => 1);
+my $sub = new_subscriber('subscriber');
+my $next = 1;
+
+query_all([ $pub, $sub ],
+	'CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id serial PRIMARY KEY)'
+);
+query($pub, 'CREATE PUBLICATION pub FOR TABLE t, u');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+# Writes a row where this is possible, which must be this node alone.
+sub only
+{
+	my ($node, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(accepting('t', $pub, $sub),
+		$node->name, "$what: " . $node->name . ' accepts writes');
+	query($node, "INSERT INTO t VALUES ($next, 'on " . $node->name . "')");
+	$next++;
+	return;
+}
+
+sub nothing_left
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(join('', map { left_over($_) } $pub, $sub),
+		'', "$what: nothing else is left");
+	return;
+}
+
+# Calls a procedure in the background until it is held at the end of a step; returns the
+# session and its process.
+sub hold_in
+{
+	my ($step, $call, $action) = @_;
+	my $session = open_session($sub, on_error_stop => 0);
+
+	attach_point($sub, "weft-switch-$step-done", $action);
+	$session->query_until(qr/begun/, "\\echo begun\nCALL weft.$call;\n");
+	my ($pid) = held_at($sub, "weft-switch-$step-done");
+	detach_point($sub, "weft-switch-$step-done");
+	return ($session, $pid);
+}
+
+my $over = "switch_over('sub', '" . connection($sub) . "')";
+my $back = "switch_back('sub')";
+
+# Ends a session that has probably lost its server process.
+sub end_session
+{
+	my ($session) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+	eval { $session->quit };
+	return;
+}
+
+sub switches
+{
+	my ($call, $node, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(call_switch($sub, $call), '', "$what: calling it succeeds");
+	only($node, $what);
+	return;
+}
+
+# Errors on the way over.
+foreach my $step (@before_final)
+{
+	attach_point($sub, "weft-switch-$step-done", 'error');
+	like(call_switch($sub, $over),
+		qr/has been undone/, "over, error in $step: undone");
+	detach_point($sub, "weft-switch-$step-done");
+	only($pub, "over, error in $step")
+	  unless grep { $_ eq $step } qw(plan arm_target);
+	nothing_left("over, error in $step");
+}
+attach_point($sub, 'weft-switch-final-done', 'error');
+is(call_switch($sub, $over), '', 'over, error in final: it goes on');
+detach_point($sub, 'weft-switch-final-done');
+only($sub, 'over, error in final');
+
+# Errors on the way back.
+foreach my $step (grep { $_ ne 'publish' } @before_final)
+{
+	attach_point($sub, "weft-switch-$step-done", 'error');
+	like(call_switch($sub, $back),
+		qr/has been undone/, "back, error in $step: undone");
+	detach_point($sub, "weft-switch-$step-done");
+	only($sub, "back, error in $step");
+}
+attach_point($sub, 'weft-switch-final-done', 'error');
+is(call_switch($sub, $back), '', 'back, error in final: it goes on');
+detach_point($sub, 'weft-switch-final-done');
+only($pub, 'back, error in final');
+nothing_left('back');
+
+foreach my $step (@after_final)
+{
+	foreach my $case ([ $over, $sub, 'over' ], [ $back, $pub, 'back' ])
+	{
+		my ($call, $node, $what) = @$case;
+		attach_point($sub, "weft-switch-$step-done", 'error');
+		like(call_switch($sub, $call),
+			qr/point of no return/, "$what, error in $step");
+		detach_point($sub, "weft-switch-$step-done");
+		switches($call, $node, "$what, error in $step");
+	}
+}
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, [ 't', 'u' ], 'all rows are on both sides');
+
+# The caller ends.
+foreach my $step (
+	qw(create_slot subscribe fence_source drain position final stop open remove follow)
+  )
+{
+	foreach my $case ([ $over, $sub, $pub, 'over' ],
+		[ $back, $pub, $sub, 'back' ])
+	{
+		my ($call, $target, $source, $what) = @$case;
+		my ($session, $pid) = hold_in($step, $call, 'hold_end');
+
+		# on the way back, that step still holds its locks here
+		is( accepting('t', $pub, $sub),
+			  $step eq 'fence_source' || $step eq 'drain' || $step eq 'position'
+			  ? ''
+			  : grep({ $_ eq $step } @before_final) ? $source->name
+			  : $step eq 'final' || $step eq 'stop' ? ''
+			  : $target->name,
+			"$what, in $step: who accepts writes")
+		  unless $what eq 'back' && $step eq 'fence_source';
+		release($sub, $pid);
+		wait_until_gone($sub, $pid);
+		end_session($session);
+		if (grep { $_ eq $step } @before_final)
+		{
+			# the other server notices that the connection is gone
+			poll($source,
+				"SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'");
+			only($source, "$what, caller ends in $step");
+		}
+		switches($call, $target, "$what, caller ends in $step");
+	}
+}
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, [ 't', 'u' ],
+	'all rows are on both sides when callers have ended');
+nothing_left('callers have ended');
+
+# One of the servers, or the connection, dies.
+my %die = (
+	'subscriber crashes' => sub { kill_process($_[0]); wait_until_up($sub); },
+	'publisher crashes' => sub {
+		$pub->stop('immediate');
+		release($sub, $_[0]);
+		wait_until_gone($sub, $_[0]) if $_[1];
+		$pub->start;
+	},
+	'connection breaks' => sub {
+		query($pub,
+			"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'weft switch-over'"
+		);
+		release($sub, $_[0]);
+	});
+
+foreach my $step (qw(fence_source position final open))
+{
+	foreach my $how (sort keys %die)
+	{
+		my ($session, $pid) = hold_in($step, $over);
+		my $what = "over, $how in $step";
+
+		$die{$how}->($pid, 0);
+		wait_until_gone($sub, $pid) if $how eq 'subscriber crashes';
+		$session->query('SELECT 1') unless $how eq 'subscriber crashes';
+		end_session($session);
+		my $now = accepting('t', $pub, $sub);
+		isnt($now, 'publisher subscriber', "$what: not both accept writes");
+		switches($over, $sub, $what) unless $now eq 'subscriber' && query($sub, "SELECT phase FROM weft.switch_attempt") eq 'done';
+		only($sub, $what);
+		switches($back, $pub, "back after $what");
+	}
+}
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, [ 't', 'u' ],
+	'all rows are on both sides when servers have crashed');
+nothing_left('servers have crashed');
+
+done_testing();
