@@ -152,7 +152,8 @@ fenced_tables(const SwitchAttempt *attempt, SwitchSide side)
 
 /*
  * Creates the trigger of one table that lacks it; returns false if there is none.  Fails
- * with lock_not_available if the table cannot be locked within "lock_timeout", in ms.
+ * with lock_not_available if the table cannot be locked against writers within
+ * "lock_timeout", in ms.  Readers do not stand in the way.
  */
 bool
 fence_arm_next(const SwitchAttempt *attempt, SwitchSide side, int lock_timeout)
@@ -165,9 +166,8 @@ fence_arm_next(const SwitchAttempt *attempt, SwitchSide side, int lock_timeout)
 		return false;
 	side_run(side,
 			 psprintf("DO $weft$ BEGIN PERFORM pg_catalog.set_config('lock_timeout', '%d', true);"
-					  " EXECUTE %s; EXECUTE %s; EXECUTE %s; END $weft$", lock_timeout,
-					  quote_literal_cstr(psprintf("DROP TRIGGER IF EXISTS " TRIGGER_NAME " ON %s", table)),
-					  quote_literal_cstr(psprintf("CREATE TRIGGER " TRIGGER_NAME
+					  " EXECUTE %s; EXECUTE %s; END $weft$", lock_timeout,
+					  quote_literal_cstr(psprintf("CREATE OR REPLACE TRIGGER " TRIGGER_NAME
 												  " BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s"
 												  " FOR EACH STATEMENT EXECUTE FUNCTION weft_switch.refuse()", table)),
 					  quote_literal_cstr(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER " TRIGGER_NAME, table))));
