@@ -26,6 +26,8 @@ from pathlib import Path
 # What replaces what, in this order.  Widths of columns depend on the values, so runs of
 # spaces and of dashes are all alike.
 RULES = [
+    ("what is not there yet", r"(?m)^NOTICE: .*, skipping\n", ""),
+    ("names with OIDs", r"\bweft_switch_\d+(_\d+)?\b", "weft_switch_OID"),
     ("LSN", r"\b[0-9A-F]{1,8}/[0-9A-F]{1,8}\b", "LSN"),
     ("time stamp", r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)?)?", "TIMESTAMP"),
     ("interval", r"\b\d\d:\d\d:\d\d(\.\d+)?\b", "INTERVAL"),
