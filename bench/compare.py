@@ -227,12 +227,8 @@ def main() -> int:
                 tempfile.TemporaryDirectory(prefix="weft-compare-", dir=arguments.directory)
             )
         )
-        servers: list[Server] = []
-        stack.callback(lambda: [server.abandon() for server in reversed(servers)])
-        servers += [
-            Server(name, directory / name, directory / name[0], build)
-            for name in ("publisher", "subscriber")
-        ]
+        for name in ("publisher", "subscriber"):
+            stack.callback(Server(name, directory / name, directory / name[0], build).abandon)
         pair = make_pair(directory, build, arguments.rows)
         figures = {
             "server": build.version,
