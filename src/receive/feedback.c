@@ -224,9 +224,10 @@ feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
  *
  * With "durable", flushes it, so that the loop reports all of it to the publisher before
  * it does anything else.  This matters while tables are synchronized: the loop may mark a
- * table READY and restart.  The publisher must not send transactions again then of which
- * changes were skipped because of that table's state: no replication origin
- * remembers that they were skipped.
+ * table READY and restart.  The publisher should not send transactions again then of which
+ * changes were skipped because of that table's state.  (If it does, because the report is
+ * lost, then the position that handover.c stores with READY makes sure that nothing is
+ * applied twice.)
  */
 void
 feedback_synchronize_native(bool durable)

@@ -31,6 +31,7 @@
 #include "receive/led_subscription.h"
 #include "receive/reception.h"
 #include "receive/table_sync.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
@@ -183,6 +184,21 @@ handover_account(void)
 	given_end.commit_time = 0;
 }
 
+/*
+ * The loop may mark a table READY next.  No replication origin remembers the transactions of
+ * which changes were skipped because of that table's state, if they changed nothing else; and
+ * the publisher, which has been told of them, forgets that in a crash, unless a checkpoint
+ * has written it.  It would send them again, and they would be applied twice.  Therefore the
+ * commit record that marks the table carries the position, as it does for what the loop itself
+ * has skipped.
+ */
+static void
+remember_skipped(XLogRecPtr lsn)
+{
+	if (table_sync_possible())
+		replorigin_session_origin_lsn = Max(replorigin_session_origin_lsn, lsn);
+}
+
 /* Tells the loop by a keepalive how far the subscription is. */
 static int
 deliver_keepalive(char **buffer)
@@ -193,6 +209,7 @@ deliver_keepalive(char **buffer)
 	Assert(leader_ring.producer.ring == NULL ||
 		   leader_ring.collected == leader_ring.producer.seq);
 	feedback_synchronize_native(table_sync_possible());
+	remember_skipped(reception.settled_lsn);
 	message_start(&keepalive, memory, sizeof(memory), 'k');
 	message_uint64(&keepalive, reception.settled_lsn);
 	message_uint64(&keepalive, reception.sent_time);
@@ -220,6 +237,9 @@ deliver_message(char **buffer)
 	}
 	message.data = NULL;
 	given_end = message_end;
+	/* The loop itself sees to a transaction's end. */
+	if (message_end.commit_time == 0)
+		remember_skipped(message_end.lsn);
 	return length;
 }
 

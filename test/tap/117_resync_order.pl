@@ -1,0 +1,86 @@
+# weft.resync_table() and transactions that arrive in an unlucky moment: one that the table's
+# own worker has applied before the leader receives it, and transactions that the publisher
+# sends again after the table is READY, because it has forgotten what it was told.
+
+use strict;
+use warnings FATAL => 'all';
+
+use File::Copy;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use InjectionTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+need_injection_points();
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber');
+
+# Without a unique index, a row that is applied twice is stored twice.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE t (id int, v text);
+ALTER TABLE t REPLICA IDENTITY FULL;
+CREATE TABLE other (id int PRIMARY KEY);
+EOS
+query($pub, <<'EOS');
+INSERT INTO t SELECT i, 'copied' FROM generate_series(1, 100) i;
+CREATE PUBLICATION pub FOR TABLE t, other;
+EOS
+subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 1');
+wait_for_apply($pub, $sub, 'sub');
+
+sub confirmed
+{
+	my $now = query($pub, 'SELECT pg_current_wal_lsn()');
+	poll($pub, "SELECT confirmed_flush_lsn >= '$now' FROM pg_replication_slots WHERE slot_name = 'sub'");
+	return;
+}
+
+# The processes of the subscription have learned that the table is READY.
+query($pub, "INSERT INTO t VALUES (0, 'before')");
+wait_for_apply($pub, $sub, 'sub');
+
+# The copy is complete, but not committed.  What the publisher knows of the subscription is
+# what it finds after its crash.
+attach_point($sub, 'weft-replace-copied');
+query($sub, "SELECT weft.resync_table('sub', 't')");
+my ($held) = held_at($sub, 'weft-replace-copied');
+my $state = $pub->data_dir . '/pg_replslot/sub/state';
+query($pub, "INSERT INTO other VALUES (1)");
+poll($sub, 'SELECT count(*) = 1 FROM other');
+confirmed();
+query($pub, 'CHECKPOINT');
+copy($state, "$state.crash") or die "could not copy $state: $!";
+
+# The leader gets the first transaction, and a position behind it, but not the second.
+query($pub, "INSERT INTO t VALUES (-1, 'first')");
+query($pub, 'CREATE TABLE nothing ()');
+confirmed();
+my $sender = query($pub, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'sub'");
+kill 'STOP', $sender;
+query($pub, "INSERT INTO t VALUES (-2, 'second')");
+my $second = query($pub, 'SELECT pg_current_wal_lsn()');
+release_point($sub, 'weft-replace-copied');
+poll($sub, "SELECT srsubstate IN ('s', 'r') FROM pg_subscription_rel WHERE srrelid = 't'::regclass");
+is( query($sub,
+		"SELECT srsublsn >= '$second' FROM pg_subscription_rel WHERE srrelid = 't'::regclass"),
+	't',
+	'the worker of the table has applied the second transaction');
+kill 'CONT', $sender;
+confirmed();
+poll($sub, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel");
+same_tables($pub, $sub, ['t'], 'the leader skips what the worker has applied');
+
+# A position that has been confirmed is lost with the publisher unless a checkpoint has
+# written it.
+$pub->stop('immediate');
+move("$state.crash", $state) or die "could not replace $state: $!";
+$pub->start;
+query($pub, 'INSERT INTO other VALUES (2)');
+poll($sub, 'SELECT count(*) = 2 FROM other');
+same_tables($pub, $sub, [ 't', 'other' ], 'nothing that was skipped is applied when it is sent again');
+
+done_testing();
