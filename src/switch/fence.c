@@ -23,13 +23,19 @@
  * ordinary table it would not.  pg_locks is not subject to them either.  A value survives a
  * crash once a later transaction has committed synchronously.
  *
- * To close the fence, a transaction locks all tables against writers (SHARE ROW EXCLUSIVE),
- * sets the value, and commits.  A writer takes its lock on the table before it fires the
- * trigger, and keeps it until its (sub)transaction ends.  Therefore
+ * To close the fence, its value is set, and then each table is locked once against writers
+ * (SHARE ROW EXCLUSIVE), one after the other.  A writer takes its lock on the table before it
+ * fires the trigger, and keeps it until its (sub)transaction ends.  Therefore
  *
  * - a writer that has passed the trigger while the fence was open has ended, or is waited for;
  *	 its commit is before the end of the closing transaction, in the WAL as well;
  * - any other writer fires the trigger after the value was set, and is refused.
+ *
+ * No two locks are held at the same time: whoever locks all tables would be in a deadlock with
+ * each transaction that writes to several in another order, and with enough of them never
+ * succeed.  A transaction in progress is refused at its next statement, and ends.  Each table is
+ * locked once before the value is set, too, so that a transaction that is open for long is
+ * noticed while nobody is refused yet.
  *
  * With a provisional fence, a third kind of writer exists: one that passes while the lock of
  * the session is gone.  But then that session is gone, too, and nobody but that very session
@@ -202,6 +208,8 @@ fence_disarm_next(SwitchSide side, int lock_timeout)
  * Closes the fence of one side, provisionally or for good, and waits for the writers that are
  * in progress.  Fails with lock_not_available if that takes longer than "lock_timeout", in ms;
  * the fence is then as before.
+ *
+ * A lock is released by rolling back the block that took it.
  */
 void
 fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int lock_timeout)
@@ -209,21 +217,28 @@ fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int
 	char	   *tables = fenced_tables(attempt, side);
 
 	side_run(side,
-			 psprintf("DO $weft$ DECLARE r record;"
-					  " deadline timestamptz := pg_catalog.clock_timestamp() + '%d ms'; BEGIN"
+			 psprintf("DO $weft$ DECLARE r record; old_value bigint; deadline timestamptz; BEGIN"
 					  " IF NOT " LOCK_IS_HELD " AND pid = pg_catalog.pg_backend_pid()) THEN"
 					  "  RAISE EXCEPTION 'the lock of the switch-over is not held'; END IF;"
-					  " FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP"
-					  "  PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
-					  "   extract(epoch FROM deadline - pg_catalog.clock_timestamp())))::text, true);"
-					  "  EXECUTE 'LOCK TABLE ONLY ' || r.name || ' IN SHARE ROW EXCLUSIVE MODE'; END LOOP;"
+					  " SELECT last_value INTO STRICT old_value FROM weft_switch.state;"
+					  " FOR pass IN 1 .. 2 LOOP"
+					  "  IF pass = 2 THEN PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
+					  "  deadline := pg_catalog.clock_timestamp() + '%d ms';"
+					  "  FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
+					  "   PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
+					  "    extract(epoch FROM deadline - pg_catalog.clock_timestamp())))::text, true);"
+					  "   EXECUTE 'LOCK TABLE ONLY ' || r.name || ' IN SHARE ROW EXCLUSIVE MODE';"
+					  "   RAISE EXCEPTION USING ERRCODE = 'WEFT1';"
+					  "   EXCEPTION WHEN SQLSTATE 'WEFT1' THEN NULL; END; END LOOP;"
+					  " END LOOP;"
 					  " FOR r IN SELECT t.name FROM (%s) t WHERE NOT t.armed LOOP"
 					  "  RAISE EXCEPTION 'table %% has been published or attached since the switch-over began', r.name"
 					  "   USING ERRCODE = 'object_not_in_prerequisite_state'; END LOOP;"
-					  " PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT ");"
-					  " END $weft$",
-					  lock_timeout, SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT,
-					  tables, tables, provisional ? -attempt->id : attempt->id));
+					  " EXCEPTION WHEN query_canceled OR OTHERS THEN"
+					  "  PERFORM pg_catalog.setval('weft_switch.state', old_value); RAISE; END $weft$",
+					  SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT,
+					  provisional ? -attempt->id : attempt->id, lock_timeout,
+					  tables, tables));
 }
 
 /*
