@@ -193,7 +193,8 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     def value(self, sql: Any, *parameters: Any) -> Any:
-        return self.query(sql, *parameters)[0][0]
+        rows = self.query(sql, *parameters)
+        return rows[0][0] if rows else None
 
     def wait_until(self, sql: str, what: str = "", limit: float = TIME_LIMIT) -> Any:
         """Polls a query until its value is true; the server may be restarting meanwhile."""
