@@ -11,6 +11,8 @@ CREATE SEQUENCE weft.comparison_seq;
 --	gone was interrupted, which weft.stat_comparison shows
 -- publisher_lsn: the publisher's position at the last cut
 -- longest_cut: the longest time that a cut took, in milliseconds; apply paused for a part of it
+-- node: the other member, if two members of a group are compared (weft.compare_node); "the
+--	publisher" is that member then
 CREATE TABLE weft.comparison (
 	comparison bigint PRIMARY KEY DEFAULT pg_catalog.nextval('weft.comparison_seq'),
 	subid oid NOT NULL,
@@ -25,7 +27,8 @@ CREATE TABLE weft.comparison (
 	ended_at timestamptz,
 	cuts integer NOT NULL DEFAULT 0,
 	publisher_lsn pg_lsn,
-	longest_cut double precision);
+	longest_cut double precision,
+	node name);
 
 ALTER SEQUENCE weft.comparison_seq OWNED BY weft.comparison.comparison;
 ALTER TABLE weft.comparison ENABLE ROW LEVEL SECURITY;
@@ -43,6 +46,8 @@ GRANT SELECT, DELETE ON weft.comparison TO PUBLIC;
 -- reason: why it was not compared, or not completely
 -- publisher_rows, local_rows: how many rows were compared
 -- differences: how many were found; more exist if "complete" is false
+-- candidates: of weft.compare_node: rows that may differ; when the comparison is finished, those
+--	that were changing each time, so that nothing is known of them (weft.comparison_candidate)
 -- first_lsn, last_lsn: positions of the publisher at the first and last cut with the table
 CREATE TABLE weft.comparison_table (
 	comparison bigint NOT NULL REFERENCES weft.comparison ON DELETE CASCADE,
@@ -60,6 +65,7 @@ CREATE TABLE weft.comparison_table (
 	last_lsn pg_lsn,
 	started_at timestamptz,
 	ended_at timestamptz,
+	candidates bigint NOT NULL DEFAULT 0,
 	PRIMARY KEY (comparison, table_name));
 
 ALTER TABLE weft.comparison_table ENABLE ROW LEVEL SECURITY;
@@ -111,6 +117,34 @@ COMMENT ON TABLE weft.difference IS
 	'rows that a comparison has found to differ; the texts are exact';
 GRANT SELECT ON weft.difference TO PUBLIC;
 
+-- Rows of two members of a group that differed at a cut.  That is no difference yet: changes of
+-- other members may be under way.  weft.compare_node looks at them again, and removes those that
+-- turn out to be equal or different.
+-- looks: how often the row was looked at again
+-- row_hash: identifies the row in a table that is compared without a key
+-- All others as in weft.difference, at the cut at which it was found.
+CREATE TABLE weft.comparison_candidate (
+	comparison bigint NOT NULL REFERENCES weft.comparison ON DELETE CASCADE,
+	candidate bigint NOT NULL,
+	relation regclass NOT NULL,
+	key jsonb,
+	row_hash bigint,
+	kind text NOT NULL,
+	row_count bigint NOT NULL,
+	publisher_row jsonb,
+	local_row jsonb,
+	publisher_lsn pg_lsn NOT NULL,
+	looks integer NOT NULL DEFAULT 0,
+	PRIMARY KEY (comparison, candidate));
+
+ALTER TABLE weft.comparison_candidate ENABLE ROW LEVEL SECURITY;
+CREATE POLICY owner ON weft.comparison_candidate FOR SELECT
+	USING (EXISTS (SELECT FROM weft.comparison c WHERE c.comparison = comparison_candidate.comparison));
+
+COMMENT ON TABLE weft.comparison_candidate IS
+	'rows that were changing while weft.compare_node looked at them, so that it is unknown whether they differ';
+GRANT SELECT ON weft.comparison_candidate TO PUBLIC;
+
 -- If a publisher publishes ALL TABLES, then its own comparisons would arrive here, and their
 -- numbers could be in use.  These triggers fire for what is replicated, and only then.
 CREATE FUNCTION weft.ignore_replicated_row()
@@ -134,6 +168,9 @@ ALTER TABLE weft.comparison_table ENABLE REPLICA TRIGGER ignore_replicated;
 CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON weft.difference
 	FOR EACH ROW EXECUTE FUNCTION weft.ignore_replicated_row();
 ALTER TABLE weft.difference ENABLE REPLICA TRIGGER ignore_replicated;
+CREATE TRIGGER ignore_replicated BEFORE INSERT OR UPDATE OR DELETE ON weft.comparison_candidate
+	FOR EACH ROW EXECUTE FUNCTION weft.ignore_replicated_row();
+ALTER TABLE weft.comparison_candidate ENABLE REPLICA TRIGGER ignore_replicated;
 
 -- Compares the subscription's tables with the publisher's, while both are in use.
 --
@@ -162,6 +199,124 @@ AS 'MODULE_PATHNAME', 'weft_compare_subscription';
 
 COMMENT ON PROCEDURE weft.compare_subscription(name, regclass[], integer, bigint, integer, bigint, bigint) IS
 	'compares a subscription''s tables with the publisher''s; see weft.comparison_table and weft.difference';
+
+-- Compares this member of a node group with another one, while all members are in use.
+--
+-- node: the other member.
+-- timeout: how long all members may take to exchange what they have committed so far.  That
+--	is waited for before the comparison, and several times after it.
+-- The other arguments are as above.  The caller must own the subscription to that member, and
+-- have what weft.grant_node_admin() grants; the role that the members connect as must be able
+-- to read the tables there.
+--
+-- Needs all members: one that is down is named.  What differs is in weft.difference, as above:
+-- "publisher" is the other member.  Rows that differ only because changes are under way are
+-- none.  A row that is changed all the time may remain in weft.comparison_candidate, and its
+-- table is not "complete" then.  A difference does not say which of the members is right:
+-- compare with a third one.  If a call ends early, no differences are stored; call it again.
+CREATE PROCEDURE weft.compare_node(
+	node name,
+	tables regclass[] DEFAULT NULL,
+	jobs integer DEFAULT 2,
+	max_rows_per_second bigint DEFAULT NULL,
+	max_differences integer DEFAULT 1000,
+	timeout interval DEFAULT '5 minutes',
+	INOUT comparison bigint DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'weft_compare_node';
+
+COMMENT ON PROCEDURE weft.compare_node(name, regclass[], integer, bigint, integer, interval, bigint) IS
+	'compares this member of a node group with another one; see weft.comparison_table and weft.difference';
+
+-- Transactions of this database that belong to no session, such as those of writers.
+-- SECURITY DEFINER, since a role sees its own processes only.
+CREATE FUNCTION weft.background_transactions()
+RETURNS xid[] LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(array_agg(a.backend_xid), '{}')
+	FROM pg_stat_get_activity(NULL) a JOIN pg_database d ON d.oid = a.datid
+	WHERE d.datname = current_database() AND a.backend_xid IS NOT NULL
+		AND a.backend_type <> 'client backend'
+$$;
+
+COMMENT ON FUNCTION weft.background_transactions() IS
+	'transactions that apply changes now';
+REVOKE ALL ON FUNCTION weft.background_transactions() FROM PUBLIC;
+
+-- Returns when everything that each other member had committed at the time of the call is applied
+-- and visible here.  Returns the members, for comparing.
+CREATE FUNCTION weft.member_await_members(timeout interval)
+RETURNS text LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	until timestamptz := clock_timestamp() + timeout;
+	local_name name := weft.local_node();
+	other name;
+	applying xid[];
+	detail text;
+	hint text;
+BEGIN
+	FOR other IN SELECT n.node_name FROM weft.node_entry n ORDER BY n.node_id LOOP
+		IF (SELECT n.state FROM weft.node_entry n WHERE n.node_name = other) <> 'active' THEN
+			RAISE EXCEPTION 'node "%" is not an active member of the group, as node "%" sees it', other, local_name
+				USING ERRCODE = 'object_not_in_prerequisite_state',
+					HINT = 'Wait until no node is joining or parting.';
+		END IF;
+		CONTINUE WHEN other = local_name;
+		BEGIN
+			PERFORM weft.wait_for_subscription(
+				weft.subscription_name(weft.local_group(), other, local_name),
+				greatest(until - clock_timestamp(), '0'));
+		EXCEPTION WHEN OTHERS OR query_canceled THEN
+			GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+			RAISE EXCEPTION 'node "%" cannot get all changes of node "%": %', local_name, other, SQLERRM
+				USING ERRCODE = SQLSTATE, DETAIL = detail, HINT = hint;
+		END;
+	END LOOP;
+	-- The position of a transaction is known a moment before its changes are visible.
+	PERFORM pg_stat_clear_snapshot();
+	applying := weft.background_transactions();
+	WHILE EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'transactionid'
+		AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid = ANY (applying))
+	LOOP
+		IF clock_timestamp() > until THEN
+			RAISE EXCEPTION 'timed out waiting for transactions that node "%" is applying', local_name
+				USING ERRCODE = 'query_canceled';
+		END IF;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RETURN (SELECT string_agg(n.node_name || ' ' || n.identity, ', ' ORDER BY n.node_id)
+		FROM weft.node_entry n);
+END $$;
+
+COMMENT ON FUNCTION weft.member_await_members(interval) IS
+	'waits until this node has applied what all others have committed; returns the members';
+REVOKE ALL ON FUNCTION weft.member_await_members(interval) FROM PUBLIC;
+
+-- The same for this member and another one; see src/verify/compare_node.c.
+CREATE FUNCTION weft.await_both_members(node name, timeout interval)
+RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	there text;
+	here text;
+BEGIN
+	there := weft.node_query((SELECT m.dsn FROM weft.member m WHERE m.node_name = node), node,
+		format('SELECT weft.member_await_members(%L)', timeout));
+	here := weft.member_await_members(timeout);
+	IF here IS DISTINCT FROM there THEN
+		RAISE EXCEPTION 'nodes "%" and "%" do not have the same members', weft.local_node(), node
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('Here: %s. There: %s.', here, there);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.await_both_members(name, interval) IS
+	'waits until this node and another one have applied what all members have committed';
+REVOKE ALL ON FUNCTION weft.await_both_members(name, interval) FROM PUBLIC;
 
 -- Comparisons that are running: progress, from shared memory.
 CREATE FUNCTION weft.stat_get_comparison(

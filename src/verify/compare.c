@@ -27,7 +27,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
-#include "verify/compare_cut.h"
+#include "verify/compare.h"
 #include "verify/hash_probe.h"
 #include "verify/owner_context.h"
 #include "verify/publisher.h"
@@ -40,21 +40,21 @@ PG_FUNCTION_INFO_V1(weft_compare_subscription);
 /* At most so many tables are named in messages. */
 #define MAX_NAMED 100
 
-/* Fails unless the procedure may end the transaction. */
-static void
-require_own_transaction(FunctionCallInfo fcinfo)
+/* Fails unless the procedure of that name may end the transaction. */
+void
+compare_require_own_transaction(FunctionCallInfo fcinfo, const char *procedure)
 {
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
 		castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", "weft.compare_subscription()"),
+				 errmsg("%s cannot run inside a transaction block", procedure),
 				 errdetail("It takes each snapshot in a transaction of its own."),
 				 errhint("Run CALL by itself: not between BEGIN and COMMIT, nor in a function.")));
 }
 
 static int64
-get_number(FunctionCallInfo fcinfo, int argument, const char *name, int64 value, int64 maximum)
+get_number(const char *name, int64 value, int64 maximum)
 {
 	if (value < 1 || value > maximum)
 		ereport(ERROR,
@@ -83,23 +83,32 @@ get_tables(ArrayType *array)
 	return result;
 }
 
-/* Reads the arguments.  Returns the comparison to be continued, or zero. */
-static int64
-get_arguments(FunctionCallInfo fcinfo, Comparison *comparison, char **subscription)
+/*
+ * Reads the arguments that comparisons have in common: the second to the fifth.  "first" is the name of
+ * the first one, which must not be null, either.
+ */
+void
+compare_get_arguments(FunctionCallInfo fcinfo, const char *first, Comparison *comparison)
 {
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(2) || PG_ARGISNULL(4))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("\"subscription\", \"jobs\" and \"max_differences\" must not be null")));
-	*subscription = pstrdup(NameStr(*PG_GETARG_NAME(0)));
+				 errmsg("\"%s\", \"jobs\" and \"max_differences\" must not be null", first)));
 	if (!PG_ARGISNULL(1))
 		comparison->requested = get_tables(PG_GETARG_ARRAYTYPE_P(1));
-	comparison->jobs = get_number(fcinfo, 2, "jobs", PG_GETARG_INT32(2), MAX_JOBS);
+	comparison->jobs = get_number("jobs", PG_GETARG_INT32(2), MAX_JOBS);
 	if (!PG_ARGISNULL(3))
 		comparison->max_rows_per_second =
-			get_number(fcinfo, 3, "max_rows_per_second", PG_GETARG_INT64(3), PG_INT64_MAX);
+			get_number("max_rows_per_second", PG_GETARG_INT64(3), PG_INT64_MAX);
 	comparison->max_differences =
-		get_number(fcinfo, 4, "max_differences", PG_GETARG_INT32(4), MAX_MAX_DIFFERENCES);
+		get_number("max_differences", PG_GETARG_INT32(4), MAX_MAX_DIFFERENCES);
+	comparison->limit = comparison->max_differences;
+}
+
+/* The comparison to be continued, or zero. */
+static int64
+get_resumed(FunctionCallInfo fcinfo)
+{
 	if (!PG_ARGISNULL(5) && !PG_ARGISNULL(1))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -159,8 +168,8 @@ list_tables(CompareState *state, PublishedTables *published, List *done)
  * The first transaction: checks that both servers compute the same hashes, finds out what can be
  * compared, and stores the comparison with its tables.
  */
-static void
-start(CompareState *state, int64 resume)
+void
+compare_start(CompareState *state, int64 resume)
 {
 	Comparison *comparison = &state->comparison;
 	Subscription *subscription = state->subscription;
@@ -203,11 +212,13 @@ describe(StringInfo text, const TableResult *result)
 		appendStringInfo(text, "Table %s: %s" INT64_FORMAT " differences in " INT64_FORMAT " rows.",
 						 result->name, result->complete ? "" : "at least ",
 						 result->differences, result->publisher_rows);
+	if (result->candidates > 0)
+		appendStringInfo(text, " " INT64_FORMAT " rows were changing each time.", result->candidates);
 }
 
 /* Tells the user what was compared, what was not, and what was found. */
-static void
-report(CompareState *state)
+void
+compare_report(CompareState *state)
 {
 	int			done = 0;
 	int			named = 0;
@@ -221,7 +232,7 @@ report(CompareState *state)
 
 		done += is_done ? 1 : 0;
 		differences += table->result.differences;
-		if (is_done && table->result.differences == 0)
+		if (is_done && table->result.complete && table->result.differences == 0)
 			continue;
 		if (++named > MAX_NAMED)
 			continue;
@@ -232,8 +243,11 @@ report(CompareState *state)
 	if (named > MAX_NAMED)
 		appendStringInfo(&text, "\nMore are in weft.comparison_table.");
 	ereport(NOTICE,
-			(errmsg("comparison %lld of subscription \"%s\": %d of %d tables were compared, %lld differences were found",
-					(long long) state->comparison.id, state->comparison.subname,
+			(errmsg(state->comparison.node ?
+					"comparison %lld with node \"%s\": %d of %d tables were compared, %lld differences were found" :
+					"comparison %lld of subscription \"%s\": %d of %d tables were compared, %lld differences were found",
+					(long long) state->comparison.id,
+					state->comparison.node ? state->comparison.node : state->comparison.subname,
 					done, list_length(state->tables), (long long) differences),
 			 text.len > 0 ? errdetail_internal("%s", text.data) : 0,
 			 differences > 0 ? errhint("The rows are in weft.difference.") : 0));
@@ -242,16 +256,16 @@ report(CompareState *state)
 static void
 run(CompareState *state, int64 resume)
 {
-	state->memory = CurrentMemoryContext;
-	start(state, resume);
+	compare_start(state, resume);
 	compare_cuts_run(state);
 	comparison_finish(state->comparison.id);
 	SPI_commit();
-	report(state);
+	compare_report(state);
 }
 
-static void
-clean_up(CompareState *state)
+/* Closes connections; call it after errors, too. */
+void
+compare_clean_up(CompareState *state)
 {
 	if (state->conn != NULL)
 		walrcv_disconnect(state->conn);
@@ -261,8 +275,9 @@ clean_up(CompareState *state)
 		compare_progress_release(state->progress);
 }
 
-static Datum
-make_result(FunctionCallInfo fcinfo, int64 id)
+/* The procedures' result. */
+Datum
+compare_make_result(FunctionCallInfo fcinfo, int64 id)
 {
 	TupleDesc	desc;
 	Datum		value = Int64GetDatum(id);
@@ -286,14 +301,15 @@ Datum
 weft_compare_subscription(PG_FUNCTION_ARGS)
 {
 	CompareState *state = palloc0(sizeof(CompareState));
-	char	   *name;
 	int64		resume;
 
 	shmem_require();
-	require_own_transaction(fcinfo);
-	resume = get_arguments(fcinfo, &state->comparison, &name);
+	compare_require_own_transaction(fcinfo, "weft.compare_subscription()");
+	compare_get_arguments(fcinfo, "subscription", &state->comparison);
+	resume = get_resumed(fcinfo);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	state->subscription = publisher_subscription(name);
+	state->memory = CurrentMemoryContext;
+	state->subscription = publisher_subscription(NameStr(*PG_GETARG_NAME(0)));
 	state->comparison.subid = state->subscription->oid;
 	state->comparison.subname = state->subscription->name;
 	state->comparison.owner = state->subscription->owner;
@@ -303,9 +319,9 @@ weft_compare_subscription(PG_FUNCTION_ARGS)
 	}
 	PG_FINALLY();
 	{
-		clean_up(state);
+		compare_clean_up(state);
 	}
 	PG_END_TRY();
 	SPI_finish();
-	return make_result(fcinfo, state->comparison.id);
+	return compare_make_result(fcinfo, state->comparison.id);
 }

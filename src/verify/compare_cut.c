@@ -254,6 +254,13 @@ compute_sums(CompareCut *cut)
 	}
 }
 
+/* How many rows of a table have been found to differ. */
+static int64 *
+count_of(CompareState *state, CompareTable *table)
+{
+	return state->comparison.node ? &table->result.candidates : &table->result.differences;
+}
+
 /* Searches some parts of a table.  Returns false if the table is no longer in the cut. */
 static bool
 search(CompareCut *cut, CompareTable *table, const int *parts, int count)
@@ -261,7 +268,8 @@ search(CompareCut *cut, CompareTable *table, const int *parts, int count)
 	CompareState *state = cut->state;
 	DifferenceSearch search = {.comparison = state->comparison.id,.relid = table->result.relid,
 		.hash = &table->hash,.conn = state->conn,.lsn = cut->lsn,
-	.limit = state->comparison.max_differences - table->result.differences};
+	.limit = state->comparison.limit - *count_of(state, table),
+	.candidates = state->comparison.node != NULL};
 
 	for (int side = 0; side < 2; side++)
 		search.conditions[side] = key_ranges_condition_of(table->ranges, side, parts, count);
@@ -272,7 +280,7 @@ search(CompareCut *cut, CompareTable *table, const int *parts, int count)
 		compare_table_error(table, search.sqlstate, search.message);
 		return false;
 	}
-	table->result.differences += search.found;
+	*count_of(state, table) += search.found;
 	for (int i = 0; i < count; i++)
 		compare_table_part_done(table, parts[i]);
 	table->limited = search.limited;
@@ -292,7 +300,7 @@ search_table(CompareCut *cut, CompareTable *table, bool *progress)
 	for (int i = 0; i < count && !table->limited; i += step)
 	{
 		/* A part that differs has at least one more difference. */
-		table->limited = table->result.differences >= cut->state->comparison.max_differences;
+		table->limited = *count_of(cut->state, table) >= cut->state->comparison.limit;
 		if (table->limited)
 			break;
 		if (*progress && (GetCurrentTimestamp() >= cut->deadline || watch(cut)))
@@ -344,7 +352,7 @@ store(CompareCut *cut)
 			if (XLogRecPtrIsInvalid(result->first_lsn))
 				result->first_lsn = cut->lsn;
 			if (table->parts_left == 0 || table->limited)
-				compare_table_finish(table, state->comparison.max_differences);
+				compare_table_finish(table, state->comparison.limit);
 		}
 		if (table->stale)
 			comparison_forget_differences(state->comparison.id, result->relid);

@@ -89,6 +89,7 @@ compare_table_start_over(CompareTable *table, const char *reason)
 	table->result.publisher_rows = 0;
 	table->result.local_rows = 0;
 	table->result.differences = 0;
+	table->result.candidates = 0;
 	table->result.first_lsn = InvalidXLogRecPtr;
 	table->result.last_lsn = InvalidXLogRecPtr;
 	if (++table->attempts >= MAX_ATTEMPTS)
@@ -113,9 +114,12 @@ compare_table_error(CompareTable *table, int sqlstate, const char *message)
 		compare_table_skip(table, "failed", message);
 }
 
-/* Everything of the definition that the meaning of the parts depends on. */
-static char *
-make_signature(const PublishedTable *published, bool convert)
+/*
+ * Everything of the definition that the meaning of the parts, and that of hashes, depends on: a
+ * text, in the current memory context.
+ */
+char *
+compare_table_signature(const PublishedTable *published, bool convert)
 {
 	StringInfoData text;
 
@@ -183,7 +187,7 @@ compare_table_prepare(CompareTable *table, PublishedTable *published, bool conve
 						   published ? published->reason : dropped);
 		return;
 	}
-	signature = make_signature(published, convert);
+	signature = compare_table_signature(published, convert);
 	if (table->signature != NULL && strcmp(table->signature, signature) != 0)
 		compare_table_start_over(table, "The definition of the table was changed during the comparison.");
 	if (!compare_table_open(table))
@@ -291,7 +295,7 @@ compare_table_collect(CompareTable *table, CompareTask *task, const CompareUnit 
 
 /* The table is done, because all parts are, or because it has too many differences. */
 void
-compare_table_finish(CompareTable *table, int max_differences)
+compare_table_finish(CompareTable *table, int limit)
 {
 	table->result.status = "done";
 	table->result.ended_at = GetCurrentTimestamp();
@@ -300,6 +304,6 @@ compare_table_finish(CompareTable *table, int max_differences)
 		table->result.reason =
 			MemoryContextStrdup(GetMemoryChunkContext(table),
 								psprintf("There are more differences than max_differences (%d).",
-										 max_differences));
+										 limit));
 	forget(table);
 }

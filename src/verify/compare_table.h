@@ -46,12 +46,13 @@ extern bool compare_table_open(const CompareTable *table);
 extern void compare_table_skip(CompareTable *table, const char *status, const char *reason);
 extern void compare_table_start_over(CompareTable *table, const char *reason);
 extern void compare_table_error(CompareTable *table, int sqlstate, const char *message);
+extern char *compare_table_signature(const PublishedTable *published, bool convert);
 extern void compare_table_prepare(CompareTable *table, PublishedTable *published, bool convert,
 								  int64 max_rows_per_second);
 extern void compare_table_add_units(CompareTable *table, int index, TaskBuilder *builder,
 									int max_units);
 extern void compare_table_collect(CompareTable *table, CompareTask *task, const CompareUnit *unit);
 extern void compare_table_part_done(CompareTable *table, int part);
-extern void compare_table_finish(CompareTable *table, int max_differences);
+extern void compare_table_finish(CompareTable *table, int limit);
 
 #endif							/* WEFT_VERIFY_COMPARE_TABLE_H */

@@ -25,7 +25,7 @@
 #include "utils/timestamp.h"
 #include "verify/comparison.h"
 
-#define MAX_ARGUMENTS 14
+#define MAX_ARGUMENTS 15
 
 /* The arguments of a statement, in the order of its parameters. */
 typedef struct Arguments
@@ -164,9 +164,10 @@ comparison_register(Comparison *comparison)
 	add(&arguments, INT8OID, Int64GetDatum(comparison->max_rows_per_second),
 		comparison->max_rows_per_second == 0);
 	add(&arguments, INT4OID, Int32GetDatum(comparison->max_differences), false);
+	add_text(&arguments, comparison->node);
 	run("INSERT INTO weft.comparison"
-		" (subid, subname, owner, requested_tables, jobs, max_rows_per_second, max_differences)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING comparison",
+		" (subid, subname, owner, requested_tables, jobs, max_rows_per_second, max_differences, node)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8::name) RETURNING comparison",
 		&arguments, SPI_OK_INSERT_RETURNING);
 	if (SPI_processed != 1)
 		elog(ERROR, "comparison was not stored");
@@ -187,7 +188,13 @@ comparison_load(int64 id, Comparison *comparison)
 
 	add_bigint(&arguments, id);
 	run_on_row("UPDATE weft.comparison SET status = 'running', ended_at = NULL WHERE comparison = $1"
-			   " RETURNING subid, owner, requested_tables", &arguments, SPI_OK_UPDATE_RETURNING, id);
+			   " RETURNING subid, owner, requested_tables, node IS NULL", &arguments,
+			   SPI_OK_UPDATE_RETURNING, id);
+	if (!DatumGetBool(get_value(4, &is_null)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("comparison %lld is one of two nodes, and cannot be continued", (long long) id),
+				 errhint("Call weft.compare_node() again.")));
 	comparison->id = id;
 	comparison->subid = DatumGetObjectId(get_value(1, &is_null));
 	comparison->owner = DatumGetObjectId(get_value(2, &is_null));
@@ -225,15 +232,17 @@ comparison_put_table(int64 id, const TableResult *result)
 	add_lsn(&arguments, result->last_lsn);
 	add_time(&arguments, result->started_at);
 	add_time(&arguments, result->ended_at);
+	add_bigint(&arguments, result->candidates);
 	run("INSERT INTO weft.comparison_table (comparison, table_name, relation, status,"
 		" reason, publisher_rows, local_rows, differences, complete, cuts, first_lsn, last_lsn,"
-		" started_at, ended_at)"
-		" VALUES ($1, $2, $3::regclass, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+		" started_at, ended_at, candidates)"
+		" VALUES ($1, $2, $3::regclass, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 		" ON CONFLICT (comparison, table_name) DO UPDATE SET relation = excluded.relation,"
 		" status = excluded.status, reason = excluded.reason, publisher_rows = excluded.publisher_rows,"
 		" local_rows = excluded.local_rows, differences = excluded.differences,"
 		" complete = excluded.complete, cuts = excluded.cuts, first_lsn = excluded.first_lsn,"
-		" last_lsn = excluded.last_lsn, started_at = excluded.started_at, ended_at = excluded.ended_at",
+		" last_lsn = excluded.last_lsn, started_at = excluded.started_at, ended_at = excluded.ended_at,"
+		" candidates = excluded.candidates",
 		&arguments, SPI_OK_INSERT);
 }
 
@@ -278,6 +287,8 @@ comparison_forget_differences(int64 id, Oid relid)
 	add_oid(&arguments, relid);
 	run("DELETE FROM weft.difference WHERE comparison = $1 AND relation = $2::regclass",
 		&arguments, SPI_OK_DELETE);
+	run("DELETE FROM weft.comparison_candidate WHERE comparison = $1 AND relation = $2::regclass",
+		&arguments, SPI_OK_DELETE);
 }
 
 /* Stores a difference. */
@@ -304,6 +315,80 @@ comparison_put_difference(int64 id, const Difference *difference)
 		" WHERE p.value IS DISTINCT FROM ($7::jsonb ->> p.key) ORDER BY p.key) END,"
 		" $6::jsonb, $7::jsonb, $8, $9, $10",
 		&arguments, SPI_OK_INSERT);
+}
+
+/* Stores a row that may differ. */
+void
+comparison_put_candidate(int64 id, const Difference *candidate)
+{
+	Arguments	arguments = {0};
+
+	add_bigint(&arguments, id);
+	add_oid(&arguments, candidate->relid);
+	add_text(&arguments, candidate->key);
+	add_bigint(&arguments, candidate->row_hash);
+	add_text(&arguments, candidate->kind);
+	add_bigint(&arguments, candidate->row_count);
+	add_text(&arguments, candidate->publisher_row);
+	add_text(&arguments, candidate->local_row);
+	add_lsn(&arguments, candidate->publisher_lsn);
+	run("INSERT INTO weft.comparison_candidate (comparison, candidate, relation, key, row_hash, kind,"
+		" row_count, publisher_row, local_row, publisher_lsn)"
+		" SELECT $1, (SELECT coalesce(max(c.candidate), 0) + 1 FROM weft.comparison_candidate c"
+		" WHERE c.comparison = $1), $2::regclass, $3::jsonb, CASE WHEN $3 IS NULL THEN $4 END,"
+		" $5, $6, $7::jsonb, $8::jsonb, $9",
+		&arguments, SPI_OK_INSERT);
+}
+
+/* Returns a list of StoredCandidate, by table, in the caller's memory context. */
+List *
+comparison_candidates(int64 id)
+{
+	Arguments	arguments = {0};
+	List	   *result = NIL;
+
+	add_bigint(&arguments, id);
+	run("SELECT candidate, relation::oid, key::text, row_hash::text, publisher_lsn"
+		" FROM weft.comparison_candidate WHERE comparison = $1 ORDER BY relation::oid, candidate",
+		&arguments, SPI_OK_SELECT);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		StoredCandidate *candidate = palloc0(sizeof(StoredCandidate));
+		HeapTuple	tuple = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+		bool		is_null;
+
+		candidate->number = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &is_null));
+		candidate->relid = DatumGetObjectId(SPI_getbinval(tuple, desc, 2, &is_null));
+		candidate->key = SPI_getvalue(tuple, desc, 3);
+		candidate->row_hash = SPI_getvalue(tuple, desc, 4);
+		candidate->publisher_lsn = DatumGetLSN(SPI_getbinval(tuple, desc, 5, &is_null));
+		result = lappend(result, candidate);
+	}
+	return result;
+}
+
+void
+comparison_forget_candidate(int64 id, int64 number)
+{
+	Arguments	arguments = {0};
+
+	add_bigint(&arguments, id);
+	add_bigint(&arguments, number);
+	run("DELETE FROM weft.comparison_candidate WHERE comparison = $1 AND candidate = $2",
+		&arguments, SPI_OK_DELETE);
+}
+
+/* The candidates that are left have been looked at so often. */
+void
+comparison_count_looks(int64 id, int looks)
+{
+	Arguments	arguments = {0};
+
+	add_bigint(&arguments, id);
+	add(&arguments, INT4OID, Int32GetDatum(looks), false);
+	run("UPDATE weft.comparison_candidate SET looks = $2 WHERE comparison = $1",
+		&arguments, SPI_OK_UPDATE);
 }
 
 /* Counts a cut.  "lsn" is the publisher's position, "duration" how long it took, in ms. */

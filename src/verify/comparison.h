@@ -21,6 +21,10 @@ typedef struct Comparison
 	int			jobs;
 	int64		max_rows_per_second;	/* zero means no limit */
 	int			max_differences;	/* of each table */
+	int			limit;			/* of differences or candidates of each table
+								 * that are searched */
+	char	   *node;			/* the other member of the group: then what
+								 * differs at a cut is a candidate; else NULL */
 } Comparison;
 
 /* What is found out about a table, as it is stored after each cut. */
@@ -33,6 +37,7 @@ typedef struct TableResult
 	int64		publisher_rows;
 	int64		local_rows;
 	int64		differences;
+	int64		candidates;		/* only if members of a group are compared */
 	bool		complete;
 	int			cuts;
 	XLogRecPtr	first_lsn;
@@ -41,7 +46,7 @@ typedef struct TableResult
 	TimestampTz ended_at;		/* or zero */
 } TableResult;
 
-/* One row of weft.difference.  Pointers may be NULL. */
+/* One row of weft.difference or weft.comparison_candidate.  Pointers may be NULL. */
 typedef struct Difference
 {
 	Oid			relid;
@@ -53,7 +58,18 @@ typedef struct Difference
 	const char *local_origin;
 	TimestampTz local_commit_time;	/* zero if unknown */
 	XLogRecPtr	publisher_lsn;
+	int64		row_hash;		/* only of a candidate without a key */
 } Difference;
+
+/* What identifies a row of weft.comparison_candidate. */
+typedef struct StoredCandidate
+{
+	int64		number;
+	Oid			relid;
+	const char *key;			/* jsonb, as text; NULL if keyless */
+	const char *row_hash;		/* a number, as text; NULL if there is a key */
+	XLogRecPtr	publisher_lsn;
+} StoredCandidate;
 
 /*
  * All of these need an SPI connection and a transaction, and run their statements as the owner
@@ -66,6 +82,10 @@ extern List *comparison_done_tables(int64 id);
 extern void comparison_put_table(int64 id, const TableResult *result);
 extern void comparison_forget_differences(int64 id, Oid relid);
 extern void comparison_put_difference(int64 id, const Difference *difference);
+extern void comparison_put_candidate(int64 id, const Difference *candidate);
+extern List *comparison_candidates(int64 id);
+extern void comparison_forget_candidate(int64 id, int64 number);
+extern void comparison_count_looks(int64 id, int looks);
 extern void comparison_put_cut(int64 id, XLogRecPtr lsn, double duration);
 extern void comparison_finish(int64 id);
 

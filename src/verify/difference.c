@@ -24,7 +24,6 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "verify/compare_worker.h"
-#include "verify/comparison.h"
 #include "verify/difference.h"
 #include "verify/row_stream.h"
 
@@ -185,14 +184,14 @@ read_group(DifferenceSearch *search, RowStream *stream, char **row, int64 key, R
 }
 
 /* Who wrote the local row, and when, if that is still known? */
-static void
-find_writer(const FoundRow *row, Difference *difference)
+void
+difference_find_writer(TransactionId xmin, Difference *difference)
 {
 	RepOriginId origin;
 	char	   *name = NULL;
 
-	if (!TransactionIdIsValid(row->xmin) || !track_commit_timestamp ||
-		!TransactionIdGetCommitTsData(row->xmin, &difference->local_commit_time, &origin))
+	if (!TransactionIdIsValid(xmin) || !track_commit_timestamp ||
+		!TransactionIdGetCommitTsData(xmin, &difference->local_commit_time, &origin))
 		return;
 	if (origin == InvalidRepOriginId)
 		difference->local_origin = "";
@@ -206,7 +205,7 @@ put(DifferenceSearch *search, const FoundRow *publisher, const FoundRow *local, 
 {
 	const FoundRow *any = publisher ? publisher : local;
 	Difference	difference = {.relid = search->relid,.row_count = count,.key = any->key,
-	.publisher_lsn = search->lsn};
+	.publisher_lsn = search->lsn,.row_hash = any->row_hash};
 
 	if (limit_reached(search, search->found))
 		return;
@@ -217,9 +216,12 @@ put(DifferenceSearch *search, const FoundRow *publisher, const FoundRow *local, 
 	if (local != NULL)
 	{
 		difference.local_row = local->row;
-		find_writer(local, &difference);
+		difference_find_writer(local->xmin, &difference);
 	}
-	comparison_put_difference(search->comparison, &difference);
+	if (search->candidates)
+		comparison_put_candidate(search->comparison, &difference);
+	else
+		comparison_put_difference(search->comparison, &difference);
 	search->found++;
 }
 

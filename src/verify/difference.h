@@ -7,6 +7,7 @@
 
 #include "access/xlogdefs.h"
 #include "replication/walreceiver.h"
+#include "verify/comparison.h"
 #include "verify/row_hash.h"
 
 /* Where and how far to search. */
@@ -20,6 +21,7 @@ typedef struct DifferenceSearch
 								 * snapshot */
 	XLogRecPtr	lsn;			/* of the cut */
 	int			limit;			/* of differences to be stored */
+	bool		candidates;		/* store them as candidates */
 
 	/* Out: */
 	int			found;
@@ -29,6 +31,7 @@ typedef struct DifferenceSearch
 	char	   *message;
 } DifferenceSearch;
 
+extern void difference_find_writer(TransactionId xmin, Difference *difference);
 extern bool difference_search(DifferenceSearch *search);
 
 #endif							/* WEFT_VERIFY_DIFFERENCE_H */
