@@ -5,60 +5,51 @@
 -- Both are called here, on the server that has the subscription; the other one may be a
 -- stock server from version 15 on.
 --
--- The steps, each a row in weft.switch_over_progress:
+-- The steps, each a row in weft.switch_over_progress (src/switch/steps.c):
 --
---  1. begin: takes the lock of switch-overs on both servers; undoes what is left of an attempt
---     that did not come to its end, or continues from step 11 on.
---  2. plan: runs the checks of weft.switch_over_plan; fails on errors.
---  3. arm: schema "weft_switch" on both servers, with a sequence that is the state of the
---     fence, and an ENABLE ALWAYS statement trigger on each table.  A table at a time.
---  4. fence_target: T refuses all writes but those of replication, until it is opened.  This
---     outlives a failure: until a switch-over succeeds or weft.switch_over_cancel is called, T
---     remains closed, so that clients that look for a server that accepts writes find S alone.
---  5. prepare: what T needs to be followed: publication and slot on T, and a disabled
---     subscription on S (copy_data = false, origin = none from version 16 on).
---  6. catch_up: waits until T has what S had at the beginning of the step; sequences.
---  --- the pause of writes begins
---  7. fence_source: S refuses writes.  Provisional: only while this session's connection to S
---     lives.  If the caller dies here, S accepts writes again by itself within seconds.
---  8. drain: T applies everything up to the position of S after step 7.
---  9. sequences, verify: sequences of T are set; row counts (or more) are compared.
--- 10. position: the slot on T is advanced to the present: whoever writes on T is behind it.
--- 11. final: the fence of S becomes final.  The point of no return.
--- 12. open: T accepts writes.
---  --- the pause of writes ends
--- 13. follow: what T followed S with is removed (or kept disabled, without a slot), and S
---     follows T.
+--	plan: runs the checks of weft.switch_over_plan; fails on errors.
+--	arm_target, fence_target: T refuses all writes but those of replication, until it is opened.
+--		This outlives a failure: until a switch-over succeeds or weft.switch_over_cancel is
+--		called, T remains closed, so that clients that look for a server that accepts writes
+--		find S alone.
+--	arm_source: the same triggers on S, which let everything pass for the time being.
+--	publish, create_slot, subscribe: what S will follow T with: a publication and a slot on T,
+--		a disabled subscription on S (copy_data = false; origin = none from version 16 on).
+--	catch_up: waits until T is close behind S.
+--	sequences_before: those of T are set at or beyond those of S.
+--	fence_source: S refuses writes; here their pause begins.  Provisional: only while this
+--		session's connection to S lives.  If the caller dies, S accepts writes again by itself
+--		within seconds.
+--	drain: T applies everything that S had when its fence was closed.
+--	sequences: once more.
+--	verify: row counts are compared.
+--	position: the slot on T is advanced; what users write on T comes after that.
+--	final: the fence of S becomes final.  The point of no return.
+--	stop, open: T no longer follows S, and accepts writes; here the pause ends.
+--	remove, follow: what T followed S with is removed, or kept disabled and without a slot;
+--		S follows T.
+--	disarm: drops the triggers of T.
 --
--- A failure up to step 10 is undone: S continues, T remains closed.  From step 11 on, calling
--- the procedure again completes the switch-over.
-
--- What can be known before a switch-over to this server: one row for each problem, and one
--- row, of severity "ok", for each check that has found none.  Changes nothing on either server.
--- With "error", weft.switch_over would fail, or something would be lost; it refuses to begin.
--- A "warning" is for somebody who knows the application.  A remedy is SQL where possible, to be
--- run here unless its comment says "on the publisher".
+-- A failure before "final" is undone: S continues, T remains closed.  From then on, calling
+-- the procedure again completes the switch-over.  After the death of the caller or a crash,
+-- calling it again undoes what was begun and begins anew, or completes it.
 --
--- reverse: whether the old publisher is to follow this server afterwards.
--- publisher_connection: as for weft.switch_over; it is the role whose rights there are checked.
+-- Only tables are fenced, and only those of the subscription, with their partitions and
+-- parents (src/switch/fence.c).  Not fenced on S: sequences, large objects, tables that are not
+-- published, DDL, and owners who drop the triggers "weft_switch_fence".  To open a server by
+-- force, for instance when the other one is lost: DROP SCHEMA weft_switch CASCADE there.
 --
--- What it cannot see: whether the publisher can connect to this server, what is stored
--- outside of the database, and sessions of other roles there without pg_read_all_stats.
-CREATE FUNCTION weft.switch_over_plan(
-	subscription name,
-	reverse boolean DEFAULT true,
-	publisher_connection text DEFAULT NULL,
-	OUT check_name text,
-	OUT object text,
-	OUT severity text,
-	OUT problem text,
-	OUT remedy text)
-RETURNS SETOF record
-LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'weft_switch_over_plan';
-
-COMMENT ON FUNCTION weft.switch_over_plan(name, boolean, text) IS
-	'tells what stands in the way of a switch-over, and what helps';
+-- Rights.  Here, the caller owns the subscription and its tables, and has CREATE on the
+-- database and, for a way back, the attribute REPLICATION.  There, the role of the
+-- connection owns the tables, and has CREATE on the database; for a way back also
+-- pg_create_subscription (on 15: it is a superuser), and REPLICATION for weft.switch_back.
+--
+-- Connection strings are not stored here, nor shown by any message, view or log of the
+-- other server; but the text of the CALL itself is in this server's pg_stat_activity, and in
+-- its log if log_statement says so.  Use a password file, or bind the string as a parameter
+-- (\bind in psql).  On the other server, extensions that log nested commands (pgaudit,
+-- pg_stat_statements with track = all) may record the string, unless the role there is a
+-- superuser, whose session switches them off.
 
 CREATE TABLE weft.switch_over_progress (
 	subscription name NOT NULL,
@@ -72,7 +63,7 @@ CREATE TABLE weft.switch_over_progress (
 	PRIMARY KEY (subscription, attempt, position));
 
 COMMENT ON TABLE weft.switch_over_progress IS
-	'steps of switch-overs; writes are paused from the end of fence_source to the end of open';
+	'steps of switch-overs; writes are paused from the beginning of fence_source to the end of open';
 GRANT SELECT ON weft.switch_over_progress TO PUBLIC;
 
 -- The last attempt of each subscription (src/switch/switch_attempt.c).
@@ -116,7 +107,7 @@ COMMENT ON FUNCTION weft.switch_step() IS
 -- publisher_connection: a connection string to the old server for a role that owns the
 -- published tables, may create a schema, and, for the way back, a subscription
 -- (pg_create_subscription from 16 on, a superuser on 15).  NULL: the subscription's own.
--- verify: none, counts, recent or full.
+-- verify: none or counts; "recent" and "full" are not supported yet.
 -- timeout: for everything before the pause; max_pause: for how long writes may be paused.
 -- lock_timeout: how long one attempt to lock all tables may hold up writers.
 CREATE PROCEDURE weft.switch_over(

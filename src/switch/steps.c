@@ -149,6 +149,11 @@ run_plan(const SwitchAttempt *attempt)
 static bool
 arm(const SwitchAttempt *attempt, const SwitchOptions *options, SwitchSide side)
 {
+	if (GetCurrentTimestamp() >= options->deadline)
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("timed out while fencing the tables of subscription \"%s\"",
+						attempt->subscription->name)));
 	if (!options->repeated)
 		fence_install(side);
 	return fence_arm_next(attempt, side, options->lock_timeout);
