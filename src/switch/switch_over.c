@@ -55,7 +55,7 @@ typedef struct SwitchOver
 {
 	MemoryContext context;		/* of all of this */
 	SwitchCommand command;
-	SwitchAttempt		attempt;
+	SwitchAttempt attempt;
 	SwitchOptions options;
 	SwitchStep	step;
 	int			position;		/* of the step, in the attempt's list */
@@ -366,7 +366,7 @@ active_side(const SwitchAttempt *attempt)
 static void
 begin_new(SwitchOver *s, const SwitchAttempt *last)
 {
-	SwitchAttempt    *attempt = &s->attempt;
+	SwitchAttempt *attempt = &s->attempt;
 	SwitchSide	active = last ? active_side(last) : SIDE_THERE;
 	bool		back = s->command == SWITCH_BACK;
 
@@ -395,7 +395,7 @@ begin_new(SwitchOver *s, const SwitchAttempt *last)
 static bool
 settle_last(SwitchOver *s)
 {
-	SwitchAttempt    *attempt = &s->attempt;
+	SwitchAttempt *attempt = &s->attempt;
 
 	if (attempt->phase == PHASE_BEGUN)
 	{
@@ -484,7 +484,7 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	any = switch_attempt_load(&s->attempt);
 	if (!any || !settle_last(s))
 	{
-		SwitchAttempt		last = s->attempt;
+		SwitchAttempt last = s->attempt;
 
 		if (command == SWITCH_CANCEL)
 			begin_cancel(s, any);

@@ -16,7 +16,7 @@ plan skip_all => 'about Weft alone' unless weft();
 
 my $secret = 'S3cr3tOfTheWayBack';
 my @tables =
-  ('t', '"Odd ""name"', qw(part part_1 parent child cascading));
+  ('t', '"Odd ""name"', qw(part part_1 parent child cascading load));
 my $schema = <<'EOC';
 CREATE TABLE t (id serial PRIMARY KEY, v text);
 CREATE TABLE "Odd ""name" (id int PRIMARY KEY, "V v" text);
@@ -25,6 +25,7 @@ CREATE TABLE part_1 PARTITION OF part FOR VALUES FROM (0) TO (100);
 CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (100) TO (200);
 CREATE TABLE parent (id int PRIMARY KEY);
 CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
+CREATE TABLE load (id serial PRIMARY KEY);
 CREATE TABLE referred (id int PRIMARY KEY);
 CREATE TABLE cascading (id int PRIMARY KEY REFERENCES referred ON DELETE CASCADE);
 EOC
@@ -51,8 +52,7 @@ my %writes = (
 	'a cascade' => 'DELETE FROM referred WHERE id = 1',
 	'a session that is a replica' =>
 	  'SET session_replication_role = replica; DELETE FROM t',
-	'a function' =>
-	  q{DO $$ BEGIN EXECUTE 'DELETE FROM t'; END $$},
+	'a function' => q{DO $$ BEGIN EXECUTE 'DELETE FROM t'; END $$},
 	'a cursor' =>
 	  'DECLARE c CURSOR FOR SELECT * FROM t FOR UPDATE; FETCH c; UPDATE t SET v = v WHERE CURRENT OF c'
 );
@@ -65,7 +65,8 @@ sub fenced
 		next if $major < 15 and $what eq 'MERGE';
 		refuses($node, $writes{$what}, $what);
 	}
-	is(query($node, 'SELECT count(*) > 0 FROM t'), 't', 'reading is possible');
+	is(query($node, 'SELECT count(*) > 0 FROM t'), 't',
+		'reading is possible');
 	return;
 }
 
@@ -92,15 +93,19 @@ EOC
 sub run_test
 {
 	my ($major, $install_path, @options) = @_;
-	my $pub = new_publisher("pub$major", stock => 1,
-		install_path => $install_path, conf => "log_statement = all\n");
-	my $sub = new_subscriber("sub$major",
-		conf => "log_statement = ddl\n");
+	my $pub = new_publisher(
+		"pub$major",
+		stock => 1,
+		install_path => $install_path,
+		conf => "log_statement = all\n");
+	my $sub = new_subscriber("sub$major", conf => "log_statement = ddl\n");
 
 	query_all([ $pub, $sub ], $schema);
-	query_all([ $pub, $sub ], 'INSERT INTO referred SELECT generate_series(1, 100)');
+	query_all([ $pub, $sub ],
+		'INSERT INTO referred SELECT generate_series(1, 100)');
 	query($pub,
-		'CREATE PUBLICATION pub FOR TABLE t, "Odd ""name", part, parent, cascading');
+		'CREATE PUBLICATION pub FOR TABLE t, "Odd ""name", part, parent, cascading, load'
+	);
 	query($pub, 'CREATE SEQUENCE free; SELECT setval($$free$$, 77)');
 	query($sub, 'CREATE SEQUENCE free');
 	write_rows($pub);
@@ -112,14 +117,23 @@ sub run_test
 	$old->query_safe(
 		'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM t');
 
-	my $call = "switch_over('sub', '"
-	  . connection($sub)
-	  . " password=$secret')";
+	my $call =
+	  "switch_over('sub', '" . connection($sub) . " password=$secret')";
+
+	# rows that are applied here while the way back is prepared must not go back
+	my $load =
+	  start_pgbench($pub, { "INSERT INTO load DEFAULT VALUES;\n" => 1 },
+		'-c', 2, '-T', 60);
+	poll($sub, 'SELECT count(*) > 0 FROM load');
 	is(call_switch($sub, $call), '', "$major: switched over")
 	  or die 'nothing to be tested';
-	is(accepting('t', $pub, $sub), "sub$major", 'the new server accepts writes');
+	finish($load, may_fail => 1);
+	is(accepting('t', $pub, $sub),
+		"sub$major", 'the new server accepts writes');
 	$old->query("UPDATE t SET v = 'lost'");
-	like($old->{stderr}, qr/is fenced: another server accepts/,
+	like(
+		$old->{stderr},
+		qr/is fenced: another server accepts/,
 		'refused to a transaction with an older snapshot');
 	$old->quit;
 	fenced($pub, $major);
@@ -134,36 +148,45 @@ sub run_test
 	write_rows($sub);
 	poll($pub, "SELECT count(*) = 1 FROM \"Odd \"\"name\" WHERE id = $next");
 	poll($pub, "SELECT count(*) = 1 FROM cascading WHERE id = $next");
-	same_tables($pub, $sub, \@tables, 'the old server follows, TRUNCATE included');
+	same_tables($pub, $sub, \@tables,
+		'the old server follows, TRUNCATE included');
 
 	# what is in logs and in the view of sessions
 	foreach my $node ($pub, $sub)
 	{
-		my @shown = grep { !/CALL weft.switch_over/ } grep { /$secret/ } split /\n/,
+		my @shown =
+		  grep { !/CALL weft.switch_over/ } grep { /$secret/ } split /\n/,
 		  slurp_file($node->logfile);
 		is("@shown", '', 'no password in the log of ' . $node->name);
 	}
 
 	is(switch_back($sub, 'sub'), '', "$major: switched back")
 	  or die 'nothing to be tested';
-	is(accepting('t', $pub, $sub), "pub$major", 'the old server accepts writes');
+	is(accepting('t', $pub, $sub),
+		"pub$major", 'the old server accepts writes');
 	fenced($sub, 18);
-	is(left_over($_), '', 'nothing is left on ' . $_->name) foreach $pub, $sub;
+	is(left_over($_), '', 'nothing is left on ' . $_->name)
+	  foreach $pub, $sub;
 	write_rows($pub);
 	query($pub, 'TRUNCATE part');
 	write_rows($pub);
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, \@tables, 'the subscription goes on');
-	is(query($sub, 'SELECT string_agg(step, $$ $$ ORDER BY position) FROM weft.switch_over_progress WHERE direction = $$back$$'),
+	is( query(
+			$sub,
+			'SELECT string_agg(step, $$ $$ ORDER BY position) FROM weft.switch_over_progress WHERE direction = $$back$$'
+		),
 		'plan arm_target fence_target arm_source create_slot subscribe catch_up sequences_before fence_source drain sequences verify position final stop open remove follow disarm',
 		'the steps');
 
 	# without a way back
 	is(call_switch($sub, "switch_over('sub', NULL, verify => 'none')"),
 		'', 'switched over for good');
-	is(accepting('t', $pub, $sub), "sub$major", 'the new server accepts writes');
+	is(accepting('t', $pub, $sub),
+		"sub$major", 'the new server accepts writes');
 	like(switch_back($sub, 'sub'), qr/there is no way back/, 'no way back');
-	is(left_over($_), '', 'nothing is left on ' . $_->name) foreach $pub, $sub;
+	is(left_over($_), '', 'nothing is left on ' . $_->name)
+	  foreach $pub, $sub;
 	$sub->stop;
 	$pub->stop;
 	return;
@@ -179,16 +202,21 @@ sub run_refusals
 	subscribe($pub, $sub, 'sub', 'pub');
 	wait_for_apply($pub, $sub, 'sub');
 	query($sub, 'INSERT INTO t VALUES (1)');
-	like(switch_over($sub, 'sub'),
-		qr/has 1 rows here and 0 there/, 'a difference is found');
+	like(
+		switch_over($sub, 'sub'),
+		qr/has 1 rows here and 0 there/,
+		'a difference is found');
 	is(accepting('t', $pub, $sub), 'refusing', 'the old server continues');
 	refuses($sub, 'DELETE FROM t', 'after a failure');
 	is(call_switch($sub, "switch_over_cancel('sub')"), '', 'canceled');
 	is(accepting('t', $pub, $sub), 'refusing refused', 'all is as before');
 	query($sub, 'DELETE FROM t');
 	like(
-		$sub->psql('postgres', "BEGIN; CALL weft.switch_over('sub', NULL)") ? 'failed' : '',
-		qr/failed/, 'not in a transaction block');
+		$sub->psql('postgres', "BEGIN; CALL weft.switch_over('sub', NULL)")
+		? 'failed'
+		: '',
+		qr/failed/,
+		'not in a transaction block');
 
 	# somebody keeps a table locked
 	my $writer = open_session($pub);
@@ -202,11 +230,21 @@ sub run_refusals
 	is(accepting('t', $pub, $sub), 'refusing', 'the old server continues');
 
 	# a connection string is not shown
-	my $stderr = call_switch($sub, "switch_over('sub', 'host=x pass word=$secret')");
-	like($stderr, qr/invalid connection string for the way back/, 'an invalid connection string');
+	my $stderr =
+	  call_switch($sub, "switch_over('sub', 'host=x pass word=$secret')");
+	like(
+		$stderr,
+		qr/invalid connection string for the way back/,
+		'an invalid connection string');
 	unlike($stderr =~ s/^.*CALL weft.*$//mgr, qr/$secret/, 'is not shown');
 	query($sub, 'CREATE ROLE nobody; GRANT ALL ON SCHEMA public TO nobody');
-	like($sub->psql('postgres', "SET ROLE nobody; CALL weft.switch_over('sub', NULL)") ? 'failed' : '', qr/failed/, 'of others');
+	like(
+		$sub->psql('postgres',
+			"SET ROLE nobody; CALL weft.switch_over('sub', NULL)")
+		? 'failed'
+		: '',
+		qr/failed/,
+		'of others');
 	is(switch_over($sub, 'sub'), '', 'in the end it succeeds');
 	return;
 }
@@ -214,5 +252,6 @@ sub run_refusals
 run_refusals();
 run_test(major(), undef);
 my $old_bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
-run_test(15, $old_bindir =~ s{/bin/?$}{}r) if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
+run_test(15, $old_bindir =~ s{/bin/?$}{}r)
+  if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
 done_testing();

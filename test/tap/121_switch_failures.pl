@@ -22,7 +22,8 @@ my $pub = new_publisher('publisher', stock => 1);
 my $sub = new_subscriber('subscriber', conf => "restart_after_crash = on\n");
 my $next = 1;
 
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id serial PRIMARY KEY)'
 );
 query($pub, 'CREATE PUBLICATION pub FOR TABLE t, u');
@@ -90,8 +91,10 @@ sub switches
 foreach my $step (@before_final)
 {
 	attach_point($sub, "weft-switch-$step-done", 'error');
-	like(call_switch($sub, $over),
-		qr/has been undone/, "over, error in $step: undone");
+	like(
+		call_switch($sub, $over),
+		qr/has been undone/,
+		"over, error in $step: undone");
 	detach_point($sub, "weft-switch-$step-done");
 	only($pub, "over, error in $step")
 	  unless grep { $_ eq $step } qw(plan arm_target);
@@ -106,8 +109,10 @@ only($sub, 'over, error in final');
 foreach my $step (grep { $_ ne 'publish' } @before_final)
 {
 	attach_point($sub, "weft-switch-$step-done", 'error');
-	like(call_switch($sub, $back),
-		qr/has been undone/, "back, error in $step: undone");
+	like(
+		call_switch($sub, $back),
+		qr/has been undone/,
+		"back, error in $step: undone");
 	detach_point($sub, "weft-switch-$step-done");
 	only($sub, "back, error in $step");
 }
@@ -123,8 +128,10 @@ foreach my $step (@after_final)
 	{
 		my ($call, $node, $what) = @$case;
 		attach_point($sub, "weft-switch-$step-done", 'error');
-		like(call_switch($sub, $call),
-			qr/point of no return/, "$what, error in $step");
+		like(
+			call_switch($sub, $call),
+			qr/point of no return/,
+			"$what, error in $step");
 		detach_point($sub, "weft-switch-$step-done");
 		switches($call, $node, "$what, error in $step");
 	}
@@ -135,21 +142,21 @@ same_tables($pub, $sub, [ 't', 'u' ], 'all rows are on both sides');
 # The caller ends.
 foreach my $step (qw(subscribe fence_source position final open follow))
 {
-	foreach my $case ([ $over, $sub, $pub, 'over' ],
-		[ $back, $pub, $sub, 'back' ])
+	foreach
+	  my $case ([ $over, $sub, $pub, 'over' ], [ $back, $pub, $sub, 'back' ])
 	{
 		my ($call, $target, $source, $what) = @$case;
 		my ($session, $pid) = hold_in($step, $call, 'hold_end');
 
 		# on the way back, that step still holds its locks here
 		is( accepting('t', $pub, $sub),
-			  $step eq 'fence_source' || $step eq 'drain' || $step eq 'position'
-			  ? ''
-			  : grep({ $_ eq $step } @before_final) ? $source->name
-			  : $step eq 'final' || $step eq 'stop' ? ''
-			  : $target->name,
-			"$what, in $step: who accepts writes")
-		  unless $what eq 'back' && $step eq 'fence_source';
+			$step eq 'fence_source'
+			  || $step eq 'drain' || $step eq 'position' ? ''
+			: grep({ $_ eq $step } @before_final) ? $source->name
+			: $step eq 'final' || $step eq 'stop' ? ''
+			: $target->name,
+			"$what, in $step: who accepts writes"
+		) unless $what eq 'back' && $step eq 'fence_source';
 		release($sub, $pid);
 		wait_until_gone($sub, $pid);
 		end_session($session);
@@ -157,14 +164,17 @@ foreach my $step (qw(subscribe fence_source position final open follow))
 		{
 			# the other server notices that the connection is gone
 			poll($source,
-				"SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'");
+				"SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'"
+			);
 			only($source, "$what, caller ends in $step");
 		}
 		switches($call, $target, "$what, caller ends in $step");
 	}
 }
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, [ 't', 'u' ],
+same_tables(
+	$pub, $sub,
+	[ 't', 'u' ],
 	'all rows are on both sides when callers have ended');
 nothing_left('callers have ended');
 
@@ -197,13 +207,17 @@ foreach my $step (qw(fence_source final open))
 		end_session($session);
 		my $now = accepting('t', $pub, $sub);
 		isnt($now, 'publisher subscriber', "$what: not both accept writes");
-		switches($over, $sub, $what) unless $now eq 'subscriber' && query($sub, "SELECT phase FROM weft.switch_attempt") eq 'done';
+		switches($over, $sub, $what)
+		  unless $now eq 'subscriber'
+		  && query($sub, "SELECT phase FROM weft.switch_attempt") eq 'done';
 		only($sub, $what);
 		switches($back, $pub, "back after $what");
 	}
 }
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, [ 't', 'u' ],
+same_tables(
+	$pub, $sub,
+	[ 't', 'u' ],
 	'all rows are on both sides when servers have crashed');
 nothing_left('servers have crashed');
 
