@@ -56,7 +56,7 @@ def test_over_and_back(old, settings):
 
 
 def test_faults():
-    faults = chosen_faults(os.environ.get("WEFT_LEDGER_FAULTS", "8"))
+    faults = chosen_faults(os.environ.get("WEFT_LEDGER_FAULTS", "6"))
     with pair() as servers:
         prepare(servers)
         subscribe(servers)
