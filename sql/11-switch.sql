@@ -51,6 +51,33 @@
 -- pg_stat_statements with track = all) may record the string, unless the role there is a
 -- superuser, whose session switches them off.
 
+-- What can be known before a switch-over to this server: one row for each problem, and one
+-- row, of severity "ok", for each check that has found none.  Changes nothing on either server.
+-- With "error", weft.switch_over would fail, or something would be lost; it refuses to begin.
+-- A "warning" is for somebody who knows the application.  A remedy is SQL where possible, to be
+-- run here unless its comment says "on the publisher".
+--
+-- reverse: whether the old publisher is to follow this server afterwards.
+-- publisher_connection: as for weft.switch_over; it is the role whose rights there are checked.
+--
+-- What it cannot see: whether the publisher can connect to this server, what is stored
+-- outside of the database, and sessions of other roles there without pg_read_all_stats.
+CREATE FUNCTION weft.switch_over_plan(
+	subscription name,
+	reverse boolean DEFAULT true,
+	publisher_connection text DEFAULT NULL,
+	OUT check_name text,
+	OUT object text,
+	OUT severity text,
+	OUT problem text,
+	OUT remedy text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'weft_switch_over_plan';
+
+COMMENT ON FUNCTION weft.switch_over_plan(name, boolean, text) IS
+	'tells what stands in the way of a switch-over, and what helps';
+
 CREATE TABLE weft.switch_over_progress (
 	subscription name NOT NULL,
 	attempt bigint NOT NULL,
