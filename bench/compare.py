@@ -35,7 +35,6 @@ CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler
 SETTINGS: dict[str, object] = {
     "autovacuum": "off",
     "checkpoint_timeout": "1h",
-    "fsync": "off",
     "max_wal_size": "20GB",
     "shared_buffers": "1GB",
     "shared_preload_libraries": "weft",
