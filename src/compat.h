@@ -76,6 +76,14 @@
 	UpdateSubscriptionRelState(subid, relid, state, lsn, false)
 #endif
 
+/* Is no value of the column null?  From 18 on, a constraint may be NOT VALID. */
+#if PG_VERSION_NUM < 180000
+#define compat_not_null(desc, attnum) (TupleDescAttr(desc, (attnum) - 1)->attnotnull)
+#else
+#define compat_not_null(desc, attnum) \
+	(TupleDescCompactAttr(desc, (attnum) - 1)->attnullability == ATTNULLABLE_VALID)
+#endif
+
 /* Does the collation compare bytes?  Needs utils/pg_locale.h. */
 #if PG_VERSION_NUM < 180000
 #define compat_collation_is_c(collation) lc_collate_is_c(collation)

@@ -9,11 +9,11 @@
  */
 #include "postgres.h"
 
-#include "access/table.h"
 #include "lib/stringinfo.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "verify/compare_table.h"
+#include "verify/owner_context.h"
 
 /*
  * Rows of a part: few enough that a part takes about a second, and that little is read
@@ -127,8 +127,9 @@ compare_table_signature(const PublishedTable *published, bool convert)
 	appendStringInfo(&text, "%u %u %d %d", published->relid, published->publisher_relid,
 					 convert, published->key_indexed);
 	foreach_ptr(PublishedColumn, column, published->columns)
-		appendStringInfo(&text, ", %s %d %u %d %u %d", column->name, column->attnum, column->type,
-						 column->typmod, column->publisher_type, column->publisher_typmod);
+		appendStringInfo(&text, ", %s %d %u %d %u %d %d", column->name, column->attnum, column->type,
+						 column->typmod, column->publisher_type, column->publisher_typmod,
+						 column->not_null);
 	foreach_ptr(PublishedColumn, column, published->key)
 		appendStringInfo(&text, "; %s", column->name);
 	for (int side = 0; side < 2; side++)
@@ -149,14 +150,11 @@ part_rows(const PublishedTable *published, int64 max_rows_per_second)
 static void
 divide(CompareTable *table, const char *signature, int64 max_rows_per_second)
 {
-	Relation	rel = try_table_open(table->result.relid, AccessShareLock);
+	bool		run_as_owner = table->hash.table->run_as_owner;
+	UserContext user;
 	MemoryContext old;
 
-	if (rel == NULL)
-	{
-		compare_table_skip(table, "changed", dropped);
-		return;
-	}
+	owner_context_enter_table(&user, table->result.relid, run_as_owner);
 	old = MemoryContextSwitchTo(table->context);
 	table->signature = pstrdup(signature);
 	table->ranges = key_ranges_plan(&table->hash,
@@ -164,7 +162,7 @@ divide(CompareTable *table, const char *signature, int64 max_rows_per_second)
 	table->parts = palloc0(table->ranges->count * sizeof(ComparePart));
 	table->parts_left = table->ranges->count;
 	MemoryContextSwitchTo(old);
-	table_close(rel, NoLock);
+	owner_context_leave_table(&user, run_as_owner);
 }
 
 /*
@@ -196,8 +194,6 @@ compare_table_prepare(CompareTable *table, PublishedTable *published, bool conve
 	table->hash.convert = convert;
 	if (table->ranges == NULL)
 		divide(table, signature, max_rows_per_second);
-	if (!compare_table_open(table))
-		return;
 	if (table->result.started_at == 0)
 		table->result.started_at = GetCurrentTimestamp();
 	table->result.status = "running";
@@ -211,7 +207,7 @@ add_buckets(CompareTable *table, int index, TaskBuilder *builder)
 	for (int side = 0; side < 2; side++)
 		queries[side] = row_hash_group_sums(&table->hash, side,
 											key_ranges_group(table->ranges, side), NULL);
-	task_builder_add(builder, index, 0, table->ranges->count, true,
+	task_builder_add(builder, table->hash.table, index, 0, table->ranges->count, true,
 					 queries[SIDE_PUBLISHER], queries[SIDE_LOCAL]);
 }
 
@@ -234,7 +230,7 @@ compare_table_add_units(CompareTable *table, int index, TaskBuilder *builder, in
 		for (int side = 0; side < 2; side++)
 			queries[side] = row_hash_sums(&table->hash, side,
 										  key_ranges_condition(table->ranges, side, part));
-		task_builder_add(builder, index, part, 1, false,
+		task_builder_add(builder, table->hash.table, index, part, 1, false,
 						 queries[SIDE_PUBLISHER], queries[SIDE_LOCAL]);
 		max_units--;
 	}

@@ -32,11 +32,13 @@ add_text(TaskBuilder *builder, const char *text)
 
 /* Adds a unit.  "table" and "first_part" are for the caller. */
 void
-task_builder_add(TaskBuilder *builder, int table, int first_part, int num_parts, bool grouped,
-				 const char *publisher_query, const char *local_query)
+task_builder_add(TaskBuilder *builder, const PublishedTable *published, int table, int first_part,
+				 int num_parts, bool grouped, const char *publisher_query, const char *local_query)
 {
 	CompareUnit *unit = palloc0(sizeof(CompareUnit));
 
+	unit->relid = published->relid;
+	unit->run_as_owner = published->run_as_owner;
 	unit->table = table;
 	unit->first_part = first_part;
 	unit->num_parts = num_parts;

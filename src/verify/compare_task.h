@@ -37,6 +37,8 @@ typedef struct CompareUnit
 {
 	int			table;			/* for the session only */
 	int			first_part;		/* the same */
+	Oid			relid;			/* the table here */
+	bool		run_as_owner;	/* PublishedTable.run_as_owner */
 	int			num_parts;
 	bool		grouped;		/* the queries return the number of a part,
 								 * too */
@@ -86,8 +88,9 @@ typedef struct TaskBuilder
 } TaskBuilder;
 
 extern void task_builder_init(TaskBuilder *builder);
-extern void task_builder_add(TaskBuilder *builder, int table, int first_part, int num_parts,
-							 bool grouped, const char *publisher_query, const char *local_query);
+extern void task_builder_add(TaskBuilder *builder, const PublishedTable *published, int table,
+							 int first_part, int num_parts, bool grouped,
+							 const char *publisher_query, const char *local_query);
 extern Size task_size(const TaskBuilder *builder);
 extern void task_fill(CompareTask *task, const TaskBuilder *builder);
 extern CompareUnit *task_unit(CompareTask *task, int index);

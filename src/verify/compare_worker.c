@@ -28,6 +28,7 @@
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 #include "verify/compare_worker.h"
+#include "verify/owner_context.h"
 #include "verify/publisher.h"
 #include "wait_event.h"
 
@@ -150,7 +151,9 @@ query_locally(CompareTask *task, CompareUnit *unit)
 {
 	PartSum    *sums = task_sums(task, unit, SIDE_LOCAL);
 	uint64		rows = 0;
+	UserContext user;
 
+	owner_context_enter_table(&user, unit->relid, unit->run_as_owner);
 	SPI_connect();
 	if (SPI_execute(task_query(task, unit, SIDE_LOCAL), true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not query the sums of a table");
@@ -164,6 +167,7 @@ query_locally(CompareTask *task, CompareUnit *unit)
 		put_sum(unit, sums, values, &rows);
 	}
 	SPI_finish();
+	owner_context_leave_table(&user, unit->run_as_owner);
 	return rows;
 }
 

@@ -25,6 +25,7 @@
 #include "utils/resowner.h"
 #include "verify/compare_worker.h"
 #include "verify/difference.h"
+#include "verify/owner_context.h"
 #include "verify/row_stream.h"
 
 /* How many hashes are fetched at a time, and how many rows. */
@@ -300,11 +301,16 @@ put_rows(DifferenceSearch *search, const int64 *keys, int count)
 static void
 search_parts(DifferenceSearch *search)
 {
+	bool		run_as_owner = search->hash->table->run_as_owner;
+	UserContext user;
 	int64	   *keys = palloc_extended((Size) search->limit * sizeof(int64), MCXT_ALLOC_HUGE);
-	int			count = find_keys(search, keys);
+	int			count;
 
+	owner_context_enter_table(&user, search->relid, run_as_owner);
+	count = find_keys(search, keys);
 	for (int i = 0; i < count; i += KEYS_PER_QUERY)
 		put_rows(search, keys + i, Min(count - i, KEYS_PER_QUERY));
+	owner_context_leave_table(&user, run_as_owner);
 	pfree(keys);
 }
 

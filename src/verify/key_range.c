@@ -90,8 +90,13 @@ key_has_order(const RowHash *hash)
 	if (hash->table->key == NIL || !hash->table->key_indexed)
 		return false;
 	foreach(cell, hash->table->key)
-		if (!same_order(hash, lfirst(cell)))
-		return false;
+	{
+		PublishedColumn *column = lfirst(cell);
+
+		/* A row whose key is null is in no range. */
+		if (!column->not_null || !same_order(hash, column))
+			return false;
+	}
 	return true;
 }
 

@@ -126,7 +126,7 @@ find_attribute(Relation rel, const char *name)
 }
 
 static PublishedColumn *
-make_column(const CatalogColumn *remote, Form_pg_attribute att)
+make_column(const CatalogColumn *remote, Form_pg_attribute att, bool not_null)
 {
 	PublishedColumn *column = palloc0(sizeof(PublishedColumn));
 
@@ -138,7 +138,7 @@ make_column(const CatalogColumn *remote, Form_pg_attribute att)
 	column->publisher_type = remote->type;
 	column->publisher_typmod = remote->typmod;
 	column->publisher_binary_order = remote->binary_order;
-	column->not_null = att->attnotnull && remote->not_null;
+	column->not_null = not_null && remote->not_null;
 	return column;
 }
 
@@ -163,7 +163,9 @@ map_columns(PublishedTable *table, const CatalogTable *remote, Relation rel)
 				   psprintf("The subscription's role may not read column \"%s\" on the publisher.",
 							column->name));
 		else
-			table->columns = lappend(table->columns, make_column(column, att));
+			table->columns = lappend(table->columns,
+									 make_column(column, att,
+												 compat_not_null(RelationGetDescr(rel), att->attnum)));
 	}
 	if (table->columns == NIL)
 		refuse(table, PUBLISHED_TABLE_UNSUITABLE,
@@ -410,6 +412,7 @@ add_table(Mapping *mapping, char *schema, char *name, Oid relid)
 	table->schema = schema;
 	table->name = name;
 	table->relid = relid;
+	table->run_as_owner = mapping->subscription->runasowner;
 	mapping->result->tables = lappend(mapping->result->tables, table);
 	return table;
 }

@@ -65,7 +65,7 @@ typedef struct PublishedColumn
 								 * built-in one */
 	int32		publisher_typmod;
 	bool		publisher_binary_order;
-	bool		not_null;		/* on both sides */
+	bool		not_null;		/* on both sides, and valid */
 } PublishedColumn;
 
 typedef struct PublishedTable
@@ -74,6 +74,8 @@ typedef struct PublishedTable
 	char	   *name;
 	Oid			relid;			/* the table here, or InvalidOid */
 	char		relkind;		/* here */
+	bool		run_as_owner;	/* apply acts as the subscription's owner, not
+								 * as the table's */
 	Oid			publisher_relid;
 	char		publisher_relkind;
 	PublishedTableStatus status;

@@ -53,7 +53,8 @@ static const char question_of_tables[] =
 " FROM wanted w ORDER BY w.oid";
 
 /*
- * A collation of the provider "builtin" compares bytes, whatever it is called.
+ * A collation of the provider "builtin" compares bytes, whatever it is called.  From version 18 on,
+ * a column with attnotnull has null values if its constraint is NOT VALID.
  */
 static const char question_of_columns[] =
 "SELECT a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod,"
@@ -61,7 +62,10 @@ static const char question_of_columns[] =
 " WHEN l.collprovider = 'd' THEN d.datlocprovider = 'b'"
 " OR d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX')"
 " ELSE l.collprovider = 'b' OR l.collprovider = 'c' AND l.collcollate IN ('C', 'POSIX') END,"
-" a.attgenerated <> '', a.attnotnull,"
+" a.attgenerated <> '',"
+" a.attnotnull AND NOT EXISTS (SELECT FROM pg_catalog.pg_constraint x"
+" WHERE x.conrelid = a.attrelid AND x.contype = 'n' AND NOT x.convalidated"
+" AND a.attnum = ANY (x.conkey)),"
 " pg_catalog.has_column_privilege(a.attrelid, a.attnum, 'SELECT')"
 " FROM wanted w JOIN pg_catalog.pg_attribute a ON a.attrelid = w.oid"
 " JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()"

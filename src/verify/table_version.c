@@ -54,7 +54,7 @@ version_query(const List *relids, const char *state)
 					" t.relid, t.link, c.relfilenode, c.relkind, c.relnamespace, c.relname,"
 					" c.relrowsecurity, %s,"
 					" (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.attname,"
-					" a.atttypid, a.atttypmod, a.attcollation, a.attisdropped), ',' ORDER BY a.attnum)"
+					" a.atttypid, a.atttypmod, a.attcollation, a.attnotnull, a.attisdropped), ',' ORDER BY a.attnum)"
 					" FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),"
 					" ';' ORDER BY t.relid)"
 					" FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid GROUP BY t.root",
