@@ -1,4 +1,4 @@
--- Functions that users call, except for parting (7-part.sql), and what only they need.
+-- Functions that users call, except for parting (07-part.sql), and what only they need.
 
 -- Subscriptions.
 
