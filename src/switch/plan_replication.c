@@ -170,6 +170,18 @@ static const PlanCheck checks[] = {
 		" WHERE d.datname = current_database() AND s.oid <> $1 ORDER BY 1"
 	},
 	{
+		.name = "same_publisher",
+		.there =
+		"SELECT slot_name FROM pg_replication_slots WHERE database = current_database()",
+		.columns = "other_slot",
+		.here =
+		"SELECT quote_ident(s.subname), 'error', 'another subscription replicates from the same database, and could not be switched over afterwards',"
+		" format('DROP SUBSCRIPTION %I; -- and add its publications to %I', s.subname, t.name)"
+		" FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid, subscription t"
+		" WHERE d.datname = current_database() AND s.oid <> $1"
+		" AND EXISTS (SELECT FROM there WHERE other_slot = s.subslotname) ORDER BY 1"
+	},
+	{
 		.name = "subscriptions_there",
 		.there =
 		"SELECT quote_ident(s.subname), 'warning', 'the publisher has a subscription itself; its changes will not reach this server'"

@@ -134,10 +134,47 @@ check_other_writers(const SwitchAttempt *attempt)
 				 errhint("Disable the subscription on the server that is to be fenced.")));
 }
 
+static const char *
+side_name(const SwitchAttempt *attempt, SwitchSide side)
+{
+	return side == SIDE_HERE ? "this server" :
+		psprintf("the publisher of subscription \"%s\"", attempt->subscription->name);
+}
+
+/*
+ * Fails if somebody else relies on a fence that this attempt would open, or could.  There is
+ * one value for all tables of a database: another subscription, or another subscriber
+ * of the same publisher, may have closed it.  Its tables have writers elsewhere.
+ *
+ * Both locks are held.  Therefore a negative value is what a dead session has left, and
+ * nobody else changes the values until the attempt is over.
+ */
+static void
+check_fences(const SwitchAttempt *attempt)
+{
+	SwitchSide	source = ATTEMPT_SOURCE(attempt);
+	SwitchSide	target = ATTEMPT_TARGET(attempt);
+	int64		value = fence_state(target);
+	SwitchSide	side;
+
+	if (fence_state(source) > 0)
+		side = source;
+	else if (value > 0 && !switch_attempt_is_own(attempt, value))
+		side = target;
+	else
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the fence of %s belongs to another switch-over", side_name(attempt, side)),
+			 errdetail("There is one fence for all tables of a database.  Another server may accept the writes that it refuses."),
+			 errhint("Switch that one back, or cancel it.  If no other server accepts writes, run there: SELECT setval('weft_switch.state', 0).")));
+}
+
 static char *
 run_plan(const SwitchAttempt *attempt)
 {
 	check_tables(attempt);
+	check_fences(attempt);
 	check_other_writers(attempt);
 	if (!attempt->back)
 		plan_require(attempt->subscription,

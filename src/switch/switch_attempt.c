@@ -125,6 +125,21 @@ switch_attempt_end_step(const SwitchAttempt *attempt, int position, const char *
 	ForceSyncCommit();
 }
 
+/*
+ * Is "id" an attempt of the same subscription?  Those of subscriptions that do not exist any
+ * more are like it: nobody can cancel them.
+ */
+bool
+switch_attempt_is_own(const SwitchAttempt *attempt, int64 id)
+{
+	return side_value(SIDE_HERE,
+					  psprintf("SELECT true FROM weft.switch_over_progress p WHERE attempt = " INT64_FORMAT
+							   " AND (subscription = %s OR NOT EXISTS (SELECT FROM pg_catalog.pg_subscription s"
+							   "  JOIN pg_catalog.pg_database d ON d.oid = s.subdbid"
+							   "  WHERE d.datname = pg_catalog.current_database() AND s.subname = p.subscription)) LIMIT 1",
+							   id, name_literal(attempt))) != NULL;
+}
+
 /* How many steps of the attempt have been recorded. */
 int
 switch_attempt_steps(const SwitchAttempt *attempt)

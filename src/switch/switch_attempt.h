@@ -44,6 +44,7 @@ extern void switch_attempt_store(const SwitchAttempt *attempt);
 extern int64 switch_attempt_new_id(void);
 extern void switch_attempt_begin_step(const SwitchAttempt *attempt, int position, const char *step);
 extern void switch_attempt_end_step(const SwitchAttempt *attempt, int position, const char *result);
+extern bool switch_attempt_is_own(const SwitchAttempt *attempt, int64 id);
 extern int	switch_attempt_steps(const SwitchAttempt *attempt);
 extern char *switch_attempt_object_name(const SwitchAttempt *attempt);
 extern char *switch_attempt_subscription_name(const SwitchAttempt *attempt);
