@@ -4,28 +4,58 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
+#include "nodes/value.h"
 #include "switch/back_sequences.h"
 #include "switch/fence.h"
 #include "utils/builtins.h"
 
+/* Does the subscription have everything that the publisher has? */
+static bool
+publishes_all_tables(const SwitchAttempt *attempt)
+{
+	StringInfoData names;
+	ListCell   *cell;
+
+	initStringInfo(&names);
+	foreach(cell, attempt->subscription->publications)
+		appendStringInfo(&names, "%s%s", names.len > 0 ? ", " : "",
+						 quote_literal_cstr(strVal(lfirst(cell))));
+	return side_value(SIDE_THERE,
+					  psprintf("SELECT true FROM pg_catalog.pg_publication WHERE puballtables"
+							   " AND pubname IN (%s) LIMIT 1", names.data)) != NULL;
+}
+
 /*
- * The sequences here, in the schemas of the subscription's tables, that have been used: name,
- * direction, and a value that none of them has reached.
+ * The sequences here that have been used: name, direction, and a value that none of them has
+ * reached.  They are the same as for the way there (verify/sequences.c): those that columns
+ * of the subscription's tables own or take defaults from, and others in the tables' schemas.
  */
 static char *
 sequences_here(const SwitchAttempt *attempt, int64 margin)
 {
 	return side_value(SIDE_HERE,
-					  psprintf("SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object("
+					  psprintf("WITH replicated AS (SELECT t.oid FROM (%s) base, LATERAL (SELECT base.oid"
+							   "  UNION SELECT relid FROM pg_catalog.pg_partition_ancestors(base.oid)"
+							   "  UNION SELECT relid FROM pg_catalog.pg_partition_tree(base.oid)) t(oid)),"
+							   " used AS (SELECT d.objid AS oid FROM replicated r JOIN pg_catalog.pg_depend d"
+							   "   ON d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refobjid = r.oid"
+							   "   AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.deptype IN ('a', 'i')"
+							   "  UNION SELECT d.refobjid FROM replicated r JOIN pg_catalog.pg_attrdef a ON a.adrelid = r.oid"
+							   "   JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass"
+							   "   AND d.objid = a.oid AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass)"
+							   " SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object("
 							   "'name', pg_catalog.format('%%I.%%I', s.schemaname, s.sequencename), 'up', s.increment_by > 0,"
 							   " 'value', CASE WHEN s.increment_by > 0"
 							   " THEN least(s.max_value, s.last_value + s.increment_by::pg_catalog.numeric * (s.cache_size + " INT64_FORMAT "))"
 							   " ELSE greatest(s.min_value, s.last_value + s.increment_by::pg_catalog.numeric * (s.cache_size + " INT64_FORMAT ")) END))"
-							   " FROM pg_catalog.pg_sequences s WHERE s.last_value IS NOT NULL"
-							   " AND s.schemaname <> 'weft_switch' AND s.schemaname IN (SELECT n.nspname"
-							   "  FROM (%s) base JOIN pg_catalog.pg_class c ON c.oid = base.oid"
-							   "  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace)",
-							   margin, margin, fence_base_tables(attempt, SIDE_HERE)));
+							   " FROM pg_catalog.pg_sequences s JOIN pg_catalog.pg_namespace n ON n.nspname = s.schemaname"
+							   " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = s.sequencename"
+							   " WHERE s.last_value IS NOT NULL AND s.schemaname NOT IN ('weft', 'weft_switch')"
+							   " AND (%s OR c.oid IN (SELECT oid FROM used) OR n.oid IN (SELECT t.relnamespace"
+							   "  FROM replicated r JOIN pg_catalog.pg_class t ON t.oid = r.oid))",
+							   fence_base_tables(attempt, SIDE_HERE), margin, margin,
+							   publishes_all_tables(attempt) ? "true" : "false"));
 }
 
 /*

@@ -65,13 +65,22 @@
 " AND mode = 'ExclusiveLock' AND classid = %u AND objid = %u AND objsubid = 2" \
 " AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
 
+/* The grantee of a row, as REVOKE wants it. */
+#define GRANTEE "CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::pg_catalog.regrole::pg_catalog.text END"
+
 /*
  * Roles that may create objects in the schema could replace the function; hence it must
- * belong to the current role, or to a superuser.
+ * belong to the current role, or to a superuser.  Default privileges must not let others open
+ * the fence; they need no right on the schema for nextval() of an OID.
  */
 static const char create_schema[] =
-"DO $weft$ BEGIN"
-" IF pg_catalog.to_regnamespace('weft_switch') IS NULL THEN CREATE SCHEMA weft_switch; END IF;"
+"DO $weft$ DECLARE granted record; BEGIN"
+" IF pg_catalog.to_regnamespace('weft_switch') IS NULL THEN"
+"  CREATE SCHEMA weft_switch;"
+"  FOR granted IN SELECT DISTINCT a.grantee FROM pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a"
+"   WHERE n.nspname = 'weft_switch' AND a.grantee <> n.nspowner LOOP"
+"   EXECUTE 'REVOKE ALL ON SCHEMA weft_switch FROM ' || " GRANTEE "; END LOOP;"
+" END IF;"
 " IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner"
 "  WHERE n.nspname = 'weft_switch' AND (r.rolname = current_user OR r.rolsuper)"
 "  AND NOT EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) a"
@@ -81,6 +90,9 @@ static const char create_schema[] =
 " END IF;"
 " CREATE SEQUENCE IF NOT EXISTS weft_switch.state"
 "  MINVALUE -9223372036854775807 MAXVALUE 9223372036854775807 START 0;"
+" FOR granted IN SELECT DISTINCT a.grantee FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a"
+"  WHERE c.oid = 'weft_switch.state'::pg_catalog.regclass AND a.grantee <> c.relowner LOOP"
+"  EXECUTE 'REVOKE ALL ON SEQUENCE weft_switch.state FROM ' || " GRANTEE "; END LOOP;"
 " COMMENT ON SCHEMA weft_switch IS 'of the extension weft: refuses writes to tables while another server accepts them';"
 " END $weft$";
 

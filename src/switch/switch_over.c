@@ -31,6 +31,7 @@
 #include "pinned_settings.h"
 #include "replication/slot.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
 #include "switch/fence.h"
 #include "switch/follower.h"
 #include "switch/link.h"
@@ -60,6 +61,7 @@ typedef struct SwitchOver
 	SwitchStep	step;
 	int			position;		/* of the step, in the attempt's list */
 	int			retries;		/* of the step */
+	LocalTransactionId transaction; /* of the last part of the work */
 	bool		undoing;
 	ErrorData  *error;			/* that is to be thrown in the end, or NULL */
 } SwitchOver;
@@ -333,6 +335,12 @@ switch_over_step(void)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("no switch-over is in progress in this session")));
+	if (s->transaction == MyProc->vxid.lxid)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("the last part of the switch-over is not committed"),
+				 errhint("Call weft.switch_over or weft.switch_back, which commit after each part.")));
+	s->transaction = MyProc->vxid.lxid;
 	if (s->undoing)
 		more = go_back(s);
 	else if (s->step == STEP_END)
@@ -493,5 +501,6 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	}
 	MemoryContextSwitchTo(old);
 	AtEOXact_GUC(true, nest);
+	s->transaction = MyProc->vxid.lxid;
 	current = s;
 }

@@ -76,4 +76,51 @@ like(
 	'refused to another subscription');
 who('a', 'subscriber other', 'after a failure of another subscription');
 who('b', 'publisher subscriber other', 'which is not concerned');
+$_->stop foreach @nodes;
+
+# Sequences that are elsewhere, and default privileges.
+my $old = new_publisher('old', stock => 1);
+my $new = new_subscriber('new');
+@nodes = ($old, $new);
+query_all(\@nodes, <<'EOC');
+CREATE ROLE app;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO app;
+ALTER DEFAULT PRIVILEGES GRANT SELECT ON SEQUENCES TO PUBLIC;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO app;
+CREATE SCHEMA numbers;
+CREATE SCHEMA more;
+CREATE SEQUENCE numbers.ids;
+CREATE SEQUENCE more.free;
+CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('numbers.ids'));
+EOC
+query($old, 'CREATE PUBLICATION pub FOR TABLE t; CREATE PUBLICATION everything FOR ALL TABLES');
+subscribe($old, $new, 'sub', 'pub');
+wait_for_apply($old, $new, 'sub');
+is(switch_over($new, 'sub'), '', 'switched over');
+is( query($_,
+		"SELECT has_schema_privilege('app', 'weft_switch', 'USAGE, CREATE') OR has_sequence_privilege('app', 'weft_switch.state', 'SELECT, USAGE, UPDATE')"
+	),
+	'f',
+	'default privileges do not open the fence of ' . $_->name)
+  foreach @nodes;
+query($new, 'INSERT INTO t SELECT FROM generate_series(1, 50)');
+is(switch_back($new, 'sub', 'sequence_margin => 0'), '', 'switched back');
+is(query($old, "SELECT nextval('numbers.ids') > 50"),
+	't', 'a sequence of another schema, of a default');
+query($new, 'ALTER SUBSCRIPTION sub SET PUBLICATION everything');
+wait_for_apply($old, $new, 'sub');
+is(switch_over($new, 'sub'), '', 'switched over, with all tables');
+query($new, "SELECT weft.sync_sequences('sub')");
+who('t', 'new', 'the state of a fence is not a sequence that is synchronized');
+query($new, "SELECT nextval('more.free') FROM generate_series(1, 50)");
+is(switch_back($new, 'sub', 'sequence_margin => 0'), '', 'switched back');
+is(query($old, "SELECT nextval('more.free') > 50"),
+	't', 'a sequence of another schema, if all tables are published');
+
+# Whoever calls the parts by themselves cannot have two of them in one transaction.
+my ($ret, $stdout, $stderr) = $new->psql('postgres',
+	"SELECT weft.switch_begin('sub', 'over', NULL, NULL, 'none', '1 min', '10 s', '1 s', 0);"
+	  . ' DO $$ BEGIN WHILE weft.switch_step() LOOP END LOOP; END $$');
+like($stderr, qr/the last part of the switch-over is not committed/, 'parts are committed');
+who('t', 'old', 'which was not committed');
 done_testing();
