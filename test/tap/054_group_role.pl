@@ -75,6 +75,14 @@ as_manager($_,
 wait_for_group('g', @nodes);
 same_on_all(\@nodes, ['shop.t'], 'a group of an ordinary role');
 is(query($a, 'SELECT count(*) FROM shop.t'), 103, 'with all rows');
+like(as_manager($b, "CALL weft.compare_node('a')"),
+	qr/^\d+$/, 'it compares nodes');
+is( query(
+		$b,
+		"SELECT table_name, status, complete, publisher_rows, differences FROM weft.comparison_table"
+	),
+	'shop.t|done|t|103|0',
+	'and all rows are compared');
 is( query(
 		$c,
 		"SELECT string_agg(DISTINCT r.rolname, ',') FROM pg_subscription s JOIN pg_roles r ON r.oid = s.subowner WHERE NOT rolsuper"
@@ -103,6 +111,9 @@ foreach my $sql (
 	"SELECT weft.part_node('b')",
 	"SELECT weft.member_list()",
 	"SELECT weft.node_query('', 'a', 'SELECT 1')",
+	"SELECT weft.await_both_members('b', '1 s')",
+	"SELECT weft.member_await_members('1 s')",
+	'SELECT weft.background_transactions()',
 	'SELECT weft.member_unpublish()',
 	"SELECT weft.grant_node_admin('stranger')")
 {

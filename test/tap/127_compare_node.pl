@@ -16,7 +16,12 @@ use WeftTest;
 plan skip_all => 'about Weft alone' unless weft();
 
 my $comparisons = $ENV{WEFT_COMPARISONS} // 6;
-my @nodes = map { new_member($_) } qw(a b c);
+
+# Members get each other's changes late, so that many rows differ at a cut.
+my @nodes = map { new_member($_, conf => <<EOC) } qw(a b c);
+synchronous_commit = off
+wal_writer_delay = 300ms
+EOC
 my ($a, $b, $c) = @nodes;
 
 query($a, <<EOC);
@@ -112,7 +117,7 @@ my @load = map {
 	start_pgbench($_, $scripts, '-c', 3, '-T', 3600, '--rate=100',
 		'--max-tries=0')
 } @nodes;
-my ($found, $unfinished) = (0, '');
+my ($found, $unfinished, $looked_at) = (0, '', 0);
 foreach my $i (1 .. $comparisons)
 {
 	my ($node, $other) = @nodes[ $i % 3, ($i + 1 + $i % 2) % 3 ];
@@ -166,15 +171,117 @@ is( differences($a, $id),
 	"accounts|missing here|{\"id\": \"6001\"}|\naccounts|missing there|{\"id\": \"6002\"}|",
 	'and from the other side, for one table');
 
-# a planted difference in rows that the load changes: it remains, until a change overwrites it
-plant($b, 'DELETE FROM accounts WHERE id = 5000');
 ok(running($_), 'the load is still running') foreach @load;
 end_load($_) foreach @load;
-wait_for_group('g', @nodes);
-$id = compare($b, $a);
-is(unfinished($b, $id), '', 'without load, every comparison is complete');
-is(same_on_all([ $a, $c ], [], 'nothing'), 1, 'sane');
 
+# what differs in a row that is changed all the time cannot be told
+query($a, "INSERT INTO counters VALUES (302, 0, 'x')");
+wait_for_group('g', @nodes);
+my $hot = start_pgbench(
+	$c,
+	{ "UPDATE counters SET total = total + 1 WHERE id = 302;\n" => 1 },
+	'-c', 1, '-T', 3600, '--rate=100');
+plant($b, 'UPDATE counters SET total = total + 1000 WHERE id = 302');
+$id = compare($b, $a, ", tables => '{counters}'");
+is( query(
+		$b,
+		"SELECT status, complete, differences, candidates, reason FROM weft.comparison_table WHERE comparison = $id"
+	),
+	'done|f|1|1|1 rows were changing each time that they were looked at (12 times).',
+	'a row that is changed all the time is reported as such');
+is( query(
+		$b,
+		"SELECT relation, key, looks FROM weft.comparison_candidate WHERE comparison = $id"
+	),
+	'counters|{"id": "302"}|12',
+	'and not as a difference');
+end_load($hot);
+wait_for_group('g', @nodes);
+
+# at rest
+query($a, "INSERT INTO accounts VALUES (7001, 1, 'x'), (7002, 1, 'x')");
+wait_for_group('g', @nodes);
+plant($b, 'DELETE FROM accounts WHERE id = 7001');
+plant($b, 'UPDATE accounts SET v = 2 WHERE id = 7002');
+$id = compare($b, $a, ", tables => '{accounts, counters}'");
+is( differences($b, $id),
+	<<'EOS' =~ s/\n$//r, 'rows that were deleted and updated');
+accounts|different|{"id": "7002"}|{v}
+accounts|missing here|{"id": "6002"}|
+accounts|missing here|{"id": "7001"}|
+accounts|missing there|{"id": "6001"}|
+counters|different|{"id": "301"}|{total}
+counters|different|{"id": "302"}|{total}
+EOS
+is(unfinished($b, $id), '', 'without load, a comparison is complete');
+$id = compare($b, $a, ", tables => '{accounts}', max_differences => 2");
+is( query(
+		$b,
+		"SELECT differences, complete, (SELECT count(*) FROM weft.difference d WHERE d.comparison = t.comparison) FROM weft.comparison_table t WHERE comparison = $id"
+	),
+	'2|f|2',
+	'max_differences');
+
+# what is refused
+sub refused
+{
+	my ($node, $sql, $expected, $name) = @_;
+	my ($ret, undef, $err) = $node->psql('postgres', $sql);
+	like($err, $expected, $name);
+	isnt($ret, 0, 'and it fails');
+	return;
+}
+
+refused(
+	$b,
+	"CALL weft.compare_node('b')",
+	qr/this node has no subscription to a node "b"/,
+	'a node is not compared with itself');
+refused(
+	$b,
+	"BEGIN; CALL weft.compare_node('a')",
+	qr/weft.compare_node\(\) cannot run inside a transaction block/,
+	'not in a transaction');
+refused(
+	$b,
+	"CALL weft.compare_node('a', timeout => '0')",
+	qr/"timeout" must be positive/,
+	'timeout');
+refused(
+	$b,
+	"CALL weft.compare_subscription('weft_g_a_b', resume => $id)",
+	qr/comparison $id is one of two nodes, and cannot be continued/,
+	'it cannot be continued');
+query($b, 'CREATE ROLE stranger LOGIN');
+refused(
+	$b,
+	"SET ROLE stranger; CALL weft.compare_node('a')",
+	qr/must be owner of subscription weft_g_a_b/,
+	'a role that does not own the subscription');
+query($b, 'ALTER SUBSCRIPTION weft_g_c_b DISABLE');
+refused(
+	$b,
+	"CALL weft.compare_node('a')",
+	qr/node "b" cannot get all changes of node "c": subscription "weft_g_c_b" is disabled/,
+	'a subscription that is disabled');
+query($b, 'ALTER SUBSCRIPTION weft_g_c_b ENABLE');
 is(errors_logged($_), '', 'no errors on ' . $_->name) foreach @nodes;
+
+$c->stop;
+refused(
+	$b,
+	"CALL weft.compare_node('a')",
+	qr/node "a" cannot get all changes of node "c": could not connect/,
+	'a third member is down');
+refused(
+	$b,
+	"CALL weft.compare_node('c')",
+	qr/could not connect to node "c"/,
+	'the other member is down');
+is( query(
+		$b, "SELECT count(*) FROM weft.stat_comparison WHERE status <> 'finished'"
+	),
+	0,
+	'what was refused is no comparison');
 
 done_testing();
