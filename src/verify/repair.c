@@ -49,7 +49,7 @@ check_subscription(int64 comparison)
 				 errmsg("subscription \"%s\" detects conflicts, and cannot be repaired by weft.repair()",
 						subscription->name),
 				 errdetail("A repaired row would not have the time and the origin of the publisher's row, by which later conflicts are decided."),
-				 errhint("Run the statements that \"SELECT statement FROM weft.repair(%lld)\" returns. They are changes of this node, with the current time, and are sent to the other nodes.",
+				 errhint("If the other side is right, run pg_replication_origin_session_setup() with an origin of your own, and, in the same session, the statements that \"SELECT statement FROM weft.repair(%lld)\" returns. Then they change rows here only; otherwise counters, and rows without a key, would change on the other side as well.",
 						 (long long) comparison)));
 	return subscription;
 }

@@ -222,6 +222,22 @@ is( query(
 	'2|f|2',
 	'max_differences');
 
+# Repaired by hand: the statements of a dry run, in a session whose changes are not sent.
+query($b, 'ALTER TABLE log REPLICA IDENTITY FULL');
+$id = compare($b, $a);
+my ($ret, undef, $err) =
+  $b->psql('postgres', "CALL weft.repair($id, apply => true)");
+like(
+	$err,
+	qr/cannot be repaired by weft.repair.*pg_replication_origin_session_setup/s,
+	'weft.repair() says what to do in a group');
+my $statements = query($b, "SELECT statement FROM weft.repair($id)");
+plant($b, $statements);
+query($b, 'ALTER TABLE log REPLICA IDENTITY DEFAULT');
+wait_for_group('g', @nodes);
+is(differences($b, compare($b, $a)), '', 'then both are equal');
+is(differences($a, compare($a, $b)), '', 'from both sides');
+
 # what is refused
 sub refused
 {
