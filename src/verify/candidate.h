@@ -11,8 +11,8 @@
 typedef struct CandidateSide
 {
 	char	   *version;		/* NULL if there is no row */
-	int			same;			/* looks, up to the last one, at which it was in
-								 * this version, or at which there was none */
+	int			same;			/* looks, up to the last one, at which it was
+								 * in this version, or at which there was none */
 } CandidateSide;
 
 typedef struct Candidate

@@ -268,7 +268,7 @@ search(CompareCut *cut, CompareTable *table, const int *parts, int count)
 	CompareState *state = cut->state;
 	DifferenceSearch search = {.comparison = state->comparison.id,.relid = table->result.relid,
 		.hash = &table->hash,.conn = state->conn,.lsn = cut->lsn,
-	.limit = state->comparison.limit - *count_of(state, table),
+		.limit = state->comparison.limit - *count_of(state, table),
 	.candidates = state->comparison.node != NULL};
 
 	for (int side = 0; side < 2; side++)

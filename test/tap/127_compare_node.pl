@@ -58,7 +58,8 @@ sub compare
 	my ($node, $other, $arguments) = @_;
 	my ($ret, $id, $err) = $node->psql(
 		'postgres',
-		sprintf("CALL weft.compare_node('%s'%s)",
+		sprintf(
+			"CALL weft.compare_node('%s'%s)",
 			$other->name, $arguments // ''),
 		timeout => 300);
 	die $err if $ret;
@@ -86,8 +87,8 @@ my $id = compare($b, $a);
 is(differences($b, $id), '', 'at rest: no difference');
 is(unfinished($b, $id), '', 'and all tables are compared');
 is( query(
-		$b,
-		"SELECT node, status FROM weft.comparison WHERE comparison = $id"),
+		$b, "SELECT node, status FROM weft.comparison WHERE comparison = $id"
+	),
 	'a|finished',
 	'weft.comparison names the node');
 
@@ -136,7 +137,8 @@ is($unfinished, '', 'and all tables are compared');
 
 # planted under load; these rows are not changed by it
 plant($b, "INSERT INTO accounts VALUES (6001, 1, 'only on b')");
-plant($b, "INSERT INTO log VALUES ('only on b', NULL, 1), ('only on b', NULL, 1)");
+plant($b,
+	"INSERT INTO log VALUES ('only on b', NULL, 1), ('only on b', NULL, 1)");
 plant($a, "INSERT INTO accounts VALUES (6002, 1, 'only on a')");
 plant($a, "INSERT INTO counters VALUES (301, 1, 'x')");
 plant($b, "INSERT INTO counters VALUES (301, 2, 'x')");
@@ -152,8 +154,8 @@ counters|different|{"id": "301"}|{total}
 log|missing there||
 EOS
 $id = compare($b, $a);
-is(differences($b, $id), $expected,
-	'planted rows are found under load, and no others');
+is(differences($b, $id),
+	$expected, 'planted rows are found under load, and no others');
 is( query(
 		$b,
 		"SELECT row_count FROM weft.difference WHERE comparison = $id AND relation = 'log'::regclass"
@@ -177,8 +179,8 @@ end_load($_) foreach @load;
 # what differs in a row that is changed all the time cannot be told
 query($a, "INSERT INTO counters VALUES (302, 0, 'x')");
 wait_for_group('g', @nodes);
-my $hot = start_pgbench(
-	$c,
+my $hot =
+  start_pgbench($c,
 	{ "UPDATE counters SET total = total + 1 WHERE id = 302;\n" => 1 },
 	'-c', 1, '-T', 3600, '--rate=100');
 plant($b, 'UPDATE counters SET total = total + 1000 WHERE id = 302');
@@ -261,8 +263,7 @@ refused(
 refused(
 	$b,
 	"CALL weft.compare_node('a', timeout => '0')",
-	qr/"timeout" must be positive/,
-	'timeout');
+	qr/"timeout" must be positive/, 'timeout');
 refused(
 	$b,
 	"CALL weft.compare_subscription('weft_g_a_b', resume => $id)",
@@ -295,7 +296,8 @@ refused(
 	qr/could not connect to node "c"/,
 	'the other member is down');
 is( query(
-		$b, "SELECT count(*) FROM weft.stat_comparison WHERE status <> 'finished'"
+		$b,
+		"SELECT count(*) FROM weft.stat_comparison WHERE status <> 'finished'"
 	),
 	0,
 	'what was refused is no comparison');
