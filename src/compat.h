@@ -84,7 +84,7 @@
 	(TupleDescCompactAttr(desc, (attnum) - 1)->attnullability == ATTNULLABLE_VALID)
 #endif
 
-/* Does the collation compare bytes?  Needs pg_locale.h. */
+/* Does the collation compare bytes?  The caller includes the header of locales. */
 #if PG_VERSION_NUM < 180000
 #define compat_collation_is_c(collation) lc_collate_is_c(collation)
 #else

@@ -473,7 +473,7 @@ hold_receive(char **message)
 			}
 			if (length <= 0)
 				return length;
-			if (hold_back(*message, length))
+			if ((serving || first != NULL) && hold_back(*message, length))
 			{
 				if (in_hand_length != 0 && serving)
 					return 0;

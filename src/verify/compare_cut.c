@@ -141,7 +141,7 @@ prepare_connection(CompareCut *cut)
 	{
 		MemoryContext old = MemoryContextSwitchTo(state->memory);
 
-		state->conn = publisher_connect(state->subscription);
+		state->conn = compare_connect(state->subscription);
 		MemoryContextSwitchTo(old);
 	}
 	import_snapshot(cut);

@@ -98,13 +98,28 @@ clear_sums(CompareUnit *unit, PartSum *sums)
 	}
 }
 
+/*
+ * Opens a connection to the publisher, as publisher_connect() does, to read tables.  A wait for a
+ * lock there is short: who holds it may be waiting for the subscription, and apply for a lock
+ * that this comparison holds here.
+ */
+WalReceiverConn *
+compare_connect(const Subscription *subscription)
+{
+	WalReceiverConn *conn = publisher_connect(subscription);
+
+	remote_command(conn, "set up a connection to compare",
+				   "SET lock_timeout = '10s'; SET jit = off; SET max_parallel_workers_per_gather = 0");
+	return conn;
+}
+
 static void
 connect_worker(Process *process)
 {
 	if (process->conn != NULL)
 		return;
 	process->subscription = publisher_subscription_by_oid(process->task->subid);
-	process->conn = publisher_connect(process->subscription);
+	process->conn = compare_connect(process->subscription);
 	publisher_import(process->conn, process->subscription, process->task->snapshot);
 }
 

@@ -29,6 +29,7 @@ typedef struct CompareSession
 
 extern CompareTask *compare_workers_run(CompareSession *session, const TaskBuilder *builder);
 extern bool compare_is_table_error(int sqlstate);
+extern WalReceiverConn *compare_connect(const Subscription *subscription);
 extern PGDLLEXPORT void compare_worker_main(dsm_segment *segment, shm_toc *toc);
 
 #endif							/* WEFT_VERIFY_COMPARE_WORKER_H */

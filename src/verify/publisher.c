@@ -17,7 +17,8 @@
 
 /* What is not among the pinned settings.  A reader never writes. */
 static const char reader_settings[] =
-"SET row_security = off; SET default_transaction_read_only = on; SET lock_timeout = 0";
+"SET row_security = off; SET default_transaction_read_only = on; SET lock_timeout = 0;"
+" SET idle_session_timeout = 0";
 
 static const char server_query[] =
 "SELECT pg_catalog.current_setting('server_version_num'),"

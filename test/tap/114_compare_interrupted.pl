@@ -275,6 +275,20 @@ $id = meanwhile(
 	});
 is(result($id), 'done|0|1|', 'or dropped');
 
+# A lock on the publisher: who holds it may wait for apply, and apply for the comparison.
+my $holder = open_session($pub);
+my $offset = -s $pub->logfile;
+$id = meanwhile(
+	1,
+	sub { $holder->query_safe('BEGIN; LOCK TABLE c_other'); },
+	sub {
+		$pub->wait_for_log(qr/canceling statement due to lock timeout/, $offset);
+		$holder->query_safe('COMMIT');
+	});
+is(result($id), 'done|0|1|',
+	'a comparison does not wait long for a lock on the publisher, and tries again');
+$holder->quit;
+
 # truncated again and again
 $id = meanwhile(5, sub { query($pub, 'TRUNCATE c_other'); });
 like(

@@ -116,4 +116,15 @@ unlike(
 	qr/trap in \w+ ran as \Q$superuser\E/,
 	'parallel workers do not give their rights away either');
 
+# --- connections that are idle ---
+
+$pub->safe_psql('postgres',
+	"ALTER SYSTEM SET idle_session_timeout = '300ms'; SELECT pg_reload_conf()");
+is(compare('nullable', ", max_rows_per_second => 80000"),
+	"done $rows " . ($rows + 3) . "\n" . join("\n",
+		'missing there {"id": "60000", "part": null} b',
+		'missing there {"id": null, "part": "1"} a',
+		'missing there {"id": null, "part": null} c'),
+	'a connection to the publisher may be idle for a while');
+
 done_testing();
