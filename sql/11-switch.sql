@@ -55,7 +55,8 @@
 -- row, of severity "ok", for each check that has found none.  Changes nothing on either server.
 -- With "error", weft.switch_over would fail, or something would be lost; it refuses to begin.
 -- A "warning" is for somebody who knows the application.  A remedy is SQL where possible, to be
--- run here unless its comment says "on the publisher".
+-- run here unless its comment says "on the publisher".  What is "written by the publisher" is a
+-- comment: read it before you run it anywhere.
 --
 -- reverse: whether the old publisher is to follow this server afterwards.
 -- publisher_connection: as for weft.switch_over; it is the role whose rights there are checked.

@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "subscription_settings.h"
 #include "switch/plan.h"
 #include "switch/plan_database.h"
 #include "switch/plan_query.h"
@@ -47,6 +48,25 @@ check_sequences(PlanRun *run)
 		run->findings = plan_finding_add(run->findings, check, PLAN_OK, NULL, NULL, NULL);
 }
 
+/*
+ * Where conflicts are detected, as in a node group, other servers accept writes as well: a
+ * fence on one of them protects nothing, and the way back would detect none.
+ */
+static void
+check_conflict_detection(PlanRun *run)
+{
+	const char *check = "conflict_detection";
+	const char *name = quote_identifier(run->subscription->name);
+
+	if (subscription_settings_get(run->subscription->oid).detect_conflicts)
+		run->findings =
+			plan_finding_add(run->findings, check, PLAN_ERROR, name,
+							 "the subscription detects conflicts, or belongs to a node group: both servers accept writes",
+							 psprintf("Leave the node group, or: ALTER SUBSCRIPTION %s SET (detect_conflicts = off);", name));
+	else
+		run->findings = plan_finding_add(run->findings, check, PLAN_OK, NULL, NULL, NULL);
+}
+
 List *
 plan_check(Subscription *subscription, WalReceiverConn *conn, bool reverse)
 {
@@ -60,6 +80,7 @@ plan_check(Subscription *subscription, WalReceiverConn *conn, bool reverse)
 	RestrictSearchPath();
 
 	plan_replication_run(&run);
+	check_conflict_detection(&run);
 	plan_tables_run(&run);
 	check_sequences(&run);
 	plan_database_run(&run);

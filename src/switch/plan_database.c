@@ -166,9 +166,10 @@ static const PlanCheck checks[] = {
 		.there =
 		"SELECT CASE WHEN coalesce(application_name, '') = '' THEN '(no application_name)' ELSE application_name END, 'warning',"
 		" format('%s sessions are connected to the publisher, as %s', count(*), coalesce(string_agg(DISTINCT usename, ', '), 'roles that are not shown')),"
-		" 'They must connect to this server after the switch-over.'"
+		" NULL"
 		" FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-		" GROUP BY 1 ORDER BY count(*) DESC, 1"
+		" GROUP BY 1 ORDER BY count(*) DESC, 1",
+		.remedy = "They must connect to this server after the switch-over."
 	},
 	{
 		.name = "long_transactions",
@@ -226,8 +227,9 @@ static const PlanCheck checks[] = {
 		.name = "standbys",
 		.there =
 		"SELECT quote_ident(application_name), 'warning', 'a standby follows the publisher, and will not follow this server',"
-		" 'Set up standbys of this server.' FROM pg_stat_replication r WHERE NOT EXISTS"
-		" (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical') ORDER BY 1"
+		" NULL FROM pg_stat_replication r WHERE NOT EXISTS"
+		" (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical') ORDER BY 1",
+		.remedy = "Set up standbys of this server."
 	}
 };
 

@@ -3,7 +3,7 @@
  *	  Checks of a switch-over that consist of queries.
  *
  * What comes from the publisher is passed to the query here as parameters, and is never
- * part of its text.
+ * part of its text.  Findings of queries there are the publisher's text altogether.
  */
 #include "postgres.h"
 
@@ -105,6 +105,31 @@ add_row(PlanRun *run, const char *check, char **row)
 	PlanSeverity severity = row[1] && strcmp(row[1], "error") == 0 ? PLAN_ERROR : PLAN_WARNING;
 
 	run->findings = plan_finding_add(run->findings, check, severity, row[0], row[2], row[3]);
+}
+
+/* Replaces control characters, line ends among them. */
+static char *
+one_line(char *text)
+{
+	for (char *p = text; p && *p; p++)
+		if ((unsigned char) *p < ' ' || *p == 0x7f)
+			*p = ' ';
+	return text;
+}
+
+/* Adds what a query there has found. */
+static void
+add_row_there(PlanRun *run, const PlanCheck *check, RemoteValue *row)
+{
+	char	   *finding[FINDING_COLUMNS];
+
+	for (int i = 0; i < FINDING_COLUMNS; i++)
+		finding[i] = row[i] ? one_line(pstrdup(row[i])) : NULL;
+	if (check->remedy)
+		finding[3] = pstrdup(check->remedy);
+	else if (finding[3])
+		finding[3] = psprintf(PLAN_FROM_PUBLISHER "%s", finding[3]);
+	add_row(run, check->name, finding);
 }
 
 /* Runs the query here; "rows" are those that the publisher has returned. */
@@ -213,7 +238,7 @@ run_check(PlanRun *run, const PlanCheck *check)
 		rows = answer.rows;
 		if (check->here == NULL)
 			foreach(lc, rows)
-				add_row(run, check->name, lfirst(lc));
+				add_row_there(run, check, lfirst(lc));
 	}
 	if (check->here)
 		try_here(run, check, rows);

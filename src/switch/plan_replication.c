@@ -62,9 +62,10 @@ static const PlanCheck checks[] = {
 		.there =
 		"SELECT quote_ident(slot), 'warning', format('the subscription is %s behind',"
 		" pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn))),"
-		" 'Wait until it has caught up, or end the load that it does not keep up with.'"
+		" NULL"
 		" FROM subscription JOIN pg_replication_slots ON slot_name = slot"
-		" WHERE pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) > 64 * 1024 * 1024"
+		" WHERE pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn) > 64 * 1024 * 1024",
+		.remedy = "Wait until it has caught up, or end the load that it does not keep up with."
 	},
 	{
 		.name = "two_phase",
@@ -186,16 +187,18 @@ static const PlanCheck checks[] = {
 		.there =
 		"SELECT quote_ident(s.subname), 'warning', 'the publisher has a subscription itself; its changes will not reach this server'"
 		" || CASE WHEN subenabled THEN '' ELSE ' (disabled)' END,"
-		" 'Create this subscription here, too.' FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"
-		" WHERE d.datname = current_database() ORDER BY 1"
+		" NULL FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"
+		" WHERE d.datname = current_database() ORDER BY 1",
+		.remedy = "Create this subscription here, too."
 	},
 	{
 		.name = "slots_there",
 		.there =
 		"SELECT quote_ident(slot_name), 'warning', format('the %s slot of the publisher stays behind, with who reads from it', slot_type),"
-		" 'Let it read from this server after the switch-over.'"
+		" NULL"
 		" FROM pg_replication_slots, subscription WHERE NOT temporary AND (database = current_database() OR database IS NULL)"
-		" AND slot_name IS DISTINCT FROM slot AND slot_name !~ '^pg_[0-9]+_sync_' ORDER BY 1"
+		" AND slot_name IS DISTINCT FROM slot AND slot_name !~ '^pg_[0-9]+_sync_' ORDER BY 1",
+		.remedy = "Let it read from this server after the switch-over."
 	}
 };
 

@@ -18,6 +18,11 @@
 	" FROM generate_series(1, i.indnkeyatts) k)" \
 	" || coalesce(' WHERE ' || pg_get_expr(i.indpred, i.indrelid), '')"
 
+/* A remedy that contains the name of a type that the publisher has sent. */
+#define IF_TYPE(remedy) \
+	"CASE WHEN EXISTS (SELECT FROM pg_type y WHERE format_type(y.oid, NULL) = regexp_replace(type, '[(][0-9]+(,-?[0-9]+)?[)]', ''))" \
+	" THEN " remedy " ELSE " PLAN_QUOTE_PUBLISHER(remedy) " END"
+
 static const PlanCheck checks[] = {
 	{
 		.name = "unpublished_tables",
@@ -50,17 +55,17 @@ static const PlanCheck checks[] = {
 	{
 		.name = "row_filters",
 		.there =
-		"SELECT r.prrelid::regclass::text, 'error', format('publication %I has a row filter for the table: rows are missing here', p.pubname),"
+		"SELECT r.prrelid::regclass::text, CASE WHEN reverse THEN 'error' ELSE 'warning' END, format('publication %I has a row filter for the table: rows are missing here', p.pubname),"
 		" format('ALTER PUBLICATION %I SET TABLE %s; -- on the publisher; it then has no other table', p.pubname, r.prrelid::regclass)"
-		" FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid JOIN publication USING (pubname)"
+		" FROM subscription, pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid JOIN publication USING (pubname)"
 		" WHERE r.prqual IS NOT NULL ORDER BY 1"
 	},
 	{
 		.name = "column_lists",
 		.there =
-		"SELECT r.prrelid::regclass::text, 'error', format('publication %I does not publish column %I of the table', p.pubname, a.attname),"
+		"SELECT r.prrelid::regclass::text, CASE WHEN reverse THEN 'error' ELSE 'warning' END, format('publication %I does not publish column %I of the table', p.pubname, a.attname),"
 		" format('ALTER PUBLICATION %I SET TABLE %s; -- on the publisher; it then has no other table', p.pubname, r.prrelid::regclass)"
-		" FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid JOIN publication USING (pubname)"
+		" FROM subscription, pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid JOIN publication USING (pubname)"
 		" JOIN pg_attribute a ON a.attrelid = r.prrelid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''"
 		" WHERE r.prattrs IS NOT NULL AND a.attnum <> ALL (r.prattrs) ORDER BY 1, a.attnum"
 	},
@@ -103,14 +108,14 @@ static const PlanCheck checks[] = {
 		"  format_type(h.atttypid, h.atttypmod) AS here_type FROM here h FULL JOIN there t"
 		"  ON t.nsp = h.nsp AND t.rel = h.rel AND t.att = h.attname)"
 		" SELECT format('%s.%I', tab, att), 'error', 'the column does not exist here',"
-		" format('ALTER TABLE %s ADD COLUMN %I %s;', tab, att, type) FROM pair"
+		" " IF_TYPE("format('ALTER TABLE %s ADD COLUMN %I %s;', tab, att, type)") " FROM pair"
 		" WHERE attname IS NULL AND generated = 'f' AND to_regclass(tab) IS NOT NULL"
 		" UNION ALL SELECT format('%s.%I', tab, attname), CASE WHEN $3 THEN 'error' ELSE 'warning' END,"
 		" 'the column does not exist on the publisher, which could not follow this server',"
 		" format('ALTER TABLE %s ADD COLUMN %I %s; -- on the publisher', tab, attname, here_type) FROM pair"
 		" WHERE att IS NULL AND attgenerated = '' AND EXISTS (SELECT FROM there t WHERE format('%I.%I', t.nsp, t.rel) = tab)"
 		" UNION ALL SELECT format('%s.%I', tab, attname), 'warning', format('the column is of type %s here, %s on the publisher', here_type, type),"
-		" format('ALTER TABLE %s ALTER COLUMN %I TYPE %s;', tab, attname, type) FROM pair WHERE here_type <> type"
+		" " IF_TYPE("format('ALTER TABLE %s ALTER COLUMN %I TYPE %s;', tab, attname, type)") " FROM pair WHERE here_type <> type"
 		" UNION ALL SELECT format('%s.%I', tab, attname), 'warning', 'the column is NOT NULL on one side only',"
 		" format('ALTER TABLE %s ALTER COLUMN %I SET NOT NULL;%s', tab, attname,"
 		"  CASE WHEN attnotnull THEN ' -- on the publisher' ELSE '' END) FROM pair WHERE attnotnull <> nn::bool"
@@ -149,7 +154,7 @@ static const PlanCheck checks[] = {
 		"  JOIN pg_index i ON i.indrelid = relid)"
 		" SELECT format('%I.%I', nsp, rel), CASE WHEN uniq::bool THEN 'error' ELSE 'warning' END,"
 		" format('%s %I (%s) of the publisher does not exist here', CASE WHEN uniq::bool THEN 'unique index' ELSE 'index' END, idx, keys),"
-		" def || ';' FROM there WHERE NOT EXISTS (SELECT FROM here WHERE nspname = nsp AND relname = rel"
+		" " PLAN_QUOTE_PUBLISHER("def || ';'") " FROM there WHERE NOT EXISTS (SELECT FROM here WHERE nspname = nsp AND relname = rel"
 		"  AND here.keys = there.keys AND indisvalid AND (indisunique OR NOT uniq::bool))"
 		" UNION ALL SELECT indexrelid::regclass::text, 'warning', 'the index is not valid', format('REINDEX INDEX %s;', indexrelid::regclass)"
 		" FROM here WHERE NOT indisvalid ORDER BY 1"
@@ -164,8 +169,8 @@ static const PlanCheck checks[] = {
 		", here AS (SELECT nspname, relname, k.*, pg_get_constraintdef(k.oid, true) AS def FROM replicated"
 		"  JOIN pg_constraint k ON conrelid = relid AND contype IN ('c', 'f', 'x') AND conparentid = 0)"
 		" SELECT format('%I.%I', nsp, rel), 'warning', format('constraint %I of the publisher does not exist here', con),"
-		" CASE WHEN def ~ ' NOT VALID$' OR type = 'x' THEN format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s;', nsp, rel, con, def)"
-		"  ELSE format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s NOT VALID; ALTER TABLE %1$I.%2$I VALIDATE CONSTRAINT %3$I;', nsp, rel, con, def) END"
+		" " PLAN_QUOTE_PUBLISHER("CASE WHEN def ~ ' NOT VALID$' OR type = 'x' THEN format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s;', nsp, rel, con, def)"
+								 "  ELSE format('ALTER TABLE %I.%I ADD CONSTRAINT %I %s NOT VALID; ALTER TABLE %1$I.%2$I VALIDATE CONSTRAINT %3$I;', nsp, rel, con, def) END")
 		" FROM there JOIN replicated r ON r.nspname = nsp AND r.relname = rel"
 		" WHERE NOT EXISTS (SELECT FROM here WHERE here.nspname = nsp AND here.relname = rel AND contype::text = type"
 		"  AND (conname = con OR here.def = there.def))"
@@ -210,16 +215,16 @@ static const PlanCheck checks[] = {
 	{
 		.name = "grants",
 		.there =
-		"SELECT nspname, c.relname, CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END,"
+		"SELECT nspname, c.relname, "
 		" CASE WHEN a.grantee <> 0 THEN pg_get_userbyid(a.grantee) END, a.privilege_type"
 		" FROM published JOIN pg_class c ON c.oid = relid, aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a",
-		.columns = "nsp, rel, quoted, role, privilege",
+		.columns = "nsp, rel, grantee, privilege",
 		.here =
-		", missing AS (SELECT c.oid, quoted, r.oid AS role, privilege FROM there"
+		", missing AS (SELECT c.oid, coalesce(quote_ident(grantee), 'PUBLIC') AS quoted, r.oid AS role, privilege FROM there"
 		"  JOIN replicated p ON p.nspname = nsp AND p.relname = rel JOIN pg_class c ON c.oid = p.relid"
-		"  LEFT JOIN pg_roles r ON r.rolname = there.role WHERE NOT EXISTS (SELECT"
+		"  LEFT JOIN pg_roles r ON r.rolname = grantee WHERE privilege ~ '^[A-Z]+$' AND NOT EXISTS (SELECT"
 		"   FROM aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) a"
-		"   WHERE a.privilege_type = privilege AND a.grantee = CASE WHEN there.role IS NULL THEN 0 ELSE r.oid END)"
+		"   WHERE a.privilege_type = privilege AND a.grantee = CASE WHEN there.grantee IS NULL THEN 0 ELSE r.oid END)"
 		"   AND NOT coalesce(r.rolsuper, false))"
 		" SELECT oid::regclass::text, 'warning', format('%s has rights on the publisher that it lacks here: %s', quoted, string_agg(lower(privilege), ', ')),"
 		" CASE WHEN role IS NULL AND quoted <> 'PUBLIC' THEN format('CREATE ROLE %s; ', quoted) ELSE '' END"
