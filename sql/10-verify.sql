@@ -228,7 +228,8 @@ AS 'MODULE_PATHNAME', 'weft_compare_node';
 COMMENT ON PROCEDURE weft.compare_node(name, regclass[], integer, bigint, integer, interval, bigint) IS
 	'compares this member of a node group with another one; see weft.comparison_table and weft.difference';
 
--- Transactions of this database that belong to no session, such as those of writers.
+-- Transactions that apply changes in this database.  Those that are streamed, or copy tables, can be long, and
+-- a group has none of them.
 -- SECURITY DEFINER, since a role sees its own processes only.
 CREATE FUNCTION weft.background_transactions()
 RETURNS xid[] LANGUAGE sql VOLATILE SECURITY DEFINER
@@ -237,7 +238,7 @@ AS $$
 	SELECT coalesce(array_agg(a.backend_xid), '{}')
 	FROM pg_stat_get_activity(NULL) a JOIN pg_database d ON d.oid = a.datid
 	WHERE d.datname = current_database() AND a.backend_xid IS NOT NULL
-		AND a.backend_type <> 'client backend'
+		AND a.backend_type IN ('weft writer', 'logical replication apply worker')
 $$;
 
 COMMENT ON FUNCTION weft.background_transactions() IS

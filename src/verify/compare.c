@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "shmem.h"
+#include "subscription_settings.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -256,6 +257,12 @@ compare_report(CompareState *state)
 static void
 run(CompareState *state, int64 resume)
 {
+	if (subscription_settings_get(state->comparison.subid).detect_conflicts)
+		ereport(WARNING,
+				(errmsg("subscription \"%s\" detects conflicts, so rows may differ without being wrong",
+						state->comparison.subname),
+				 errdetail("Each side may have changes of this or other servers that the other side does not have yet."),
+				 errhint("In a node group, call weft.compare_node().")));
 	compare_start(state, resume);
 	compare_cuts_run(state);
 	comparison_finish(state->comparison.id);

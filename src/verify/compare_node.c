@@ -29,6 +29,8 @@
  *	   whatever order, and for counters on their sum (docs/conflicts.md has the exceptions).
  *	   Therefore B must have had v at look 2.  It had not, so no change under way explains it.
  *
+ * What a member lost of changes that were committed before the call is found; of later ones, maybe.
+ *
  * Two looks would not do: B could have received the row and deleted it again in between, without A knowing of
  * that yet.  The looks need no cut, and no common snapshot: each happens between two waits.
  *

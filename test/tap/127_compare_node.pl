@@ -240,6 +240,13 @@ wait_for_group('g', @nodes);
 is(differences($b, compare($b, $a)), '', 'then both are equal');
 is(differences($a, compare($a, $b)), '', 'from both sides');
 
+(undef, undef, $err) =
+  $b->psql('postgres', "CALL weft.compare_subscription('weft_g_a_b')");
+like(
+	$err,
+	qr/WARNING:.*"weft_g_a_b" detects conflicts.*weft\.compare_node/s,
+	'comparing the subscription warns');
+
 # what is refused
 sub refused
 {
