@@ -94,8 +94,10 @@ unlike($done, qr/unpublished/, 'no unpublished objects');
 is(query($sub, <<'EOS'), '0|0|0|f|2', 'skipped objects do not exist');
 SELECT (SELECT count(*) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
 		WHERE relnamespace <> 'weft'::regnamespace),
-	(SELECT count(*) FROM pg_policy),
-	(SELECT count(*) FROM pg_constraint WHERE contype = 'f'),
+	(SELECT count(*) FROM pg_policy JOIN pg_class c ON c.oid = polrelid
+		WHERE relnamespace <> 'weft'::regnamespace),
+	(SELECT count(*) FROM pg_constraint
+		WHERE contype = 'f' AND connamespace <> 'weft'::regnamespace),
 	(SELECT relrowsecurity FROM pg_class WHERE oid = 'plain'::regclass),
 	(SELECT count(*) FROM pg_inherits WHERE inhparent = 'parted'::regclass)
 EOS
