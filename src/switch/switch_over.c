@@ -40,6 +40,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/timeout.h"
 #include "verify/publisher.h"
 #include "wait_event.h"
 
@@ -182,6 +183,43 @@ pass_point(SwitchOver *s, const char *suffix)
 	compat_injection_point(point);
 }
 
+/* Is this a step for which writes pause, and that does not look at the deadline itself? */
+static bool
+must_be_limited(const SwitchOver *s)
+{
+	return s->step > STEP_DRAIN && s->step < STEP_FINAL;
+}
+
+/*
+ * Runs such a step; it is canceled when max_pause is over: it may wait for locks, or count
+ * for long.  A statement_timeout of the caller stays as it is.
+ */
+static bool
+run_limited(SwitchOver *s, char **result)
+{
+	TimestampTz deadline = s->options.deadline;
+	TimestampTz before = get_timeout_active(STATEMENT_TIMEOUT) ?
+		get_timeout_finish_time(STATEMENT_TIMEOUT) : 0;
+	bool		again;
+
+	if (before == 0 || before > deadline)
+		enable_timeout_after(STATEMENT_TIMEOUT,
+							 Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline), 1));
+	PG_TRY();
+	{
+		again = steps_run(&s->attempt, &s->options, s->step, result);
+	}
+	PG_FINALLY();
+	{
+		if (before == 0)
+			disable_timeout(STATEMENT_TIMEOUT, false);
+		else
+			enable_timeout_at(STATEMENT_TIMEOUT, before);
+	}
+	PG_END_TRY();
+	return again;
+}
+
 /* Runs the current step once; returns true if it must be called again. */
 static bool
 run_step(SwitchOver *s)
@@ -192,7 +230,8 @@ run_step(SwitchOver *s)
 	pass_point(s, "");
 	if (steps_needs_link(&s->attempt, s->step))
 		open_link(s);
-	again = steps_run(&s->attempt, &s->options, s->step, &result);
+	again = must_be_limited(s) ? run_limited(s, &result) :
+		steps_run(&s->attempt, &s->options, s->step, &result);
 	pass_point(s, "-done");
 	if (again)
 		return true;
@@ -205,8 +244,7 @@ static bool
 look_and_undo(SwitchOver *s)
 {
 	/* The session may be in the middle of something, or have lost its lock. */
-	if (ATTEMPT_SOURCE(&s->attempt) == SIDE_THERE || !link_is_open())
-		link_close();
+	link_close();
 	open_link(s);
 	if (is_final(s))
 		return true;
@@ -277,6 +315,11 @@ handle_error(SwitchOver *s, ErrorData *error)
 	}
 	if (s->attempt.phase == PHASE_BEGUN)
 	{
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && must_be_limited(s) &&
+			GetCurrentTimestamp() >= s->options.deadline)
+			error->message = MemoryContextStrdup(s->context,
+												 psprintf("step \"%s\" did not end within \"max_pause\"",
+														  steps_name(s->step)));
 		s->error = error;
 		s->undoing = true;
 		return true;

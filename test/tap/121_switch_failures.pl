@@ -221,4 +221,27 @@ same_tables(
 	'all rows are on both sides when servers have crashed');
 nothing_left('servers have crashed');
 
+# Somebody locks a table while writes are paused.
+foreach my $case ([ 'over', $over, $pub, $pub ], [ 'over', $over, $pub, $sub ],
+	[ 'back', $back, $sub, $pub ], [ 'back', $back, $sub, $sub ])
+{
+	my ($way, $call, $source, $locked) = @$case;
+	my $what = "$way, a table is locked on " . $locked->name;
+
+	switches($over, $sub, 'over, to come back') if $way eq 'back' && $locked == $pub;
+	my ($session, $pid) =
+	  hold_in('sequences', $call =~ s/[)]$/, max_pause => '2 s')/r);
+	my $locker = open_session($locked);
+	$locker->query_safe('BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE');
+	release($sub, $pid);
+	poll($sub,
+		"SELECT phase = 'undone' FROM weft.switch_attempt");
+	$session->query('SELECT 1');
+	like($session->{stderr}, qr/step "verify" did not end within "max_pause"/, $what);
+	end_session($session);
+	$locker->quit;
+	only($source, $what);
+}
+switches($back, $pub, 'back at last');
+
 done_testing();
