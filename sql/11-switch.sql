@@ -96,8 +96,8 @@ GRANT SELECT ON weft.switch_over_progress TO PUBLIC;
 
 -- The last attempt of each subscription (src/switch/switch_attempt.c).
 CREATE TABLE weft.switch_attempt (
-	subscription name PRIMARY KEY,
-	subid oid NOT NULL,
+	subscription name NOT NULL,
+	subid oid PRIMARY KEY,
 	attempt bigint NOT NULL,
 	back boolean NOT NULL,
 	phase text NOT NULL CHECK (phase IN ('undone', 'begun', 'final', 'opened', 'done')),

@@ -69,13 +69,13 @@ back_sequences_sync(const SwitchAttempt *attempt, int64 margin)
 
 	if (sequences == NULL)
 		return;
-	side_run(SIDE_THERE,
-			 psprintf("DO $weft$ DECLARE s record; BEGIN"
-					  " FOR s IN SELECT r.name, r.up, r.value, q.seqmin, q.seqmax"
-					  "  FROM pg_catalog.jsonb_to_recordset(%s) AS r (name text, up boolean, value bigint)"
-					  "  JOIN pg_catalog.pg_sequence q ON q.seqrelid = pg_catalog.to_regclass(r.name) LOOP"
-					  "  EXECUTE pg_catalog.format('SELECT pg_catalog.setval(%%L, %%s) FROM %%s WHERE last_value %%s %%s',"
-					  "   s.name, least(s.seqmax, greatest(s.seqmin, s.value)), s.name,"
-					  "   CASE WHEN s.up THEN '<=' ELSE '>=' END, s.value);"
-					  " END LOOP; END $weft$", quote_literal_cstr(sequences)));
+	side_run_block(SIDE_THERE,
+				   psprintf("DECLARE s record; BEGIN"
+							" FOR s IN SELECT r.name, r.up, r.value, q.seqmin, q.seqmax"
+							"  FROM pg_catalog.jsonb_to_recordset(%s) AS r (name text, up boolean, value bigint)"
+							"  JOIN pg_catalog.pg_sequence q ON q.seqrelid = pg_catalog.to_regclass(r.name) LOOP"
+							"  EXECUTE pg_catalog.format('SELECT pg_catalog.setval(%%L, %%s) FROM %%s WHERE last_value %%s %%s',"
+							"   s.name, least(s.seqmax, greatest(s.seqmin, s.value)), s.name,"
+							"   CASE WHEN s.up THEN '<=' ELSE '>=' END, s.value);"
+							" END LOOP; END", quote_literal_cstr(sequences)));
 }

@@ -182,13 +182,13 @@ fence_arm_next(const SwitchAttempt *attempt, SwitchSide side, int lock_timeout)
 
 	if (table == NULL)
 		return false;
-	side_run(side,
-			 psprintf("DO $weft$ BEGIN PERFORM pg_catalog.set_config('lock_timeout', '%d', true);"
-					  " EXECUTE %s; EXECUTE %s; END $weft$", lock_timeout,
-					  quote_literal_cstr(psprintf("CREATE OR REPLACE TRIGGER " TRIGGER_NAME
-												  " BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s"
-												  " FOR EACH STATEMENT EXECUTE FUNCTION weft_switch.refuse()", table)),
-					  quote_literal_cstr(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER " TRIGGER_NAME, table))));
+	side_run_block(side,
+				   psprintf("BEGIN PERFORM pg_catalog.set_config('lock_timeout', '%d', true);"
+							" EXECUTE %s; EXECUTE %s; END", lock_timeout,
+							quote_literal_cstr(psprintf("CREATE OR REPLACE TRIGGER " TRIGGER_NAME
+														" BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s"
+														" FOR EACH STATEMENT EXECUTE FUNCTION weft_switch.refuse()", table)),
+							quote_literal_cstr(psprintf("ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER " TRIGGER_NAME, table))));
 	return true;
 }
 
@@ -209,10 +209,10 @@ fence_disarm_next(SwitchSide side, int lock_timeout)
 
 	if (table == NULL)
 		return false;
-	side_run(side,
-			 psprintf("DO $weft$ BEGIN PERFORM pg_catalog.set_config('lock_timeout', '%d', true);"
-					  " EXECUTE %s; END $weft$", lock_timeout,
-					  quote_literal_cstr(psprintf("DROP TRIGGER " TRIGGER_NAME " ON %s", table))));
+	side_run_block(side,
+				   psprintf("BEGIN PERFORM pg_catalog.set_config('lock_timeout', '%d', true);"
+							" EXECUTE %s; END", lock_timeout,
+							quote_literal_cstr(psprintf("DROP TRIGGER " TRIGGER_NAME " ON %s", table))));
 	return true;
 }
 
@@ -228,29 +228,29 @@ fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int
 {
 	char	   *tables = fenced_tables(attempt, side);
 
-	side_run(side,
-			 psprintf("DO $weft$ DECLARE r record; old_value bigint; deadline timestamptz; BEGIN"
-					  " IF NOT " LOCK_IS_HELD " AND pid = pg_catalog.pg_backend_pid()) THEN"
-					  "  RAISE EXCEPTION 'the lock of the switch-over is not held'; END IF;"
-					  " SELECT last_value INTO STRICT old_value FROM weft_switch.state;"
-					  " FOR pass IN 1 .. 2 LOOP"
-					  "  IF pass = 2 THEN PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
-					  "  deadline := pg_catalog.clock_timestamp() + '%d ms';"
-					  "  FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
-					  "   PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
-					  "    extract(epoch FROM deadline - pg_catalog.clock_timestamp())))::text, true);"
-					  "   EXECUTE 'LOCK TABLE ONLY ' || r.name || ' IN SHARE ROW EXCLUSIVE MODE';"
-					  "   RAISE EXCEPTION USING ERRCODE = 'WEFT1';"
-					  "   EXCEPTION WHEN SQLSTATE 'WEFT1' THEN NULL; END; END LOOP;"
-					  " END LOOP;"
-					  " FOR r IN SELECT t.name FROM (%s) t WHERE NOT t.armed LOOP"
-					  "  RAISE EXCEPTION 'table %% has been published or attached since the switch-over began', r.name"
-					  "   USING ERRCODE = 'object_not_in_prerequisite_state'; END LOOP;"
-					  " EXCEPTION WHEN query_canceled OR OTHERS THEN"
-					  "  PERFORM pg_catalog.setval('weft_switch.state', old_value); RAISE; END $weft$",
-					  SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT,
-					  provisional ? -attempt->id : attempt->id, lock_timeout,
-					  tables, tables));
+	side_run_block(side,
+				   psprintf("DECLARE r record; old_value bigint; deadline timestamptz; BEGIN"
+							" IF NOT " LOCK_IS_HELD " AND pid = pg_catalog.pg_backend_pid()) THEN"
+							"  RAISE EXCEPTION 'the lock of the switch-over is not held'; END IF;"
+							" SELECT last_value INTO STRICT old_value FROM weft_switch.state;"
+							" FOR pass IN 1 .. 2 LOOP"
+							"  IF pass = 2 THEN PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
+							"  deadline := pg_catalog.clock_timestamp() + '%d ms';"
+							"  FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
+							"   PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
+							"    extract(epoch FROM deadline - pg_catalog.clock_timestamp())))::text, true);"
+							"   EXECUTE 'LOCK TABLE ONLY ' || r.name || ' IN SHARE ROW EXCLUSIVE MODE';"
+							"   RAISE EXCEPTION USING ERRCODE = 'WEFT1';"
+							"   EXCEPTION WHEN SQLSTATE 'WEFT1' THEN NULL; END; END LOOP;"
+							" END LOOP;"
+							" FOR r IN SELECT t.name FROM (%s) t WHERE NOT t.armed LOOP"
+							"  RAISE EXCEPTION 'table %% has been published or attached since the switch-over began', r.name"
+							"   USING ERRCODE = 'object_not_in_prerequisite_state'; END LOOP;"
+							" EXCEPTION WHEN query_canceled OR OTHERS THEN"
+							"  PERFORM pg_catalog.setval('weft_switch.state', old_value); RAISE; END",
+							SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT,
+							provisional ? -attempt->id : attempt->id, lock_timeout,
+							tables, tables));
 }
 
 /*

@@ -74,6 +74,16 @@ side_run(SwitchSide side, const char *command)
 	}
 }
 
+/*
+ * Runs a block of PL/pgSQL.  Names in it are the users': none of them can end the block, as it
+ * could with dollar quotes.
+ */
+void
+side_run_block(SwitchSide side, const char *body)
+{
+	side_run(side, psprintf("DO %s", quote_literal_cstr(body)));
+}
+
 /* Runs a query; returns its rows as arrays of text values, each NULL if it is null. */
 List *
 side_rows(SwitchSide side, const char *query, int columns)

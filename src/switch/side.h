@@ -15,6 +15,7 @@ typedef enum SwitchSide
 } SwitchSide;
 
 extern void side_run(SwitchSide side, const char *command);
+extern void side_run_block(SwitchSide side, const char *body);
 extern List *side_rows(SwitchSide side, const char *query, int columns);
 extern char *side_value(SwitchSide side, const char *query);
 extern XLogRecPtr side_lsn(SwitchSide side, const char *query);

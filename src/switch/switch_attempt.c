@@ -51,14 +51,17 @@ boolean(bool value)
 	return value ? "true" : "false";
 }
 
-/* Reads what is stored of the subscription's last attempt; false if there is none. */
+/*
+ * Reads what is stored of the subscription's last attempt; false if there is none.  The
+ * subscription may have been renamed since.
+ */
 bool
 switch_attempt_load(SwitchAttempt *attempt)
 {
 	List	   *rows = side_rows(SIDE_HERE,
 								 psprintf("SELECT attempt, back, phase, follow, slot, plugin, two_phase"
-										  " FROM weft.switch_attempt WHERE subscription = %s AND subid = %u",
-										  name_literal(attempt), attempt->subscription->oid), 7);
+										  " FROM weft.switch_attempt WHERE subid = %u",
+										  attempt->subscription->oid), 7);
 	char	  **row;
 
 	if (rows == NIL)
@@ -79,7 +82,7 @@ switch_attempt_store(const SwitchAttempt *attempt)
 {
 	side_run_as_extension(psprintf("INSERT INTO weft.switch_attempt VALUES (%s, %u, " INT64_FORMAT
 								   ", %s, %s, %s, %s, %s, %s)"
-								   " ON CONFLICT (subscription) DO UPDATE SET subid = excluded.subid,"
+								   " ON CONFLICT (subid) DO UPDATE SET subscription = excluded.subscription,"
 								   " attempt = excluded.attempt, back = excluded.back,"
 								   " phase = excluded.phase, follow = excluded.follow,"
 								   " slot = excluded.slot, plugin = excluded.plugin,"

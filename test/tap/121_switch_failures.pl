@@ -155,8 +155,9 @@ foreach my $step (qw(subscribe fence_source position final open follow))
 			: grep({ $_ eq $step } @before_final) ? $source->name
 			: $step eq 'final' || $step eq 'stop' ? ''
 			: $target->name,
-			"$what, in $step: who accepts writes"
-		) unless $what eq 'back' && $step eq 'fence_source';
+			"$what, in $step: who accepts writes")
+		  unless $what eq 'back'
+		  && $step eq 'fence_source';
 		release($sub, $pid);
 		wait_until_gone($sub, $pid);
 		end_session($session);
@@ -222,22 +223,26 @@ same_tables(
 nothing_left('servers have crashed');
 
 # Somebody locks a table while writes are paused.
-foreach my $case ([ 'over', $over, $pub, $pub ], [ 'over', $over, $pub, $sub ],
-	[ 'back', $back, $sub, $pub ], [ 'back', $back, $sub, $sub ])
+foreach my $case (
+	[ 'over', $over, $pub, $pub ],
+	[ 'over', $over, $pub, $sub ],
+	[ 'back', $back, $sub, $pub ],
+	[ 'back', $back, $sub, $sub ])
 {
 	my ($way, $call, $source, $locked) = @$case;
 	my $what = "$way, a table is locked on " . $locked->name;
 
-	switches($over, $sub, 'over, to come back') if $way eq 'back' && $locked == $pub;
+	switches($over, $sub, 'over, to come back')
+	  if $way eq 'back' && $locked == $pub;
 	my ($session, $pid) =
 	  hold_in('sequences', $call =~ s/[)]$/, max_pause => '2 s')/r);
 	my $locker = open_session($locked);
 	$locker->query_safe('BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE');
 	release($sub, $pid);
-	poll($sub,
-		"SELECT phase = 'undone' FROM weft.switch_attempt");
+	poll($sub, "SELECT phase = 'undone' FROM weft.switch_attempt");
 	$session->query('SELECT 1');
-	like($session->{stderr}, qr/step "verify" did not end within "max_pause"/, $what);
+	like($session->{stderr},
+		qr/step "verify" did not end within "max_pause"/, $what);
 	end_session($session);
 	$locker->quit;
 	only($source, $what);

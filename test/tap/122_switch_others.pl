@@ -18,14 +18,18 @@ my $other = new_subscriber('other');
 my @nodes = ($pub, $sub, $other);
 
 query_all(\@nodes,
-	'CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)');
-query($pub, 'CREATE PUBLICATION pub_a FOR TABLE a; CREATE PUBLICATION pub_b FOR TABLE b');
+	'CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)'
+);
+query($pub,
+	'CREATE PUBLICATION pub_a FOR TABLE a; CREATE PUBLICATION pub_b FOR TABLE b'
+);
 
 sub who
 {
 	my ($table, $expected, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(accepting($table, @nodes), $expected, "$what: who accepts writes to $table");
+	is(accepting($table, @nodes),
+		$expected, "$what: who accepts writes to $table");
 	return;
 }
 
@@ -57,7 +61,8 @@ like(
 	switch_over($sub, 'sub'),
 	qr/another subscription replicates from the same database/,
 	'another subscription would be left behind');
-is( query($sub,
+is( query(
+		$sub,
 		"SELECT object || ' ' || severity FROM weft.switch_over_plan('sub') WHERE check_name = 'same_publisher'"
 	),
 	'sub_b error',
@@ -82,6 +87,7 @@ $_->stop foreach @nodes;
 my $old = new_publisher('old', stock => 1);
 my $new = new_subscriber('new');
 @nodes = ($old, $new);
+# The name of a table must not end a statement of the fence.
 query_all(\@nodes, <<'EOC');
 CREATE ROLE app;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO app;
@@ -92,26 +98,33 @@ CREATE SCHEMA more;
 CREATE SEQUENCE numbers.ids;
 CREATE SEQUENCE more.free;
 CREATE TABLE t (id int PRIMARY KEY DEFAULT nextval('numbers.ids'));
+CREATE TABLE "a $weft$ '\%s" (id serial PRIMARY KEY);
 EOC
-query($old, 'CREATE PUBLICATION pub FOR TABLE t; CREATE PUBLICATION everything FOR ALL TABLES');
+query($old,
+	'CREATE PUBLICATION pub FOR TABLE t, "a $weft$ \'\%s"; CREATE PUBLICATION everything FOR ALL TABLES'
+);
 subscribe($old, $new, 'sub', 'pub');
 wait_for_apply($old, $new, 'sub');
 is(switch_over($new, 'sub'), '', 'switched over');
-is( query($_,
+is( query(
+		$_,
 		"SELECT has_schema_privilege('app', 'weft_switch', 'USAGE, CREATE') OR has_sequence_privilege('app', 'weft_switch.state', 'SELECT, USAGE, UPDATE')"
 	),
 	'f',
-	'default privileges do not open the fence of ' . $_->name)
-  foreach @nodes;
+	'default privileges do not open the fence of ' . $_->name) foreach @nodes;
 query($new, 'INSERT INTO t SELECT FROM generate_series(1, 50)');
-is(switch_back($new, 'sub', 'sequence_margin => 0'), '', 'switched back');
+query($new, 'ALTER SUBSCRIPTION sub RENAME TO renamed');
+is(switch_back($new, 'renamed', 'sequence_margin => 0'),
+	'', 'switched back, though the subscription has another name');
+query($new, 'ALTER SUBSCRIPTION renamed RENAME TO sub');
 is(query($old, "SELECT nextval('numbers.ids') > 50"),
 	't', 'a sequence of another schema, of a default');
 query($new, 'ALTER SUBSCRIPTION sub SET PUBLICATION everything');
 wait_for_apply($old, $new, 'sub');
 is(switch_over($new, 'sub'), '', 'switched over, with all tables');
 query($new, "SELECT weft.sync_sequences('sub')");
-who('t', 'new', 'the state of a fence is not a sequence that is synchronized');
+who('t', 'new',
+	'the state of a fence is not a sequence that is synchronized');
 query($new, "SELECT nextval('more.free') FROM generate_series(1, 50)");
 is(switch_back($new, 'sub', 'sequence_margin => 0'), '', 'switched back');
 is(query($old, "SELECT nextval('more.free') > 50"),
@@ -121,6 +134,9 @@ is(query($old, "SELECT nextval('more.free') > 50"),
 my ($ret, $stdout, $stderr) = $new->psql('postgres',
 	"SELECT weft.switch_begin('sub', 'over', NULL, NULL, 'none', '1 min', '10 s', '1 s', 0);"
 	  . ' DO $$ BEGIN WHILE weft.switch_step() LOOP END LOOP; END $$');
-like($stderr, qr/the last part of the switch-over is not committed/, 'parts are committed');
+like(
+	$stderr,
+	qr/the last part of the switch-over is not committed/,
+	'parts are committed');
 who('t', 'old', 'which was not committed');
 done_testing();
