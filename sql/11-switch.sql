@@ -39,6 +39,10 @@
 -- published, DDL, and owners who drop the triggers "weft_switch_fence".  To open a server by
 -- force, for instance when the other one is lost: DROP SCHEMA weft_switch CASCADE there.
 --
+-- A database has one fence, with one state.  So there is one switch-over of a database: a
+-- second subscription to the same publisher, or a second subscriber, is refused as long as the
+-- first one relies on a fence.
+--
 -- Rights.  Here, the caller owns the subscription and its tables, and has CREATE on the
 -- database and, for a way back, the attribute REPLICATION.  There, the role of the
 -- connection owns the tables, and has CREATE on the database; for a way back also
