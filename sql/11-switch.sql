@@ -15,6 +15,7 @@
 --	arm_source: the same triggers on S, which let everything pass for the time being.
 --	publish, create_slot, subscribe: what S will follow T with: a publication and a slot on T,
 --		a disabled subscription on S (copy_data = false; origin = none from version 16 on).
+--	compare: with verify => 'recent', compares all rows while S accepts writes.
 --	catch_up: waits until T is close behind S.
 --	sequences_before: those of T are set at or beyond those of S.
 --	fence_source: S refuses writes; here their pause begins.  Provisional: only while this
@@ -22,7 +23,7 @@
 --		within seconds.
 --	drain: T applies everything that S had when its fence was closed.
 --	sequences: once more.
---	verify: row counts are compared.
+--	verify: the rows of both sides are compared, as the argument "verify" says.
 --	position: the slot on T is advanced; what users write on T comes after that.
 --	final: the fence of S becomes final.  The point of no return.
 --	stop, open: T no longer follows S, and accepts writes; here the pause ends.
@@ -139,7 +140,17 @@ COMMENT ON FUNCTION weft.switch_step() IS
 -- publisher_connection: a connection string to the old server for a role that owns the
 -- published tables, may create a schema, and, for the way back, a subscription
 -- (pg_create_subscription from 16 on, a superuser on 15).  NULL: the subscription's own.
--- verify: none or counts; "recent" and "full" are not supported yet.
+-- verify: what is compared; a difference undoes the switch-over.
+--	none: nothing.
+--	counts: during the pause, how many rows each table has.
+--	recent: before the pause everything, as weft.compare_subscription does ("timeout" must suffice
+--		for it); during the pause the number and the keys of all rows, and the contents of those
+--		that have changed since (src/verify/rest_check.c argues that this finds everything).
+--	full: during the pause everything, as weft.compare_subscription does.  The pause is as long as
+--		the comparison: "max_pause" must suffice for it.
+--	The comparison of "recent" and "full" remains in weft.comparison; its number is the result of
+--	the step.  Both need the rights of weft.compare_subscription, and fail if a table of the
+--	subscription cannot be compared; "recent" also fails if one is altered or truncated meanwhile.
 -- timeout: for everything before the pause; max_pause: for how long writes may be paused.
 -- lock_timeout: how long one attempt to lock all tables may hold up writers.
 CREATE PROCEDURE weft.switch_over(
@@ -166,6 +177,9 @@ COMMENT ON PROCEDURE weft.switch_over(name, text, text, text, interval, interval
 	'makes this server the one that accepts writes, and lets the publisher follow it';
 
 -- Run here as well, once the old server follows.  The subscription continues as before.
+-- verify: none, counts or full; "recent" needs cuts, which a stock server cannot make.  "full"
+-- compares counts and hashes of all rows during the pause, and tells which tables differ, but not
+-- which rows.  It connects to the other server as the subscription does.
 CREATE PROCEDURE weft.switch_back(
 	subscription name,
 	publisher_connection text DEFAULT NULL,

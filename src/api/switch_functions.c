@@ -38,14 +38,17 @@ command_by_name(const char *name)
 }
 
 static void
-check_verify(const char *verify)
+check_verify(const char *verify, SwitchCommand command)
 {
-	if (strcmp(verify, "none") == 0 || strcmp(verify, "counts") == 0)
-		return;
-	if (strcmp(verify, "recent") == 0 || strcmp(verify, "full") == 0)
+	if (strcmp(verify, "recent") == 0 && command == SWITCH_BACK)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("verify => '%s' is not supported yet", verify)));
+				 errmsg("verify => '%s' is not supported for the way back", verify),
+				 errdetail("Rows cannot be compared under load there, because the other server applies them."),
+				 errhint("Use \"full\" or \"counts\".")));
+	if (strcmp(verify, "none") == 0 || strcmp(verify, "counts") == 0 ||
+		strcmp(verify, "recent") == 0 || strcmp(verify, "full") == 0)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid value for \"verify\": \"%s\"", verify),
@@ -63,6 +66,7 @@ Datum
 weft_switch_begin(PG_FUNCTION_ARGS)
 {
 	SwitchOptions options = {0};
+	SwitchCommand command;
 
 	shmem_require();
 	if (IsTransactionBlock())
@@ -80,7 +84,8 @@ weft_switch_begin(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(3))
 		options.connection = text_to_cstring(PG_GETARG_TEXT_PP(3));
 	options.verify = text_to_cstring(PG_GETARG_TEXT_PP(4));
-	check_verify(options.verify);
+	command = command_by_name(text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	check_verify(options.verify, command);
 	options.max_pause = positive_milliseconds(PG_GETARG_INTERVAL_P(6), "max_pause");
 	options.lock_timeout = positive_milliseconds(PG_GETARG_INTERVAL_P(7), "lock_timeout");
 	options.margin = PG_GETARG_INT64(8);
@@ -88,9 +93,8 @@ weft_switch_begin(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("\"sequence_margin\" must not be negative")));
-	switch_over_begin(NameStr(*PG_GETARG_NAME(0)),
-					  command_by_name(text_to_cstring(PG_GETARG_TEXT_PP(1))),
-					  &options, positive_milliseconds(PG_GETARG_INTERVAL_P(5), "timeout"));
+	switch_over_begin(NameStr(*PG_GETARG_NAME(0)), command, &options,
+					  positive_milliseconds(PG_GETARG_INTERVAL_P(5), "timeout"));
 	PG_RETURN_VOID();
 }
 

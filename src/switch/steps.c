@@ -23,6 +23,7 @@
 #include "switch/row_counts.h"
 #include "switch/steps.h"
 #include "utils/pg_lsn.h"
+#include "verify/check_worker.h"
 #include "verify/sequences.h"
 
 /* The target is close behind when a round of waiting takes no longer, in ms. */
@@ -36,6 +37,7 @@ static const char *const names[] = {
 	[STEP_PUBLISH] = "publish",
 	[STEP_CREATE_SLOT] = "create_slot",
 	[STEP_SUBSCRIBE] = "subscribe",
+	[STEP_COMPARE] = "compare",
 	[STEP_CATCH_UP] = "catch_up",
 	[STEP_SEQUENCES_BEFORE] = "sequences_before",
 	[STEP_FENCE_SOURCE] = "fence_source",
@@ -59,7 +61,7 @@ steps_name(SwitchStep step)
 
 /* Is there anything to do in this step? */
 bool
-steps_is_needed(const SwitchAttempt *attempt, SwitchStep step)
+steps_is_needed(const SwitchAttempt *attempt, const SwitchOptions *options, SwitchStep step)
 {
 	switch (step)
 	{
@@ -70,6 +72,8 @@ steps_is_needed(const SwitchAttempt *attempt, SwitchStep step)
 		case STEP_POSITION:
 		case STEP_FOLLOW:
 			return attempt->follow;
+		case STEP_COMPARE:
+			return strcmp(options->verify, "recent") == 0;
 		default:
 			return true;
 	}
@@ -234,6 +238,43 @@ drain_completely(const SwitchAttempt *attempt, const SwitchOptions *options, cha
 	fence_flush(ATTEMPT_TARGET(attempt));
 }
 
+/*
+ * Compares all rows under load, so that only those that change from now on remain to be
+ * compared during the pause.
+ */
+static char *
+compare_before_pause(const SwitchAttempt *attempt, SwitchOptions *options)
+{
+	CheckOrder	order = {.kind = CHECK_MARK_AND_COMPARE,.subid = attempt->subscription->oid};
+
+	check_worker_run(&order, options->deadline, link_ping);
+	options->mark = order.mark;
+	return psprintf("comparison " INT64_FORMAT, order.comparison);
+}
+
+/*
+ * With "full", a switch-over stores a comparison, which lists what differs.  On the way back, the
+ * subscription that replicates is one of the other server, which need not have Weft: there
+ * are no cuts, but as nobody writes, none is needed, either.
+ */
+static char *
+verify(const SwitchAttempt *attempt, const SwitchOptions *options)
+{
+	CheckOrder	order = {.kind = attempt->back ? CHECK_ALL : CHECK_COMPARE,
+	.subid = attempt->subscription->oid,.mark = options->mark};
+
+	if (strcmp(options->verify, "none") == 0)
+		return NULL;
+	if (strcmp(options->verify, "counts") == 0)
+		return row_counts_compare(attempt);
+	if (strcmp(options->verify, "recent") == 0)
+		order.kind = CHECK_RECENT;
+	check_worker_run(&order, options->deadline, link_ping);
+	if (order.kind == CHECK_COMPARE)
+		return psprintf("comparison " INT64_FORMAT, order.comparison);
+	return psprintf("%d tables, " INT64_FORMAT " rows", order.result.tables, order.result.rows);
+}
+
 static void
 make_final(SwitchAttempt *attempt)
 {
@@ -281,6 +322,9 @@ steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char 
 		case STEP_SUBSCRIBE:
 			follower_subscribe(attempt, options->reverse);
 			return false;
+		case STEP_COMPARE:
+			*result = compare_before_pause(attempt, options);
+			return false;
 		case STEP_CATCH_UP:
 			return catch_up(attempt, options, result);
 		case STEP_SEQUENCES_BEFORE:
@@ -297,8 +341,7 @@ steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char 
 			sync_sequences(attempt, options, true);
 			return false;
 		case STEP_VERIFY:
-			if (strcmp(options->verify, "none") != 0)
-				*result = row_counts_compare(attempt);
+			*result = verify(attempt, options);
 			return false;
 		case STEP_POSITION:
 			*result = lsn_text(follower_position(attempt));

@@ -6,6 +6,7 @@
 #define WEFT_SWITCH_STEPS_H
 
 #include "switch/switch_attempt.h"
+#include "verify/rest_check.h"
 
 /* In their order; names and functions are in steps.c. */
 typedef enum SwitchStep
@@ -17,6 +18,7 @@ typedef enum SwitchStep
 	STEP_PUBLISH,
 	STEP_CREATE_SLOT,
 	STEP_SUBSCRIBE,
+	STEP_COMPARE,
 	STEP_CATCH_UP,
 	STEP_SEQUENCES_BEFORE,
 	STEP_FENCE_SOURCE,
@@ -46,10 +48,14 @@ typedef struct SwitchOptions
 	int64		margin;			/* of sequences */
 	TimestampTz deadline;		/* of the current wait */
 	bool		repeated;		/* is the step called again? */
+
+	/* With verify => 'recent': of the step "compare", for "verify". */
+	RestCheckMark mark;
 } SwitchOptions;
 
 extern const char *steps_name(SwitchStep step);
-extern bool steps_is_needed(const SwitchAttempt *attempt, SwitchStep step);
+extern bool steps_is_needed(const SwitchAttempt *attempt, const SwitchOptions *options,
+							SwitchStep step);
 extern bool steps_needs_link(const SwitchAttempt *attempt, SwitchStep step);
 extern bool steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char **result);
 

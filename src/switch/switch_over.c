@@ -88,7 +88,7 @@ open_link(SwitchOver *s)
 static void
 enter_step(SwitchOver *s, SwitchStep step)
 {
-	while (step < STEP_END && !steps_is_needed(&s->attempt, step))
+	while (step < STEP_END && !steps_is_needed(&s->attempt, &s->options, step))
 		step++;
 	s->step = step;
 	s->retries = 0;

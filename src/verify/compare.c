@@ -254,8 +254,13 @@ compare_report(CompareState *state)
 			 differences > 0 ? errhint("The rows are in weft.difference.") : 0));
 }
 
-static void
-run(CompareState *state, int64 resume)
+/*
+ * Compares everything, and tells the user.  Needs a transaction and an SPI connection that may commit, with
+ * "subscription", "memory", and what is wanted of the comparison; compare_clean_up() must follow,
+ * after an error as well.  "resume" is the number of a comparison to be continued, or zero.
+ */
+void
+compare_run(CompareState *state, int64 resume)
 {
 	if (subscription_settings_get(state->comparison.subid).detect_conflicts)
 		ereport(WARNING,
@@ -265,7 +270,9 @@ run(CompareState *state, int64 resume)
 				 errhint("In a node group, call weft.compare_node().")));
 	compare_start(state, resume);
 	compare_cuts_run(state);
+	PushActiveSnapshot(GetTransactionSnapshot());
 	comparison_finish(state->comparison.id);
+	PopActiveSnapshot();
 	SPI_commit();
 	compare_report(state);
 }
@@ -322,7 +329,7 @@ weft_compare_subscription(PG_FUNCTION_ARGS)
 	state->comparison.owner = state->subscription->owner;
 	PG_TRY();
 	{
-		run(state, resume);
+		compare_run(state, resume);
 	}
 	PG_FINALLY();
 	{

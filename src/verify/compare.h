@@ -18,6 +18,7 @@ extern void compare_get_arguments(FunctionCallInfo fcinfo, const char *first,
 								  Comparison *comparison);
 extern void compare_start(CompareState *state, int64 resume);
 extern void compare_report(CompareState *state);
+extern void compare_run(CompareState *state, int64 resume);
 extern void compare_clean_up(CompareState *state);
 extern Datum compare_make_result(FunctionCallInfo fcinfo, int64 id);
 
