@@ -185,7 +185,12 @@ ALTER TABLE weft.comparison_candidate ENABLE REPLICA TRIGGER ignore_replicated;
 --
 -- Each row is compared as of a cut: a moment at which both sides contain the same
 -- transactions.  A snapshot is kept on both sides for up to weft.comparison_snapshot_age; a
--- larger table is compared at several cuts, each part at one of them.
+-- larger table is compared at several cuts, each part at one of them.  A row whose key changes
+-- between two of these cuts, so that it moves from a part that has not been compared yet to one that has,
+-- is not compared; apply has then written the whole row, except for TOASTed values that did not change.
+--
+-- Tables are read here as apply writes them: as their owners, or, if the subscription has
+-- run_as_owner, as its owner.  The subscription's owner must be allowed to read them, too.
 CREATE PROCEDURE weft.compare_subscription(
 	subscription name,
 	tables regclass[] DEFAULT NULL,

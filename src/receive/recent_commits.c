@@ -75,7 +75,12 @@ generation_start(Generation *generation)
 	generation->since = GetCurrentTimestamp();
 }
 
-/* Begins to remember.  Called before the stream begins, outside of transactions. */
+/*
+ * Begins to remember.  Called before the stream begins, outside of transactions.
+ *
+ * A snapshot's xmax would not do as the horizon: it is behind the newest transaction that has
+ * ended, and others that have begun since then may be applied here, and wait for a standby.
+ */
 void
 recent_commits_start(WalReceiverConn *conn)
 {
@@ -84,10 +89,9 @@ recent_commits_start(WalReceiverConn *conn)
 
 	StartTransactionCommand();
 	values = remote_query_row(conn, NULL,
-							  "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())"
-							  "::pg_catalog.text", 1);
+							  "SELECT pg_catalog.pg_current_xact_id()::pg_catalog.text", 1);
 	horizon = values == NULL || values[0] == NULL ? InvalidFullTransactionId :
-		FullTransactionIdFromU64(strtou64(values[0], NULL, 10));
+		FullTransactionIdFromU64(strtou64(values[0], NULL, 10) + 1);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	complete = false;
@@ -209,8 +213,13 @@ find_doubtful(const CutSnapshot *snapshot, TimestampTz now)
 {
 	TransactionId oldest;
 
-	if (complete || snapshot->num_in_progress == 0 ||
-		(!snapshot->synchronous && TimestampDifferenceExceeds(since, now, MIN_AGE)))
+	if (complete || (!snapshot->synchronous && TimestampDifferenceExceeds(since, now, MIN_AGE)))
+		return InvalidTransactionId;
+
+	/* From xmax on, the snapshot does not say which transactions are in progress. */
+	if (FullTransactionIdIsValid(horizon) && FullTransactionIdPrecedes(snapshot->xmax, horizon))
+		return XidFromFullTransactionId(snapshot->xmax);
+	if (snapshot->num_in_progress == 0)
 		return InvalidTransactionId;
 
 	oldest = snapshot->in_progress[0];

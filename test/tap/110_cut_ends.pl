@@ -195,4 +195,31 @@ like($stderr, qr/subscription "sub" is disabled/, 'a disabled subscription');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 applies_again('enabled again');
 
+# A transaction has been applied here by a leader that has ended, and waits there for a standby,
+# so that no snapshot sees it.  The next leader does not know whether it was applied.
+$pub->safe_psql('postgres',
+	"ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()");
+my $waiting = open_session($pub);
+$id++;
+$waiting->query_until(qr/begun/,
+	"\\echo begun\nINSERT INTO entry VALUES ($id, 0);\n");
+poll($sub, "SELECT count(*) = 1 FROM entry WHERE id = $id");
+is(query($pub, "SELECT count(*) FROM entry WHERE id = $id"),
+	0, 'a transaction that is applied here is not visible there');
+$leader = leader_pid($sub, 'sub');
+terminate($sub, $leader);
+wait_until_gone($sub, $leader);
+poll($pub, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'");
+(undef, undef, $stderr) = $sub->psql('postgres',
+	"SELECT here, there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry', 5000)");
+like(
+	$stderr,
+	qr/DETAIL:.*may be waiting for a synchronous standby/,
+	'there is no cut without it');
+$pub->safe_psql('postgres',
+	'ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()');
+$waiting->query_safe('');
+$waiting->quit;
+applies_again('nobody is waited for');
+
 done_testing();
