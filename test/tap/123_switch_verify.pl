@@ -234,7 +234,7 @@ change($sub, 't', q{UPDATE t SET v = 'right' WHERE id = 1504});
 fails(
 	call_switch($sub,
 		"switch_over('sub', NULL, verify => 'full', max_pause => '1 ms')"),
-	qr/timed out/,
+	qr/timed out|did not end within "max_pause"/,
 	query($sub, q{SELECT 'fence_source' ||
 		CASE WHEN bool_or(step = 'verify') THEN ' verify' ELSE '' END
 		FROM weft.switch_over_progress WHERE attempt = (SELECT attempt FROM weft.switch_attempt)}),
