@@ -101,6 +101,21 @@ local_row_remove(Target *target, TupleTableSlot *local, const RowVersion *versio
 	ExecSimpleRelationDelete(target->info, target->estate, &target->epq, local);
 }
 
+/*
+ * The change that is being applied deletes a row that is missing here, and leaves a tombstone.
+ * Fails if another process has stored the row meanwhile (tombstone.c).
+ */
+void
+local_row_remove_missing(Target *target, TupleTableSlot *key)
+{
+	compat_injection_point("weft-conflict-missing");
+	tombstone_write(target, key, NULL);
+	if (local_row_find(target, key))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg_internal("a row that was missing was stored meanwhile")));
+}
+
 /* Deletes the rows (LocalRow) that are in the way of a change, except "own". */
 void
 local_row_remove_all(Target *target, List *rows, TupleTableSlot *own)

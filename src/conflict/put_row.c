@@ -74,7 +74,7 @@ lose_row(Target *target, TupleTableSlot *row, TupleTableSlot *local)
 	if (local)
 		local_row_remove(target, local, NULL);
 	else
-		tombstone_write(target, row, NULL);
+		local_row_remove_missing(target, row);
 	deleted_counter_keep(target->rel, target->key_index, target->deltas, row);
 }
 
@@ -159,6 +159,8 @@ store(Target *target, TupleTableSlot *row, const Obstacles *found, bool check_cl
 	{
 		deleted_counter_forget(target, row);
 		local_row_insert(target, row);
+		if (latest_wins(KIND_UPDATE_MISSING))
+			tombstone_check_stored(target, row);
 	}
 	if (check_claims)
 		claim_check_stored(target, row, found->local);

@@ -88,7 +88,7 @@ update_missing(Target *target, TupleTableSlot *search, const Remote *remote)
 	history_record(target, KIND_UPDATE_MISSING, resolver, applied, search,
 				   known ? &deleted : NULL, row);
 	if (moved && applied)
-		tombstone_write(target, search, NULL);
+		local_row_remove_missing(target, search);
 	if (!bms_is_empty(target->deltas) && !moved && applied)
 		deleted_counter_take(target, search, row, remote);
 	else if (!bms_is_empty(target->deltas) && !applied && resolver != RESOLVER_SKIP)
@@ -181,7 +181,7 @@ resolve_delete(Target *target, const Remote *remote)
 		history_record(target, KIND_DELETE_MISSING, resolver, applied, search,
 					   known ? &found : NULL, NULL);
 		if (applied)
-			tombstone_write(target, search, NULL);
+			local_row_remove_missing(target, search);
 		return;
 	}
 

@@ -16,6 +16,14 @@
  * Neither W nor S waits for the other here; the newest tombstone of a key counts.  A
  * tombstone that is older than a row that exists again does no harm.
  *
+ * Two writers of different subscriptions may miss each other: W1 looks for tombstones of a key
+ * and finds none, while W2, whose delete has not found the row, is going to leave one.
+ * Therefore both look again after they have written: W1 stores the row, and then looks for
+ * tombstones, those of open transactions included (tombstone_check_stored); W2 stores its
+ * tombstone, and then looks for the row (local_row_remove_missing).  So one of them finds the
+ * other, waits for it, and applies its transaction again (conflict_may_retry).  If each waits
+ * for the other, the server's deadlock detection cancels one, which applies its transaction again.
+ *
  * Tombstones are found by a 128-bit hash of the key, so they contain nothing of the row.
  * They are removed after weft.tombstone_retention.  A change that is older than that
  * when it arrives finds no tombstone, and brings its row back.
@@ -122,6 +130,24 @@ tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version)
 	pg_uuid_t	hash = row_key_hash(target->rel, target->key_index, key);
 
 	return tombstone_find_hash(target->rel, &hash, false, version);
+}
+
+/*
+ * Fails if another process has left a tombstone that is newer than the change, while the row
+ * was being stored.
+ */
+void
+tombstone_check_stored(Target *target, TupleTableSlot *row)
+{
+	pg_uuid_t	hash = row_key_hash(target->rel, target->key_index, row);
+	RowVersion	deleted;
+
+	if (tombstone_find_hash(target->rel, &hash, true, &deleted) &&
+		version_differs(&deleted) &&
+		!version_wins(&remote_transaction.version, &deleted))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNIQUE_VIOLATION),
+				 errmsg_internal("a row was deleted meanwhile")));
 }
 
 /*

@@ -10,6 +10,7 @@
 
 extern bool tombstone_find(Target *target, TupleTableSlot *key, RowVersion *version);
 extern void tombstone_write(Target *target, TupleTableSlot *key, const RowVersion *version);
+extern void tombstone_check_stored(Target *target, TupleTableSlot *row);
 extern bool tombstone_find_hash(Relation rel, pg_uuid_t *hash, bool uncommitted,
 								RowVersion *version);
 extern void tombstone_write_hash(Relation rel, pg_uuid_t hash, const RowVersion *version);

@@ -129,6 +129,38 @@ foreach my $claim ('committed', 'uncommitted')
 		'the delete has found it');
 }
 
+# A row that is older than its delete arrives at n3 from one member, and the delete from
+# another one.  Neither finds the other before it writes; what writes second does.
+foreach my $id (21, 22)
+{
+	my ($row, $delete);
+
+	pause($n3, "from_n$_") foreach 1, 2;
+	query($n1, "INSERT INTO t VALUES ($id, 0)");
+	wait_for_apply($n1, $n2, 'from_n1');
+	query($n2, "DELETE FROM t WHERE id = $id");
+	attach_point($n3, 'weft-conflict-store');
+	attach_point($n3, 'weft-conflict-missing');
+	go_on($n3, 'from_n1');
+	($row) = held_at($n3, 'weft-conflict-store');
+	go_on($n3, 'from_n2');
+	($delete) = held_at($n3, 'weft-conflict-missing');
+	detach_point($n3, "weft-conflict-$_") foreach 'store', 'missing';
+	if ($id == 21)
+	{
+		release($n3, $delete);
+		wait_for_apply($n2, $n3, 'from_n2');
+		release($n3, $row);
+	}
+	else
+	{
+		release($n3, $row);
+		wait_for_apply($n1, $n3, 'from_n1');
+		release($n3, $delete);
+	}
+	all_same("t WHERE id = $id", '', "row $id and its delete do not miss each other");
+}
+
 # A session has deleted a row, and commits while an older change of the row waits for it:
 # that change finds the tombstone.
 {
