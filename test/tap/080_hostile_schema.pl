@@ -67,7 +67,7 @@ EOS
 		"seed $seed: the created objects are equal");
 	is( query(
 			$sub,
-			"SELECT (SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE relnamespace <> 'weft'::regnamespace AND NOT tgisinternal), (SELECT count(*) FROM pg_policy)"
+			"SELECT (SELECT count(*) FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid WHERE relnamespace <> 'weft'::regnamespace AND NOT tgisinternal), (SELECT count(*) FROM pg_policy JOIN pg_class c ON c.oid = polrelid WHERE relnamespace <> 'weft'::regnamespace)"
 		),
 		'0|0',
 		"seed $seed: skipped objects do not exist");

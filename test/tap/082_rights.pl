@@ -75,7 +75,8 @@ $node->command_ok(
 	],
 	'a dump can be restored');
 
-# Nothing that the extension calls depends on the caller's search_path.
+# Nothing that the extension calls depends on the caller's search_path.  A procedure that
+# commits cannot set its own: it has neither operators nor names without a schema.
 is(query($node, <<'EOS'), '', 'each function has its own search_path');
 SELECT p.oid::regprocedure
 FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
@@ -83,6 +84,7 @@ FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid =
 	JOIN pg_language l ON l.oid = p.prolang
 WHERE l.lanname NOT IN ('c', 'internal') AND p.prosqlbody IS NULL
 	AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+	AND NOT (p.prokind = 'p' AND p.prosrc !~ '[-+*/<>=~!@#%^&|`?:]' AND p.prosrc !~ '(^|[^.[:alnum:]_])[[:alnum:]_]+ *\(')
 EOS
 is( query($node,
 		<<'EOS'), '', 'and objects that are resolved at creation are in pg_catalog or weft');
