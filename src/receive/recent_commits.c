@@ -216,7 +216,10 @@ find_doubtful(const CutSnapshot *snapshot, TimestampTz now)
 	if (complete || (!snapshot->synchronous && TimestampDifferenceExceeds(since, now, MIN_AGE)))
 		return InvalidTransactionId;
 
-	/* From xmax on, the snapshot does not say which transactions are in progress. */
+	/*
+	 * From xmax on, the snapshot does not say which transactions are in
+	 * progress.
+	 */
 	if (FullTransactionIdIsValid(horizon) && FullTransactionIdPrecedes(snapshot->xmax, horizon))
 		return XidFromFullTransactionId(snapshot->xmax);
 	if (snapshot->num_in_progress == 0)

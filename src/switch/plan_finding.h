@@ -9,7 +9,8 @@
 
 typedef enum PlanSeverity
 {
-	PLAN_OK,					/* the check has found nothing; the only finding of its check */
+	PLAN_OK,					/* the check has found nothing; the only
+								 * finding of its check */
 	PLAN_WARNING,
 	PLAN_ERROR					/* a switch-over would fail, or lose something */
 } PlanSeverity;
@@ -18,7 +19,8 @@ typedef struct PlanFinding
 {
 	const char *check;			/* name of the check, such as "lag" */
 	PlanSeverity severity;
-	const char *object;			/* what it is about, quoted where SQL wants it; may be NULL */
+	const char *object;			/* what it is about, quoted where SQL wants
+								 * it; may be NULL */
 	const char *problem;		/* NULL if severity is PLAN_OK */
 	const char *remedy;			/* SQL or a sentence; may be NULL */
 } PlanFinding;

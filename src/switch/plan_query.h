@@ -43,7 +43,8 @@ typedef struct PlanCheck
 	 */
 	const char *columns;
 	const char *here;			/* or NULL */
-	const char *remedy;			/* of all findings, if there is only "there"; or NULL */
+	const char *remedy;			/* of all findings, if there is only "there";
+								 * or NULL */
 } PlanCheck;
 
 typedef struct PlanRun

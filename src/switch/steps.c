@@ -269,7 +269,11 @@ verify(const SwitchAttempt *attempt, const SwitchOptions *options)
 		return row_counts_compare(attempt);
 	if (strcmp(options->verify, "recent") == 0)
 		order.kind = CHECK_RECENT;
-	/* The step's own limit should end it; two ends at the same time would cancel the undoing. */
+
+	/*
+	 * The step's own limit should end it; two ends at the same time would
+	 * cancel the undoing.
+	 */
 	check_worker_run(&order, TimestampTzPlusMilliseconds(options->deadline, 5000), link_ping);
 	if (order.kind == CHECK_COMPARE)
 		return psprintf("comparison " INT64_FORMAT, order.comparison);

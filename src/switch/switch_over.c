@@ -211,7 +211,10 @@ run_limited(SwitchOver *s, char **result)
 	}
 	PG_FINALLY();
 	{
-		/* A cancel that comes too late must not hit what follows, such as undoing. */
+		/*
+		 * A cancel that comes too late must not hit what follows, such as
+		 * undoing.
+		 */
 		if (get_timeout_indicator(STATEMENT_TIMEOUT, true))
 			QueryCancelPending = false;
 		if (before == 0)

@@ -173,7 +173,10 @@ check_worker_main(Datum main_arg)
 
 	PG_TRY();
 	{
-		/* What a connection to SPI without an outer transaction is allocated in. */
+		/*
+		 * What a connection to SPI without an outer transaction is allocated
+		 * in.
+		 */
 		PortalContext = AllocSetContextCreate(TopMemoryContext, "weft check",
 											  ALLOCSET_DEFAULT_SIZES);
 		StartTransactionCommand();

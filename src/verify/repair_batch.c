@@ -119,7 +119,7 @@ read_publisher(RepairJob *job, RowTable *table, bool convert, List *items)
 
 	foreach_ptr(RepairItem, item, items)
 		if (item->identity != NULL)
-			rows = lappend(rows, item->identity);
+		rows = lappend(rows, item->identity);
 	if (rows == NIL)
 		return items;
 	complete = publisher_rows_read(job->conn, published_table_name(table->published),
@@ -127,7 +127,7 @@ read_publisher(RepairJob *job, RowTable *table, bool convert, List *items)
 								   table->count, take_row, &taking);
 	foreach_ptr(RepairItem, item, items)
 		if (complete || item->identity == NULL || item->publisher != NULL)
-			result = lappend(result, item);
+		result = lappend(result, item);
 	return result;
 }
 

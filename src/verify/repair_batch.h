@@ -30,7 +30,8 @@ typedef struct RepairJob
 /* How a batch has ended. */
 typedef enum RepairEnd
 {
-	REPAIR_COMMITTED,			/* each item has an outcome, except those that did not fit */
+	REPAIR_COMMITTED,			/* each item has an outcome, except those that
+								 * did not fit */
 	REPAIR_LOST,				/* apply went on: nothing has been written */
 	REPAIR_UNSUITABLE,			/* the table cannot be compared any more */
 } RepairEnd;
@@ -43,9 +44,11 @@ typedef struct RepairBatch
 
 	/* Set if it is committed; allocated in "context". */
 	MemoryContext context;
-	int			done;			/* items with an outcome, which are the first ones */
+	int			done;			/* items with an outcome, which are the first
+								 * ones */
 	int			num_blocked;
-	int64	   *blocked;		/* differences that a unique value keeps from being repaired */
+	int64	   *blocked;		/* differences that a unique value keeps from
+								 * being repaired */
 	char	   *reason;			/* if it is unsuitable */
 } RepairBatch;
 

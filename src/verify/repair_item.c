@@ -301,14 +301,14 @@ repair_items_store(int64 comparison, List *items, XLogRecPtr lsn)
 
 		foreach_ptr(RepairItem, item, items)
 			if (item->outcome == outcome)
-				differences[count++] = item->difference;
+			differences[count++] = item->difference;
 		if (count > 0)
 			store(comparison, differences, count,
 				  outcome == REPAIR_DONE ? "repaired" : "vanished", NULL, lsn);
 	}
 	foreach_ptr(RepairItem, item, items)
 		if (item->outcome == REPAIR_BLOCKED || item->outcome == REPAIR_FAILED)
-			store(comparison, &item->difference, 1, "failed", item->reason, lsn);
+		store(comparison, &item->difference, 1, "failed", item->reason, lsn);
 	SPI_finish();
 	pfree(differences);
 }

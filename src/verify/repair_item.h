@@ -30,8 +30,10 @@ typedef struct RepairItem
 	 */
 	RowValues	identity;
 
-	RowValues	publisher;		/* the row there, at the cut; NULL if there is none */
-	int64		publisher_count;	/* how many; more than one only without a key */
+	RowValues	publisher;		/* the row there, at the cut; NULL if there is
+								 * none */
+	int64		publisher_count;	/* how many; more than one only without a
+									 * key */
 	RepairOutcome outcome;
 	char	   *reason;			/* if it has failed or is blocked */
 } RepairItem;

@@ -200,7 +200,10 @@ take_pair(void *argument, char *first, char *second)
 		list->pairs = list->pairs ? repalloc_array(list->pairs, Pair, list->size) :
 			palloc_array(Pair, list->size);
 	}
-	list->pairs[list->count++] = (Pair) {pg_strtoint64(first), pg_strtoint64(second)};
+	list->pairs[list->count++] = (Pair)
+	{
+		pg_strtoint64(first), pg_strtoint64(second)
+	};
 }
 
 static int
@@ -217,7 +220,7 @@ compare_pairs(const void *a, const void *b)
 static void
 add_key(PairList *keys, int64 key)
 {
-	char		text[32];
+	char text[	32];
 
 	if (keys->count > 0 && keys->pairs[keys->count - 1].first == key)
 		return;
@@ -229,7 +232,7 @@ add_key(PairList *keys, int64 key)
 static PairList
 unmatched_keys(PairList *lists)
 {
-	PairList    keys = {0};
+	PairList	keys = {0};
 	int			next[2] = {0, 0};
 
 	for (int side = 0; side < 2; side++)

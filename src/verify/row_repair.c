@@ -39,7 +39,7 @@ find_published(RowTable *table, const RepairItem *item)
 
 	foreach_ptr(FoundRow, found, row_table_find(table, item->identity))
 		if (found->published)
-			result = lappend(result, found);
+		result = lappend(result, found);
 	return result;
 }
 
@@ -54,7 +54,7 @@ choose(RowTable *table, const RepairItem *item)
 
 	foreach_ptr(FoundRow, found, row_table_find(table, item->identity))
 		if (result == NULL || row_table_equal(table, found->values, item->publisher))
-			result = found;
+		result = found;
 	return result;
 }
 
@@ -68,7 +68,7 @@ is_repaired(RowTable *table, const RepairItem *item)
 		return false;
 	foreach_ptr(FoundRow, found, rows)
 		if (!row_table_equal(table, found->values, item->publisher))
-			return false;
+		return false;
 	return true;
 }
 
@@ -103,7 +103,7 @@ delete_others(RowTable *table, const RepairItem *item, const FoundRow *kept)
 	foreach_ptr(FoundRow, found, find_published(table, item))
 		if (kept == NULL || found->relid != kept->relid ||
 			!ItemPointerEquals(&found->place, unconstify(ItemPointerData *, &kept->place)))
-			delete_row(table, found);
+		delete_row(table, found);
 }
 
 /* Makes the number of equal rows in a table without a key that of the publisher. */
@@ -303,7 +303,7 @@ blocked_items(List *items)
 
 	foreach_ptr(RepairItem, item, items)
 		if (item->outcome == REPAIR_BLOCKED)
-			result = lappend(result, item);
+		result = lappend(result, item);
 	return result;
 }
 
@@ -316,9 +316,9 @@ in_order(List *items)
 
 	foreach_ptr(RepairItem, item, items)
 		if (item->publisher == NULL)
-			first = lappend(first, item);
-		else
-			second = lappend(second, item);
+		first = lappend(first, item);
+	else
+		second = lappend(second, item);
 	return list_concat(first, second);
 }
 
@@ -341,6 +341,6 @@ row_repair_all(RowTable *table, List *items)
 
 		foreach_ptr(RepairItem, item, rest)
 			if (error)
-				item->outcome = REPAIR_BLOCKED;
+			item->outcome = REPAIR_BLOCKED;
 	}
 }

@@ -68,7 +68,7 @@ row_table_open(const PublishedTable *published, bool run_as_owner)
 		result->columns[i] = column;
 		foreach_ptr(PublishedColumn, other, published->key)
 			if (strcmp(column->name, other->name) == 0)
-				result->in_key[i] = true;
+			result->in_key[i] = true;
 		i++;
 	}
 	return result;

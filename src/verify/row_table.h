@@ -30,7 +30,8 @@ typedef struct FoundRow
 {
 	Oid			relid;			/* the table, or its partition */
 	ItemPointerData place;
-	bool		published;		/* does the publication's row filter accept it? */
+	bool		published;		/* does the publication's row filter accept
+								 * it? */
 	RowValues	values;
 } FoundRow;
 

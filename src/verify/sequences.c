@@ -68,7 +68,8 @@ typedef struct SyncRun
 	bool		set;
 	char	   *owner;			/* of the subscription, for messages */
 	TimestampTz lock_until;
-	List	   *snowflakes;		/* OIDs of sequences of weft.snowflake_nextval() */
+	List	   *snowflakes;		/* OIDs of sequences of
+								 * weft.snowflake_nextval() */
 } SyncRun;
 
 /* Follows a list of publications, as WITH publication(name) AS (...). */

@@ -20,7 +20,8 @@ typedef struct SequenceState
 	bool		has_value;		/* are the following two known? */
 	int64		before;			/* last_value here */
 	int64		after;			/* the same, or what it was set to */
-	bool		behind;			/* a value that the publisher has used may be made here again */
+	bool		behind;			/* a value that the publisher has used may be
+								 * made here again */
 	bool		settable;		/* that is all, and setting it mends it */
 	const char *problem;		/* NULL if there is none */
 	const char *remedy;			/* SQL; NULL if there is none */

@@ -146,6 +146,7 @@ foreach my $id (21, 22)
 	go_on($n3, 'from_n2');
 	($delete) = held_at($n3, 'weft-conflict-missing');
 	detach_point($n3, "weft-conflict-$_") foreach 'store', 'missing';
+
 	if ($id == 21)
 	{
 		release($n3, $delete);
@@ -158,7 +159,8 @@ foreach my $id (21, 22)
 		wait_for_apply($n1, $n3, 'from_n1');
 		release($n3, $delete);
 	}
-	all_same("t WHERE id = $id", '', "row $id and its delete do not miss each other");
+	all_same("t WHERE id = $id",
+		'', "row $id and its delete do not miss each other");
 }
 
 # A session has deleted a row, and commits while an older change of the row waits for it:

@@ -18,7 +18,8 @@ my $fewer = int($cuts / 8) || 1;
 
 my $pub = new_publisher('publisher',
 	conf =>
-	  "debug_logical_replication_streaming = immediate\nlogical_decoding_work_mem = 64kB\ntrack_commit_timestamp = on");
+	  "debug_logical_replication_streaming = immediate\nlogical_decoding_work_mem = 64kB\ntrack_commit_timestamp = on"
+);
 my $sub = new_subscriber('subscriber', conf => 'track_commit_timestamp = on');
 
 query_all([ $pub, $sub ], <<EOS);
@@ -87,12 +88,14 @@ sub make_cuts
 	foreach my $i (1 .. $number)
 	{
 		my ($here, $there, $held, $tried) = split /\|/,
-		  $session->query_safe("SELECT * FROM weft_test_cut('sub', \$\$$state\$\$, 120000)");
+		  $session->query_safe(
+			"SELECT * FROM weft_test_cut('sub', \$\$$state\$\$, 120000)");
 
 		$attempts += $tried;
 		push @pauses,
 		  $session->query_safe(
-			"SELECT round(extract(epoch FROM last_pause) * 1000, 1) FROM weft.stat_cut");
+			"SELECT round(extract(epoch FROM last_pause) * 1000, 1) FROM weft.stat_cut"
+		  );
 		if ($held ne 't')
 		{
 			$late++;
@@ -101,12 +104,20 @@ sub make_cuts
 		push @wrong, "cut $i: here $here, there $there" if $here ne $there;
 	}
 	$session->quit;
-	is(join("\n", @wrong), '', "$what: both sides are the same at $number cuts");
-	cmp_ok($late, '<=', $number / 10, "$what: nearly all cuts last for as long as they may");
+	is(join("\n", @wrong),
+		'', "$what: both sides are the same at $number cuts");
+	cmp_ok(
+		$late, '<=',
+		$number / 10,
+		"$what: nearly all cuts last for as long as they may");
 	note(
 		sprintf
 		  '%s: %d cuts, %d snapshots, pauses in ms: median %s, worst %s',
-		$what, $number, $attempts, median(@pauses), (sort { $a <=> $b } @pauses)[-1]);
+		$what,
+		$number,
+		$attempts,
+		median(@pauses),
+		(sort { $a <=> $b } @pauses)[-1]);
 	return;
 }
 
@@ -126,7 +137,8 @@ sub under_load
 {
 	my ($what, $number, $scripts, @options) = @_;
 	my $last = query($pub, 'SELECT coalesce(max(id), 0) FROM entry');
-	my $load = start_pgbench($pub, $scripts, '-c', 16, '-T', 600, '-R', 300, @options);
+	my $load =
+	  start_pgbench($pub, $scripts, '-c', 16, '-T', 600, '-R', 300, @options);
 
 	poll($pub, "SELECT max(id) > $last + 100 FROM entry");
 	make_cuts($what, $number);
@@ -141,7 +153,8 @@ my %mixed = ($flushed => 6, $unflushed => 6, $savepoints => 2, $large => 1);
 
 new_subscription('num_writers = 4, streaming = off');
 make_cuts('idle publisher', 5);
-under_load('4 writers', $cuts, { $flushed => 3, $unflushed => 3, $savepoints => 1 });
+under_load('4 writers', $cuts,
+	{ $flushed => 3, $unflushed => 3, $savepoints => 1 });
 
 new_subscription('num_writers = 4, streaming = parallel');
 under_load('4 writers, streamed', $fewer, \%mixed);
@@ -154,8 +167,9 @@ under_load('native, prepared', $fewer, { %mixed, $prepared => 4 });
 
 query($pub, "SELECT pg_create_logical_replication_slot('plain', 'pgoutput')");
 new_subscription(
-	"num_writers = 4, slot_name = 'plain', create_slot = false, streaming = on");
-is( query($sub, 'SELECT output_plugin FROM weft.stat_subscription'),
+	"num_writers = 4, slot_name = 'plain', create_slot = false, streaming = on"
+);
+is(query($sub, 'SELECT output_plugin FROM weft.stat_subscription'),
 	'pgoutput', 'the slot uses pgoutput');
 under_load('pgoutput', $fewer, \%mixed);
 
@@ -179,7 +193,8 @@ under_load('synchronous standby', $fewer, { $flushed => 1 });
 query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 0)');
 under_load('synchronous standby, native', $fewer, { $flushed => 1 });
 query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 4)');
-under_load('synchronous standby, some do not wait', $fewer, { $flushed => 1, $unflushed => 1 });
+under_load('synchronous standby, some do not wait',
+	$fewer, { $flushed => 1, $unflushed => 1 });
 
 is(errors_logged($sub), '', 'no errors on the subscriber');
 

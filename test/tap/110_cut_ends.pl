@@ -17,8 +17,7 @@ need_injection_points();
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber', conf => 'restart_after_crash = on');
 
-query_all([ $pub, $sub ],
-	'CREATE TABLE entry (id int PRIMARY KEY, v int)');
+query_all([ $pub, $sub ], 'CREATE TABLE entry (id int PRIMARY KEY, v int)');
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES');
 query($sub, 'CREATE EXTENSION weft_test');
 subscribe($pub, $sub, 'sub', 'pub', 'num_writers = 2');
@@ -52,19 +51,25 @@ sub applies_again
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, ['entry'], "$what: apply goes on");
 	my $count = 'SELECT count(*) FROM public.entry';
-	is( query($sub, "SELECT here = there, held FROM weft_test_cut('sub', '$count')"),
-		't|t', "$what: another cut can be made");
+	is( query(
+			$sub,
+			"SELECT here = there, held FROM weft_test_cut('sub', '$count')"),
+		't|t',
+		"$what: another cut can be made");
 	return;
 }
 
 # Apply stands, and does not apply what the publisher sends.
-my $standing = "SELECT * FROM weft_test_cut('sub', 'SELECT pg_sleep(600)', 30000, 600000)";
+my $standing =
+  "SELECT * FROM weft_test_cut('sub', 'SELECT pg_sleep(600)', 30000, 600000)";
 
 sub stand
 {
 	my @cut = begin_cut($standing);
 
-	poll($sub, "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $cut[1] AND wait_event = 'PgSleep'");
+	poll($sub,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $cut[1] AND wait_event = 'PgSleep'"
+	);
 	insert();
 	poll($pub,
 		"SELECT write_lsn > replay_lsn AND write_lsn = pg_current_wal_lsn() FROM pg_stat_replication"
@@ -73,7 +78,8 @@ sub stand
 		0, 'what comes behind a cut is held');
 	is( query(
 			$sub,
-			"SELECT wait_event FROM pg_stat_activity WHERE pid = " . leader_pid($sub, 'sub')),
+			"SELECT wait_event FROM pg_stat_activity WHERE pid = "
+			  . leader_pid($sub, 'sub')),
 		'WeftLeaderCut',
 		'the leader stands');
 	return @cut;
@@ -111,8 +117,12 @@ foreach my $how (sort keys %endings)
 
 # The leader ends while it stands.
 my ($session, $pid) =
-  begin_cut("SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 600000)");
-poll($sub, "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'");
+  begin_cut(
+	"SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 600000)"
+  );
+poll($sub,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'PgSleep'"
+);
 my $leader = leader_pid($sub, 'sub');
 terminate($sub, $leader);
 wait_until_gone($sub, $leader);
@@ -122,11 +132,15 @@ applies_again('leader terminated');
 
 # The leader goes on by itself.
 is( query(
-		$sub, "SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 100)"),
+		$sub,
+		"SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 100)"
+	),
 	'f',
 	'the leader stands for a limited time');
 is( query(
-		$sub, "SELECT weft_test_cut_write('sub', 'SELECT pg_sleep(1)', 30000, 100)"),
+		$sub,
+		"SELECT weft_test_cut_write('sub', 'SELECT pg_sleep(1)', 30000, 100)"
+	),
 	'f',
 	'nobody who is late may commit');
 applies_again('late requester');
@@ -145,10 +159,12 @@ is($session->query_safe("SELECT count(*) FROM entry WHERE id = $id"),
 	0, 'a pinned cut outlives its limit');
 $session->query_safe('COMMIT');
 wait_for_apply($pub, $sub, 'sub');
-is(query($sub, 'DELETE FROM entry WHERE id = -1 RETURNING id'), '-1', 'the write is committed');
+is(query($sub, 'DELETE FROM entry WHERE id = -1 RETURNING id'),
+	'-1', 'the write is committed');
 applies_again('pinned cut, committed');
 $session->query_safe('BEGIN');
-$session->query_safe("SELECT weft_test_cut_write('sub', 'SELECT 1', 30000, 100)");
+$session->query_safe(
+	"SELECT weft_test_cut_write('sub', 'SELECT 1', 30000, 100)");
 $session->query_safe('ROLLBACK');
 applies_again('pinned cut, rolled back');
 $session->quit;
@@ -169,20 +185,23 @@ $session->quit;
 applies_again('lock released');
 
 # Two at the same time.
-my @both = map
-{
-	(begin_cut(
+my @both = map {
+	(   begin_cut(
 			"SELECT held, here = there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry, pg_sleep(0.2)')"
 		))[0]
 } 1 .. 2;
-like($_->query_safe(''), qr/^t\|t$/m, 'two cuts at the same time') foreach @both;
+like($_->query_safe(''), qr/^t\|t$/m, 'two cuts at the same time')
+  foreach @both;
 $_->quit foreach @both;
 
 # Who may, and when.
 query($sub, 'CREATE ROLE stranger');
 (undef, undef, $stderr) = $sub->psql('postgres',
 	"SET ROLE stranger; SELECT weft_test_cut('sub', 'SELECT 1')");
-like($stderr, qr/must be owner of subscription sub/, 'only the owner may make a cut');
+like(
+	$stderr,
+	qr/must be owner of subscription sub/,
+	'only the owner may make a cut');
 
 ($session, $pid) = stand();
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
@@ -198,7 +217,8 @@ applies_again('enabled again');
 # A transaction has been applied here by a leader that has ended, and waits there for a standby,
 # so that no snapshot sees it.  The next leader does not know whether it was applied.
 $pub->safe_psql('postgres',
-	"ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()");
+	"ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()"
+);
 my $waiting = open_session($pub);
 $id++;
 $waiting->query_until(qr/begun/,
@@ -209,9 +229,11 @@ is(query($pub, "SELECT count(*) FROM entry WHERE id = $id"),
 $leader = leader_pid($sub, 'sub');
 terminate($sub, $leader);
 wait_until_gone($sub, $leader);
-poll($pub, "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'");
+poll($pub,
+	"SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'");
 (undef, undef, $stderr) = $sub->psql('postgres',
-	"SELECT here, there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry', 5000)");
+	"SELECT here, there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry', 5000)"
+);
 like(
 	$stderr,
 	qr/DETAIL:.*may be waiting for a synchronous standby/,

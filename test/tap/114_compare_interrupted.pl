@@ -282,11 +282,13 @@ $id = meanwhile(
 	1,
 	sub { $holder->query_safe('BEGIN; LOCK TABLE c_other'); },
 	sub {
-		$pub->wait_for_log(qr/canceling statement due to lock timeout/, $offset);
+		$pub->wait_for_log(qr/canceling statement due to lock timeout/,
+			$offset);
 		$holder->query_safe('COMMIT');
 	});
 is(result($id), 'done|0|1|',
-	'a comparison does not wait long for a lock on the publisher, and tries again');
+	'a comparison does not wait long for a lock on the publisher, and tries again'
+);
 $holder->quit;
 
 # truncated again and again

@@ -21,7 +21,8 @@ sub compare
 	my ($table, $arguments) = @_;
 	my ($ret, $id, $notices) = $sub->psql(
 		'postgres',
-		"CALL weft.compare_subscription('s', '{$table}'" . ($arguments // '') . ')',
+		"CALL weft.compare_subscription('s', '{$table}'"
+		  . ($arguments // '') . ')',
 		timeout => 180);
 
 	is($ret, 0, "compare $table") or die $notices;
@@ -67,7 +68,9 @@ query($sub, 'ANALYZE');
 # --- keys that are null ---
 
 is(compare('nullable'), "done $rows $rows", 'the tables are equal');
-query($sub, "INSERT INTO nullable VALUES (NULL, 1, 'a'), (60000, NULL, 'b'), (NULL, NULL, 'c')");
+query($sub,
+	"INSERT INTO nullable VALUES (NULL, 1, 'a'), (60000, NULL, 'b'), (NULL, NULL, 'c')"
+);
 is( compare('nullable'),
 	join("\n",
 		"done $rows " . ($rows + 3),
@@ -80,11 +83,15 @@ is( compare('nullable'),
 
 SKIP:
 {
-	skip 'no such constraints before PostgreSQL 18', 3 if $pub->pg_version->major < 18;
+	skip 'no such constraints before PostgreSQL 18', 3
+	  if $pub->pg_version->major < 18;
 
-	query($sub, 'UPDATE unchecked SET i = NULL WHERE id = 1; UPDATE unchecked SET v = NULL WHERE id = 1');
+	query($sub,
+		'UPDATE unchecked SET i = NULL WHERE id = 1; UPDATE unchecked SET v = NULL WHERE id = 1'
+	);
 	query_all($both,
-		'ALTER TABLE unchecked ADD CONSTRAINT i NOT NULL i NOT VALID, ADD CONSTRAINT v NOT NULL v NOT VALID');
+		'ALTER TABLE unchecked ADD CONSTRAINT i NOT NULL i NOT VALID, ADD CONSTRAINT v NOT NULL v NOT VALID'
+	);
 	is( compare('unchecked'),
 		"done 2 2\ndifferent {\"id\": \"1\"} ",
 		'a null value is not taken for zero or an empty text');
@@ -102,8 +109,13 @@ is( compare('mallory.trap'),
 	"a table's owner cannot disturb the comparison");
 my $superuser = query($sub, 'SELECT current_user');
 my $log = slurp_file($sub->logfile, $offset);
-like($log, qr/trap in predicate ran as mallory/, "the owner's function was called");
-unlike($log, qr/trap in \w+ ran as \Q$superuser\E/,
+like(
+	$log,
+	qr/trap in predicate ran as mallory/,
+	"the owner's function was called");
+unlike(
+	$log,
+	qr/trap in \w+ ran as \Q$superuser\E/,
 	"but not with the rights of the subscription's owner");
 $offset = -s $sub->logfile;
 $sub->safe_psql('postgres',
@@ -119,9 +131,12 @@ unlike(
 # --- connections that are idle ---
 
 $pub->safe_psql('postgres',
-	"ALTER SYSTEM SET idle_session_timeout = '300ms'; SELECT pg_reload_conf()");
-is(compare('nullable', ", max_rows_per_second => 80000"),
-	"done $rows " . ($rows + 3) . "\n" . join("\n",
+	"ALTER SYSTEM SET idle_session_timeout = '300ms'; SELECT pg_reload_conf()"
+);
+is( compare('nullable', ", max_rows_per_second => 80000"),
+	"done $rows "
+	  . ($rows + 3) . "\n"
+	  . join("\n",
 		'missing there {"id": "60000", "part": null} b',
 		'missing there {"id": null, "part": "1"} a',
 		'missing there {"id": null, "part": null} c'),

@@ -20,7 +20,8 @@ my $sub = new_subscriber('subscriber');
 my $down = new_subscriber('downstream');
 
 # The subscriber's tables have columns of their own, another order, other partitions.
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	"CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy'); CREATE TYPE pair AS (a int, b text)"
 );
 query($pub, <<'EOS');
@@ -83,7 +84,8 @@ wait_for_apply($pub, $sub, 'sub');
 
 my %columns = (t => 'id, v, n, f, a, m, c::text, s, j');
 my @tables = (
-	't', qq{"Ünïque '""\\"}, 'keyless', 'p', 'fired', 'parent', 'child', 'filtered',
+	't', qq{"Ünïque '""\\"}, 'keyless', 'p',
+	'fired', 'parent', 'child', 'filtered',
 	'wide');
 
 # The tables have the same rows, in the publisher's columns, on both sides.
@@ -121,7 +123,8 @@ query($sub,
 	"UPDATE t SET own = 'kept'; CREATE TABLE marker (i int); CREATE PUBLICATION onward FOR TABLE fired, marker"
 );
 query($down,
-	'CREATE TABLE fired (id int PRIMARY KEY, v text); CREATE TABLE marker (i int)');
+	'CREATE TABLE fired (id int PRIMARY KEY, v text); CREATE TABLE marker (i int)'
+);
 subscribe($sub, $down, 'down', 'onward', 'origin = none');
 wait_for_apply($sub, $down, 'down');
 
@@ -154,7 +157,8 @@ EOS
 query($sub, 'TRUNCATE log');
 query($sub,
 	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
-query($pub, 'INSERT INTO filtered VALUES (11, 101); INSERT INTO parent VALUES (2)');
+query($pub,
+	'INSERT INTO filtered VALUES (11, 101); INSERT INTO parent VALUES (2)');
 wait_for_apply($pub, $sub, 'sub');
 
 my $unique = $tables[1];
@@ -194,11 +198,13 @@ like(
 	qr/NOTICE:  comparison \d+: ${\(@differences - 2)} repaired, 2 vanished, 0 not repaired/,
 	'everything is repaired, but what does not differ');
 is( results($sub, $comparison),
-	join("\n",
+	join(
+		"\n",
 		map {
 			($_ + 1)
 			  . (
-				$differences[$_][2] && $differences[$_][2] =~ /"id": "5(0)?"/
+				$differences[$_][2]
+				  && $differences[$_][2] =~ /"id": "5(0)?"/
 				  && $differences[$_][0] =~ /^(t|filtered)$/
 				? ' vanished'
 				: ' repaired')
@@ -213,17 +219,22 @@ is( query(
 equal('repaired', grep { $_ ne 'filtered' } @tables);
 same_rows(
 	rows($sub, 'filtered'),
-	rows($pub, "(SELECT * FROM filtered WHERE v <= 100 UNION ALL VALUES (50, 500)) f"),
+	rows(
+		$pub,
+		"(SELECT * FROM filtered WHERE v <= 100 UNION ALL VALUES (50, 500)) f"
+	),
 	'a row that the publication does not publish is left alone');
-is( query($sub, "SELECT count(*) FROM t WHERE own = 'kept'"),
+is(query($sub, "SELECT count(*) FROM t WHERE own = 'kept'"),
 	19, 'columns of the subscriber keep their values');
-is( query($sub, 'SELECT own, double FROM t WHERE id = 4'),
+is(query($sub, 'SELECT own, double FROM t WHERE id = 4'),
 	'default|8', 'or get their default');
-is(query($sub, qq{SELECT string_agg(own::text, ' ' ORDER BY id) FROM $unique WHERE own IS NOT NULL}),
-	'1 2 3 4 5 6 7 8 9 10', 'also if the row was deleted and inserted');
 is( query(
 		$sub,
-		"SELECT string_agg(what, ', ' ORDER BY what) FROM log"),
+		qq{SELECT string_agg(own::text, ' ' ORDER BY id) FROM $unique WHERE own IS NOT NULL}
+	),
+	'1 2 3 4 5 6 7 8 9 10',
+	'also if the row was deleted and inserted');
+is( query($sub, "SELECT string_agg(what, ', ' ORDER BY what) FROM log"),
 	'r_always DELETE, r_always INSERT, r_always UPDATE, r_deferred UPDATE, r_replica DELETE, r_replica INSERT, r_replica UPDATE',
 	'row triggers fire as in apply, once');
 is(position(), $before, "the subscription's position is the same");
@@ -253,7 +264,8 @@ is( query(
 		$sub,
 		"SELECT count(*) FROM pg_replication_origin_status WHERE external_id = 'pg_' || (SELECT oid FROM pg_subscription) AND remote_lsn = '$before'"
 	),
-	1, 'the position has not moved');
+	1,
+	'the position has not moved');
 
 # What is applied afterwards is based on the repaired rows.
 query($pub, 'UPDATE t SET v = v || 1; UPDATE fired SET v = v || 1');
@@ -271,14 +283,14 @@ like(
 	my $row =
 	  q({"id": "900", "u": "900", "a \"b": "'; DROP TABLE p; --\\\\"});
 	my $dry = plant(
-		$sub, 'sub',
+		$sub,
+		'sub',
 		[ $unique, 'missing here', '{"id": "900"}', $row ],
 		[ $unique, 'missing there', '{"id": "1"}' ],
 		[ 'keyless', 'missing there', undef, '{"a": "2", "b": "1.0"}' ]);
-	my $statements =
-	  query($sub, "SELECT statement FROM weft.repair($dry)");
+	my $statements = query($sub, "SELECT statement FROM weft.repair($dry)");
 
-	is( "$statements\n", <<'EOS', 'the statements, in their order');
+	is("$statements\n", <<'EOS', 'the statements, in their order');
 DELETE FROM ONLY public."Ünïque '""\" WHERE id = '1';
 INSERT INTO public."Ünïque '""\" (id, u, "a ""b") OVERRIDING SYSTEM VALUE VALUES ('900', '900', E'''; DROP TABLE p; --\\');
 DELETE FROM ONLY public.keyless WHERE (tableoid, ctid) IN (SELECT tableoid, ctid FROM ONLY public.keyless WHERE pg_catalog.format('%s', a) = '2' AND a IS NOT NULL AND pg_catalog.format('%s', b) = '1.0' AND b IS NOT NULL LIMIT 1);
@@ -304,11 +316,17 @@ sub refused
 	return like($err, $expected, $what);
 }
 
-refused("CALL weft.repair($own, apply := true)",
+refused(
+	"CALL weft.repair($own, apply := true)",
 	qr/comparison $own does not exist/,
-	'a stranger cannot repair', '-U', 'stranger');
-refused("SELECT weft.repair($own)", qr/comparison $own does not exist/,
-	'nor see statements', '-U', 'stranger');
+	'a stranger cannot repair',
+	'-U',
+	'stranger');
+refused(
+	"SELECT weft.repair($own)",
+	qr/comparison $own does not exist/,
+	'nor see statements',
+	'-U', 'stranger');
 refused(
 	"CALL weft.repair($own, apply := true, batch_size := 0)",
 	qr/"batch_size" must be between 1 and 10000/,
@@ -317,8 +335,10 @@ refused(
 	"BEGIN; CALL weft.repair($own, apply := true); COMMIT",
 	qr/weft.repair\(\) cannot run inside a transaction block/,
 	'a transaction block');
-refused("CALL weft.repair($own, apply := false)",
-	qr/HINT:  To see the statements/, 'nothing to apply');
+refused(
+	"CALL weft.repair($own, apply := false)",
+	qr/HINT:  To see the statements/,
+	'nothing to apply');
 query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 refused(
 	"CALL weft.repair($own, apply := true)",

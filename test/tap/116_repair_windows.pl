@@ -17,7 +17,8 @@ need_injection_points();
 
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber',
-	conf => "autovacuum = off\nrestart_after_crash = on\ndeadlock_timeout = 10s");
+	conf =>
+	  "autovacuum = off\nrestart_after_crash = on\ndeadlock_timeout = 10s");
 
 query_all([ $pub, $sub ], <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v text);
@@ -91,7 +92,7 @@ EOS
 	{
 		is(query($sub, "SELECT count(*) FROM other WHERE i = $other"),
 			0, "$point: apply stands");
-		is( query($sub, "SELECT v FROM t WHERE id = 1"),
+		is(query($sub, "SELECT v FROM t WHERE id = 1"),
 			'wrong', "$point: nothing is visible before");
 	}
 	release_point($sub, $point);
@@ -109,7 +110,8 @@ EOS
 {
 	my $comparison = damage();
 
-	query($pub, "UPDATE t SET v = 'newest' WHERE id = 1; DELETE FROM t WHERE id = 2");
+	query($pub,
+		"UPDATE t SET v = 'newest' WHERE id = 1; DELETE FROM t WHERE id = 2");
 	wait_for_apply($pub, $sub, 'sub');
 	like(
 		repair($sub, $comparison),
@@ -129,7 +131,7 @@ EOS
 	my ($worker) = held_at($sub, 'weft-repair-written');
 	my $other = other();
 	other_is_applied($other);
-	is( query($sub, "SELECT v FROM t WHERE id = 1"),
+	is(query($sub, "SELECT v FROM t WHERE id = 1"),
 		'wrong', 'nothing is visible when apply has gone on');
 	query($pub, "UPDATE t SET v = 'much newer' WHERE id = 1");
 	writer_waits_for_lock($sub);
@@ -174,7 +176,8 @@ EOS
 	my $session = open_session($sub);
 
 	$session->query_safe(
-		"BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE; INSERT INTO t VALUES (2, 2, 'mine')");
+		"BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE; INSERT INTO t VALUES (2, 2, 'mine')"
+	);
 	like(
 		repair($sub, $comparison, "lock_timeout := '100 ms'"),
 		qr/1 repaired, 0 vanished, 2 not repaired/,

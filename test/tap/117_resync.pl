@@ -224,8 +224,7 @@ is( query(
 		$sub,
 		"SET logical_decoding_work_mem = '64kB';"
 		  . " SELECT count(*) FROM pg_logical_slot_peek_changes('decoding', NULL, NULL, 'only-local', '1', 'stream-changes', '1')"
-		  . " WHERE data ~ 'streaming change'"
-	),
+		  . " WHERE data ~ 'streaming change'"),
 	0,
 	'nor if it is streamed');
 query($sub, "SELECT pg_drop_replication_slot('decoding')");

@@ -226,7 +226,9 @@ EOS
 	# Interruptions would start the apply worker again, and a later copy replace wrong rows.
 	end_load($load);
 	wait_for_apply($pub, $sub, 'sub');
-	same_tables($pub, $sub, [qw(t nokey parted other)],
+	same_tables(
+		$pub, $sub,
+		[qw(t nokey parted other)],
 		"$name: nothing is lost or doubled without interruptions");
 	$load = start_load($pub);
 

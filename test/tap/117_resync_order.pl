@@ -27,7 +27,9 @@ ALTER TABLE t REPLICA IDENTITY FULL;
 CREATE TABLE other (id int PRIMARY KEY);
 EOS
 query($pub, 'CREATE TABLE part (id int PRIMARY KEY, hidden int, v text)');
-query($sub, q{CREATE TABLE part (v text, here text DEFAULT 'here', id int PRIMARY KEY)});
+query($sub,
+	q{CREATE TABLE part (v text, here text DEFAULT 'here', id int PRIMARY KEY)}
+);
 query($pub, <<'EOS');
 INSERT INTO t SELECT i, 'copied' FROM generate_series(1, 100) i;
 INSERT INTO part SELECT i, i, 'new' FROM generate_series(1, 100) i;
@@ -39,7 +41,9 @@ wait_for_apply($pub, $sub, 'sub');
 sub confirmed
 {
 	my $now = query($pub, 'SELECT pg_current_wal_lsn()');
-	poll($pub, "SELECT confirmed_flush_lsn >= '$now' FROM pg_replication_slots WHERE slot_name = 'sub'");
+	poll($pub,
+		"SELECT confirmed_flush_lsn >= '$now' FROM pg_replication_slots WHERE slot_name = 'sub'"
+	);
 	return;
 }
 
@@ -63,20 +67,26 @@ copy($state, "$state.crash") or die "could not copy $state: $!";
 query($pub, "INSERT INTO t VALUES (-1, 'first')");
 query($pub, 'CREATE TABLE nothing ()');
 confirmed();
-my $sender = query($pub, "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'sub'");
+my $sender = query($pub,
+	"SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'sub'");
 kill 'STOP', $sender;
 query($pub, "INSERT INTO t VALUES (-2, 'second')");
 my $second = query($pub, 'SELECT pg_current_wal_lsn()');
 release_point($sub, 'weft-replace-copied');
-poll($sub, "SELECT srsubstate IN ('s', 'r') FROM pg_subscription_rel WHERE srrelid = 't'::regclass");
-is( query($sub,
-		"SELECT srsublsn >= '$second' FROM pg_subscription_rel WHERE srrelid = 't'::regclass"),
+poll($sub,
+	"SELECT srsubstate IN ('s', 'r') FROM pg_subscription_rel WHERE srrelid = 't'::regclass"
+);
+is( query(
+		$sub,
+		"SELECT srsublsn >= '$second' FROM pg_subscription_rel WHERE srrelid = 't'::regclass"
+	),
 	't',
 	'the worker of the table has applied the second transaction');
 kill 'CONT', $sender;
 confirmed();
 poll($sub, "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel");
-same_tables($pub, $sub, ['t'], 'the leader skips what the worker has applied');
+same_tables($pub, $sub, ['t'],
+	'the leader skips what the worker has applied');
 
 # A position that has been confirmed is lost with the publisher unless a checkpoint has
 # written it.
@@ -85,13 +95,20 @@ move("$state.crash", $state) or die "could not replace $state: $!";
 $pub->start;
 query($pub, 'INSERT INTO other VALUES (2)');
 poll($sub, 'SELECT count(*) = 2 FROM other');
-same_tables($pub, $sub, [ 't', 'other' ], 'nothing that was skipped is applied when it is sent again');
+same_tables(
+	$pub, $sub,
+	[ 't', 'other' ],
+	'nothing that was skipped is applied when it is sent again');
 
 # A row filter, a column list, another order of columns, and a column that only exists here:
 # what the publisher does not send is deleted, and not filled again.
-query($sub, q{UPDATE part SET v = 'old', here = 'mine'; DELETE FROM part WHERE id > 50; INSERT INTO part VALUES ('old', 'mine', 1)});
+query($sub,
+	q{UPDATE part SET v = 'old', here = 'mine'; DELETE FROM part WHERE id > 50; INSERT INTO part VALUES ('old', 'mine', 1)}
+);
 query($sub, q{SELECT weft.resync_table('sub', 'part')});
-query($pub, q{UPDATE part SET v = 'newer' WHERE id IN (5, 15); DELETE FROM part WHERE id = 20; INSERT INTO part VALUES (0, 0, 'no'), (101, 0, 'yes')});
+query($pub,
+	q{UPDATE part SET v = 'newer' WHERE id IN (5, 15); DELETE FROM part WHERE id = 20; INSERT INTO part VALUES (0, 0, 'no'), (101, 0, 'yes')}
+);
 wait_for_apply($pub, $sub, 'sub');
 same_rows(
 	rows($sub, 'part', 'id, v, here'),

@@ -90,7 +90,8 @@ sub sync
 
 	foreach my $line (
 		split /\n/,
-		query($sub,
+		query(
+			$sub,
 			"SELECT sequence, publisher_value, before, after, problem FROM weft.sync_sequences('sub', $margin)"
 		))
 	{
@@ -110,9 +111,8 @@ sub next_value
 foreach my $major (sort keys %publishers)
 {
 	my $what = $major eq 'stock' ? '' : "publisher $major: ";
-	my $pub = new_publisher(
-		"publisher_$major", %{ $publishers{$major} },
-		stock => 1);
+	my $pub =
+	  new_publisher("publisher_$major", %{ $publishers{$major} }, stock => 1);
 	my $sub = new_subscriber("subscriber_$major");
 
 	query_all([ $pub, $sub ], $tables);
@@ -130,7 +130,9 @@ ALTER SEQUENCE small RENAME TO renamed;
 CREATE SEQUENCE small AS smallint;
 EOS
 	query($pub, "CREATE SEQUENCE missing");
-	query($pub, qq{CREATE PUBLICATION pub FOR TABLE serial, by_default, always, uses_default, parts, "Näme"."$quoted"});
+	query($pub,
+		qq{CREATE PUBLICATION pub FOR TABLE serial, by_default, always, uses_default, parts, "Näme"."$quoted"}
+	);
 	subscribe($pub, $sub, 'sub', 'pub');
 	wait_for_apply($pub, $sub, 'sub');
 
@@ -147,34 +149,50 @@ EOS
 		'tens' => '101|1|201|',
 		# up to 50 are used there, the margin, and what a session may have cached since
 		'cached' => '50|1|109|',
-		'small' => '32760|1|32760|the sequence ends before the margin does, and is set without margin',
-		'cycles' => '99|1|99|the sequence ends before the margin does, and is set without margin',
-		'begun_anew' => '3|98|98|the sequence cycles, and is far ahead here: the publisher\'s has probably begun anew',
-		'nethermost' => '-9223372036854775807|-1|-9223372036854775807|the sequence ends before the margin does, and is set without margin',
-		'topmost' => '9223372036854775807|1|9223372036854775807|the sequence ends before the margin does, and is set without margin',
+		'small' =>
+		  '32760|1|32760|the sequence ends before the margin does, and is set without margin',
+		'cycles' =>
+		  '99|1|99|the sequence ends before the margin does, and is set without margin',
+		'begun_anew' =>
+		  '3|98|98|the sequence cycles, and is far ahead here: the publisher\'s has probably begun anew',
+		'nethermost' =>
+		  '-9223372036854775807|-1|-9223372036854775807|the sequence ends before the margin does, and is set without margin',
+		'topmost' =>
+		  '9223372036854775807|1|9223372036854775807|the sequence ends before the margin does, and is set without margin',
 		'not_called' => '200|1|209|',
 		'beyond' => '5|50000|50000|',
-		'other_way' => '5|-1|-1|the increments have different signs here and on the publisher',
-		'too_short' => "5000|1|1|the sequence ends here before the publisher's value 5000",
+		'other_way' =>
+		  '5|-1|-1|the increments have different signs here and on the publisher',
+		'too_short' =>
+		  "5000|1|1|the sequence ends here before the publisher's value 5000",
 		'phase' => '21|2|40|',
-		'wide' => '1|1|1|the sequence ends before the margin does, and is set without margin',
+		'wide' =>
+		  '1|1|1|the sequence ends before the margin does, and is set without margin',
 		'unlogged' => '9|1|19|',
-		'' => "12|||relation public.free is not a sequence here\n1|||sequence public.missing does not exist here",
+		'' =>
+		  "12|||relation public.free is not a sequence here\n1|||sequence public.missing does not exist here",
 	);
 	is_deeply($got, \%expected, "${what}all kinds of sequences");
 
-	is(query($sub, "SELECT to_regclass('hacked')"), '', "${what}no name is executed");
-	is(next_value($sub, 'phase'), 42, "${what}multiples of the increment stay what they are");
+	is(query($sub, "SELECT to_regclass('hacked')"),
+		'', "${what}no name is executed");
+	is(next_value($sub, 'phase'),
+		42, "${what}multiples of the increment stay what they are");
 	isnt($sub->psql('postgres', "SELECT nextval('topmost')"),
 		0, "${what}what is used up there is used up here");
-	is(query($sub, "SELECT last_value FROM other.not_concerned"), 1,
-		"${what}other schemas are not concerned");
+	is(query($sub, "SELECT last_value FROM other.not_concerned"),
+		1, "${what}other schemas are not concerned");
 
 	# Once more: nothing moves.
 	my $again = sync($sub, 10);
 	is_deeply(
-		[ grep { my ($p, $before, $after) = split /\|/, $again->{$_}, -1; $_ && $before ne $after }
-			  keys %$again ],
+		[
+			grep {
+				my ($p, $before, $after) = split /\|/, $again->{$_}, -1;
+				$_ && $before ne $after
+			  }
+			  keys %$again
+		],
 		[],
 		"${what}a sequence that is beyond stays");
 
@@ -182,15 +200,19 @@ EOS
 	my $session = open_session($sub);
 	my $cached = $session->query_safe("SELECT nextval('cached')");
 	query($pub, "SELECT setval('cached', 1000)");
-	is(sync($sub, 0)->{cached}, '1000|159|1000|', "${what}set without margin");
+	is(sync($sub, 0)->{cached}, '1000|159|1000|',
+		"${what}set without margin");
 	is($session->query_safe("SELECT nextval('cached')"), 1001,
-		"${what}numbers that a session has cached here are discarded (it had $cached)");
+		"${what}numbers that a session has cached here are discarded (it had $cached)"
+	);
 	$session->quit;
 
 	# A sequence that is in use cannot be set safely, and that costs only that one.
 	$session = open_session($sub);
 	$session->query_safe("BEGIN; SELECT nextval('serial_id_seq')");
-	query($pub, "SELECT setval('serial_id_seq', 2000), setval('always_id_seq', 2000)");
+	query($pub,
+		"SELECT setval('serial_id_seq', 2000), setval('always_id_seq', 2000)"
+	);
 	$got = sync($sub, 0);
 	is( $got->{serial_id_seq},
 		'2000|511|511|the sequence is in use here by a transaction that has not ended',
@@ -202,25 +224,35 @@ EOS
 
 	# Numbers are taken on the publisher all the time.  Each that had been taken before the call
 	# is unusable here after it.
-	my $load = start_pgbench($pub, { "SELECT nextval('serial_id_seq'), nextval('tens');\n" => 1 },
-		'-c' => 4, '-T' => 3600);
+	my $load = start_pgbench(
+		$pub, { "SELECT nextval('serial_id_seq'), nextval('tens');\n" => 1 },
+		'-c' => 4,
+		'-T' => 3600);
 	my @wrong;
 	foreach my $i (1 .. 20)
 	{
-		my @before = split /\|/, query($pub,
+		my @before = split /\|/,
+		  query($pub,
 			'SELECT s.last_value, t.last_value FROM serial_id_seq s, tens t');
 		sync($sub, 0);
-		my @here = split /\|/, query($sub, "SELECT nextval('serial_id_seq'), nextval('tens')");
-		push @wrong, "$i: @before, @here" if $here[0] <= $before[0] || $here[1] <= $before[1];
+		my @here = split /\|/,
+		  query($sub, "SELECT nextval('serial_id_seq'), nextval('tens')");
+		push @wrong, "$i: @before, @here"
+		  if $here[0] <= $before[0] || $here[1] <= $before[1];
 	}
 	stop_load($load);
 	is("@wrong", '', "${what}under load");
 	sync($sub, 0);
-	cmp_ok(next_value($sub, 'serial_id_seq'),
-		'==', query($pub, 'SELECT last_value + 1 FROM serial_id_seq'),
+	cmp_ok(
+		next_value($sub, 'serial_id_seq'),
+		'==',
+		query($pub, 'SELECT last_value + 1 FROM serial_id_seq'),
 		"${what}exact when nothing moves");
 
-	$sub->psql('postgres', 'SELECT * FROM weft.sync_sequences(\'sub\', -1)', stderr => \my $stderr);
+	$sub->psql(
+		'postgres',
+		'SELECT * FROM weft.sync_sequences(\'sub\', -1)',
+		stderr => \my $stderr);
 	like($stderr, qr/margin must not be negative/, "${what}margin");
 
 	# FOR ALL TABLES: all schemas.
@@ -228,7 +260,8 @@ EOS
 	query($sub, 'ALTER SUBSCRIPTION sub SET PUBLICATION everything');
 	$got = sync($sub, 0);
 	is($got->{'other.not_concerned'}, '9|1|9|', "${what}FOR ALL TABLES");
-	is($got->{'elsewhere.unused'}, '31|1|31|', "${what}FOR ALL TABLES: no table in the schema");
+	is($got->{'elsewhere.unused'},
+		'31|1|31|', "${what}FOR ALL TABLES: no table in the schema");
 
 	# Rights, on both sides: one row each.
 	query($pub, <<EOS);
@@ -262,9 +295,14 @@ down|f|the role that connects to the publisher lacks the right SELECT on the seq
 serial_id_seq|t|
 tens|f|role "owner" lacks the right UPDATE on sequence public.tens here
 EOS
-	$sub->psql('postgres', "SET ROLE stranger; SELECT * FROM weft.sync_sequences('sub')",
+	$sub->psql(
+		'postgres',
+		"SET ROLE stranger; SELECT * FROM weft.sync_sequences('sub')",
 		stderr => \$stderr);
-	like($stderr, qr/must be owner of subscription sub/, "${what}only the owner may call it");
+	like(
+		$stderr,
+		qr/must be owner of subscription sub/,
+		"${what}only the owner may call it");
 
 	# Snowflake numbers are none of the publisher's business.
 	query($sub, <<EOS);
@@ -273,13 +311,17 @@ DROP TABLE always;
 CREATE SEQUENCE always_id_seq AS bigint;
 CREATE TABLE always (id bigint PRIMARY KEY DEFAULT weft.snowflake_nextval('always_id_seq'));
 EOS
-	is(sync($sub, 0)->{always_id_seq} =~ s/^\d+//r, '|1|1|', "${what}a sequence of snowflake numbers stays");
+	is(sync($sub, 0)->{always_id_seq} =~ s/^\d+//r,
+		'|1|1|', "${what}a sequence of snowflake numbers stays");
 
 	# Nothing is written on a server that is read-only.
-	$sub->psql('postgres',
+	$sub->psql(
+		'postgres',
 		"SET default_transaction_read_only = on; SELECT * FROM weft.sync_sequences('sub')",
 		stderr => \$stderr);
-	like($stderr, qr/cannot execute weft.sync_sequences\(\) in a read-only transaction/,
+	like(
+		$stderr,
+		qr/cannot execute weft.sync_sequences\(\) in a read-only transaction/,
 		"${what}read-only");
 
 	query($sub, 'DROP SUBSCRIPTION sub');

@@ -36,8 +36,7 @@ my $load_scripts = {
 	  . "BEGIN; DELETE FROM t WHERE id = :i; SAVEPOINT s;"
 	  . " INSERT INTO t VALUES (:i, 'again') ON CONFLICT DO NOTHING; COMMIT;\n"
 	  => 2,
-	"\\set i random(401, 900)\n"
-	  . "DELETE FROM t WHERE id = :i;\n" => 1,
+	"\\set i random(401, 900)\n" . "DELETE FROM t WHERE id = :i;\n" => 1,
 	"\\set i random(401, 900)\n"
 	  . "INSERT INTO t VALUES (:i, 'new') ON CONFLICT DO NOTHING;\n" => 1,
 	"\\set i random(1, 400)\n\\set r random(1, 2)\n"
@@ -127,8 +126,11 @@ my $not_same = qr/are not the same on both sides/;
 
 # a difference in an old row
 query($sub, q{UPDATE t SET v = 'wrong' WHERE id = 1500});
-fails(call_switch($sub, "$over verify => 'full')"),
-	$not_same, 'fence_source verify', 'full, an old row');
+fails(
+	call_switch($sub, "$over verify => 'full')"),
+	$not_same,
+	'fence_source verify',
+	'full, an old row');
 is( query(
 		$sub,
 		'SELECT relation, key, kind, columns FROM weft.difference WHERE comparison = (SELECT max(comparison) FROM weft.comparison)'
@@ -138,7 +140,7 @@ is( query(
 fails(call_switch($sub, "$over verify => 'recent')"),
 	$not_same, 'compare', 'recent, an old row');
 query($sub,
-	'CALL weft.repair('
+		'CALL weft.repair('
 	  . query($sub, 'SELECT max(comparison) FROM weft.comparison')
 	  . ', true)');
 same_tables($pub, $sub, \@tables, 'repaired behind the fence');
@@ -168,14 +170,19 @@ $wholly->();
 # differences that arise after the comparison
 my %planted = (
 	'an update' => [ 't', q{UPDATE t SET v = 'wrong' WHERE id = 1501} ],
-	'a toasted value' =>
-	  [ 't', q{UPDATE t SET long = overlay(long PLACING '!' FROM 4000) WHERE id = 1501} ],
+	'a toasted value' => [
+		't',
+		q{UPDATE t SET long = overlay(long PLACING '!' FROM 4000) WHERE id = 1501}
+	],
 	'an insertion' => [ 't', q{INSERT INTO t VALUES (5000)} ],
 	'a deletion' => [ 't', q{DELETE FROM t WHERE id = 1501} ],
 	'a key' => [ 't', q{UPDATE t SET id = 5001 WHERE id = 1501} ],
-	'a partition' => [ 'part_2', q{UPDATE part_2 SET v = 'wrong' WHERE id = 1501} ],
-	'a table without a key' =>
-	  [ 'keyless', q{UPDATE keyless SET b = 'c' WHERE ctid = (SELECT min(ctid) FROM keyless)} ],
+	'a partition' =>
+	  [ 'part_2', q{UPDATE part_2 SET v = 'wrong' WHERE id = 1501} ],
+	'a table without a key' => [
+		'keyless',
+		q{UPDATE keyless SET b = 'c' WHERE ctid = (SELECT min(ctid) FROM keyless)}
+	],
 	'TRUNCATE' => [ 'keyless', 'TRUNCATE keyless' ]);
 foreach my $what (sort keys %planted)
 {
@@ -186,8 +193,9 @@ foreach my $what (sort keys %planted)
 		with_change(
 			"$over verify => 'recent')",
 			sub { change($sub, $table, $sql) }),
-		$what eq 'TRUNCATE' ? qr/was altered, truncated or rewritten/ :
-		  $not_same,
+		$what eq 'TRUNCATE'
+		? qr/was altered, truncated or rewritten/
+		: $not_same,
 		'compare fence_source verify',
 		"recent, $what");
 	change($sub, $table,
@@ -201,7 +209,9 @@ fails(
 	with_change(
 		"$over verify => 'recent')",
 		sub {
-			query($sub, "CREATE TABLE kept AS SELECT * FROM t WHERE id IN (1502, 1503)");
+			query($sub,
+				"CREATE TABLE kept AS SELECT * FROM t WHERE id IN (1502, 1503)"
+			);
 			change($sub, 't', 'DELETE FROM t WHERE id = 1503');
 			# no row with the key is here when the deletion is applied
 			change($sub, 't', 'UPDATE t SET id = 6000 WHERE id = 1502');
@@ -213,7 +223,8 @@ fails(
 	'compare fence_source verify',
 	'recent, as many rows');
 change($sub, 't',
-	'DELETE FROM t WHERE id IN (1502, 1503); INSERT INTO t SELECT * FROM kept WHERE id = 1503');
+	'DELETE FROM t WHERE id IN (1502, 1503); INSERT INTO t SELECT * FROM kept WHERE id = 1503'
+);
 query($sub, 'DROP TABLE kept');
 
 # a row that is recent on both sides
@@ -233,7 +244,8 @@ change($sub, 't', q{UPDATE t SET v = 'right' WHERE id = 1504});
 # too little time: the process that compares is held
 attach_point($sub, 'weft-compare-snapshot');
 fails(
-	call_switch($sub,
+	call_switch(
+		$sub,
 		"switch_over('sub', NULL, verify => 'full', max_pause => '4 s')"),
 	qr{timed out while comparing both sides|step "verify" did not end within},
 	'fence_source verify',
@@ -252,10 +264,12 @@ my $stderr = with_change(
 	"$over verify => 'recent')",
 	sub {
 		query($pub, q{UPDATE t SET v = 'in between' WHERE id > 1900});
-		$open->query_safe('SAVEPOINT a; DELETE FROM t WHERE id = 1601; COMMIT');
+		$open->query_safe(
+			'SAVEPOINT a; DELETE FROM t WHERE id = 1601; COMMIT');
 	});
 finish($load, may_fail => 1);
-is($stderr =~ s/^NOTICE.*$//mgr, '', 'recent, under load') or die 'nothing to be tested';
+is($stderr =~ s/^NOTICE.*$//mgr, '', 'recent, under load')
+  or die 'nothing to be tested';
 is(accepting('t', $pub, $sub), 'subscriber', 'switched over');
 same_tables($pub, $sub, \@tables, 'both sides are the same');
 like(

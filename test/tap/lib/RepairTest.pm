@@ -49,8 +49,9 @@ sub repair
 {
 	my ($sub, $comparison, $options) = @_;
 	my ($ret, $out, $err) = $sub->psql('postgres',
-		"CALL weft.repair($comparison, apply := true"
-		  . ($options ? ", $options" : '') . ')');
+			"CALL weft.repair($comparison, apply := true"
+		  . ($options ? ", $options" : '')
+		  . ')');
 
 	return $err;
 }
@@ -72,7 +73,10 @@ sub start_repair
 	my $run = { output => '' };
 	my @command = (
 		$sub->installed_command('psql'),
-		'-XAtq', '-d', $sub->connstr('postgres'), '-c',
+		'-XAtq',
+		'-d',
+		$sub->connstr('postgres'),
+		'-c',
 		"CALL weft.repair($comparison, apply := true"
 		  . ($options ? ", $options" : '') . ')');
 
