@@ -77,8 +77,9 @@ def main() -> int:
             pauses = trial.pauses()
             if arguments.faults:
                 Hold.install(servers[1])
-            for step, name in chosen_faults(str(arguments.faults)) if not found else []:
-                one_fault(trial, step, name)
+            if arguments.faults and not found:
+                for fault in chosen_faults(str(arguments.faults)):
+                    one_fault(trial, fault)
             if arguments.faults and not found:
                 found += trial.findings()
             outcomes = dict(trial.clients.outcomes())

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,7 @@ WEFT_SETTINGS = """
 TIME_LIMIT = float(os.environ.get("WEFT_LEDGER_TIMEOUT", "120"))
 
 
-def wait_for(condition: Any, what: str, limit: float = TIME_LIMIT) -> Any:
+def wait_for(condition: Any, what: str | Callable[[], str], limit: float = TIME_LIMIT) -> Any:
     """Polls until a function returns something true, and returns that."""
     deadline = time.monotonic() + limit
     while True:
@@ -52,7 +52,7 @@ def wait_for(condition: Any, what: str, limit: float = TIME_LIMIT) -> Any:
         if result:
             return result
         if time.monotonic() > deadline:
-            raise TimeoutError(f"timed out waiting for {what}")
+            raise TimeoutError(f"timed out waiting for {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
 
 

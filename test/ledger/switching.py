@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -83,15 +84,23 @@ class Progress:
         self.since = server.value("SELECT clock_timestamp()")
 
     def rows(self) -> list[Any]:
-        """The steps since this was created, or nothing while the server does not answer."""
-        try:
-            return self.server.query(
-                "SELECT position, step, started_at, ended_at, result"
-                " FROM weft.switch_over_progress WHERE started_at >= %s ORDER BY started_at",
-                self.since,
-            )
-        except psycopg.OperationalError:
-            return []
+        """The steps since this was created.  Waits until the server answers: it may restart."""
+        answers: list[list[Any]] = []
+
+        def answered() -> bool:
+            with suppress(psycopg.OperationalError):
+                answers.append(
+                    self.server.query(
+                        "SELECT position, step, started_at, ended_at, result"
+                        " FROM weft.switch_over_progress WHERE started_at >= %s"
+                        " ORDER BY started_at",
+                        self.since,
+                    )
+                )
+            return bool(answers)
+
+        wait_for(answered, f"{self.server.name} to answer")
+        return answers[0]
 
     def came_to(self, step: str) -> bool:
         return any(row.step == step for row in self.rows())
@@ -273,43 +282,69 @@ def switch(trial: Trial, back: bool, options: str = "") -> None:
     trial.moved.append(0 if back else 1)
 
 
-def chosen_faults(number: str) -> list[tuple[str, str]]:
-    """Pairs of a step and a fault: that many, or each one both ways."""
-    everything = list(itertools.product(STEPS, FAULTS))
+@dataclass(frozen=True)
+class Fault:
+    """What happens when a call comes to a step, or to its end."""
+
+    step: str
+    at_end: bool
+    name: str
+
+    def __str__(self) -> str:
+        return f"{'end of ' if self.at_end else ''}{self.step}: {self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Fault":
+        step, name = text.split(": ")
+        fault = cls(step.removeprefix("end of "), step.startswith("end of "), name)
+        assert fault.step in STEPS and fault.name in FAULTS, f"no fault: {text}"
+        return fault
+
+
+def chosen_faults(which: str) -> list[Fault]:
+    """Some faults, as many as "which" says; "all", each one both ways; or these: "step: name, …".
+
+    "all 1/3" is the first third of all.
+    """
+    if ":" in which:
+        return [Fault.parse(text) for text in which.split(", ")]
     seed = int(os.environ.get("WEFT_LEDGER_SEED", time.time_ns() % 1_000_000))
     print("WEFT_LEDGER_SEED:", seed)
     random.seed(seed)
-    random.shuffle(everything)
-    if number == "all":
+    pairs = list(itertools.product(STEPS, FAULTS))
+    random.shuffle(pairs)
+    if which.startswith("all"):
         # the number of pairs is even, so each one comes once in each direction
-        return everything + everything[1:] + everything[:1]
-    return everything[: int(number)]
+        pairs += pairs[1:] + pairs[:1]
+    faults = [Fault(step, random.random() < 0.5, name) for step, name in pairs]
+    if not which.startswith("all"):
+        return faults[: int(which)]
+    part, parts = (int(n) for n in (which.removeprefix("all").strip() or "1/1").split("/"))
+    return faults[len(faults) * (part - 1) // parts : len(faults) * part // parts]
 
 
-def one_fault(trial: Trial, step: str, name: str) -> None:
+def one_fault(trial: Trial, fault: Fault) -> None:
     """One call with a fault before a step or at its end, and then as many as it takes."""
     servers = trial.servers
     source = trial.writing
     back = source == 1
     progress = Progress(servers[1])
-    at_end = random.random() < 0.5
-    hold = Hold(servers[1], step, at_end)
+    hold = Hold(servers[1], fault.step, fault.at_end)
     call = Call(servers, back)
     call.start()
     reached = hold.wait(call)
     if reached:
-        fault = threading.Thread(target=FAULTS[name], args=[call, servers, back])
-        fault.start()
+        culprit = threading.Thread(target=FAULTS[fault.name], args=[call, servers, back])
+        culprit.start()
         # What acts on the link or a server has begun when the call goes on.
-        fault.join(0.03)
+        culprit.join(0.03)
         hold.release()
-        fault.join()
+        culprit.join()
     hold.release()
     error = call.finish()
     first_line = str(error).splitlines()[0] if error else "no error"
     print(
-        f"{'back' if back else 'over'}, {'end of ' if at_end else ''}{step}"
-        f"{'' if reached else ' (not a step)'}, {name}: {first_line}",
+        f"{'back' if back else 'over'}, {fault}{'' if reached else ' (not a step)'}: {first_line}",
         flush=True,
     )
     if error and not progress.came_to("final"):

@@ -345,8 +345,12 @@ def judge(
 
 def wait_for_writes(clients: Clients, side: int | None = None, number: int = 50) -> None:
     """Waits until the clients have written some more, on this side."""
-    before = clients.acknowledged(side)
+    before, problems = clients.acknowledged(side), clients.problems()
     wait_for(
         lambda: clients.acknowledged(side) >= before + number,
-        f"{number} acknowledged transactions on side {side}; problems: {clients.problems()}",
+        lambda: (
+            f"{number} acknowledged transactions on"
+            f" {'either side' if side is None else f'side {side}'};"
+            f" problems since: {dict(clients.problems() - problems)}"
+        ),
     )
