@@ -16,11 +16,11 @@
 --	publish, create_slot, subscribe: what S will follow T with: a publication and a slot on T,
 --		a disabled subscription on S (copy_data = false; origin = none from version 16 on).
 --	compare: with verify => 'recent', compares all rows while S accepts writes.
---	catch_up: waits until T is close behind S.
+--	catch_up: waits until T is close behind S, and the new slot close behind T.
 --	sequences_before: those of T are set at or beyond those of S.
 --	fence_source: S refuses writes; here their pause begins.  Provisional: only while this
---		session's connection to S lives.  If the caller dies, S accepts writes again by itself
---		within seconds.
+--		session's connection to S lives, and until "max_pause" has been over for some seconds.
+--		If the caller dies or is frozen, S accepts writes again by itself.
 --	drain: T applies everything that S had when its fence was closed.
 --	sequences: once more.
 --	verify: the rows of both sides are compared, as the argument "verify" says.

@@ -4,11 +4,11 @@
  *
  * It is the same on both sides, and made of what a stock server has.  Schema "weft_switch"
  * contains the function refuse(), which is called by a statement trigger (BEFORE INSERT,
- * UPDATE, DELETE or TRUNCATE, ENABLE ALWAYS) of each table, and a sequence, "state":
+ * UPDATE, DELETE or TRUNCATE, ENABLE ALWAYS) of each table, and sequences, among them "state":
  *
  *	0		open
- *	-ID		closed by the attempt ID, provisionally: as long as its session holds the advisory
- *			lock of switch-overs (link.c)
+ *	-ID		closed by the attempt ID, provisionally: as long as the session that closed it holds
+ *			the advisory lock of switch-overs (link.c), and not after a time limit
  *	+ID		closed for good, by the attempt ID
  *
  * Superusers fire such triggers as everybody does, session_replication_role does not matter,
@@ -43,6 +43,19 @@
  * takes the lock again closes the fence again first, and thereby waits for such a writer.
  * Nothing that was drained before counts then: another attempt has another ID.
  *
+ * Four more sequences belong to a provisional fence.  "session" is the PID of the session that
+ * closed it: every role may take the advisory lock, and nobody else's keeps a fence closed.
+ * "until" is the time, in ms, after which the fence opens by itself even though the session
+ * lives: the process may be frozen, or its connection stalled.  Then fence_make_final() may be
+ * about to run in it.  Hence whoever opens the fence, and whoever makes it final, first takes
+ * nextval of "claim", which was set to 0 when the fence was closed: one of all gets 1.  A writer
+ * who does sets "expired" to the value of "until", which lets everybody pass; any other one is
+ * refused, unless that has been done.  So a fence that has let somebody pass never becomes final.
+ * A writer may be slow, and the fence be closed anew between two of its steps.  Then it
+ * takes the new claim for nothing, and the new fence does not become final; or it sets "expired"
+ * to a time that is not the new limit.  Each closing has a limit of its own, and nobody needs
+ * to write "state" but under the lock.
+ *
  * If the answer to fence_make_final() is lost, the value tells what has happened.  It is
  * looked at under the lock, that is, when the session that may still be executing the
  * command has ended.  A final value may not be flushed yet; therefore it is set once more, in
@@ -59,11 +72,18 @@
 
 #define TRIGGER_NAME "weft_switch_fence"
 
-/* Does a session hold the advisory lock of switch-overs?  Two integers must follow. */
-#define LOCK_IS_HELD \
+/* The sequences in the schema. */
+#define SEQUENCES "'state', 'session', 'until', 'claim', 'expired'"
+
+/* A server's time in ms, as "until" has it. */
+#define NOW "pg_catalog.floor(1000 * extract(epoch FROM pg_catalog.clock_timestamp()))::bigint"
+
+/* Does that session hold the advisory lock of switch-overs?  The format takes its two keys. */
+#define LOCK_IS_HELD_BY(session) \
 "EXISTS (SELECT FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND granted" \
 " AND mode = 'ExclusiveLock' AND classid = %u AND objid = %u AND objsubid = 2" \
-" AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+" AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())" \
+" AND pid = " session ")"
 
 /* The grantee of a row, as REVOKE wants it. */
 #define GRANTEE "CASE granted.grantee WHEN 0 THEN 'PUBLIC' ELSE granted.grantee::pg_catalog.regrole::pg_catalog.text END"
@@ -74,7 +94,7 @@
  * the fence; they need no right on the schema for nextval() of an OID.
  */
 static const char create_schema[] =
-"DO $weft$ DECLARE granted record; BEGIN"
+"DO $weft$ DECLARE granted record; sequence text; BEGIN"
 " IF pg_catalog.to_regnamespace('weft_switch') IS NULL THEN"
 "  CREATE SCHEMA weft_switch;"
 "  FOR granted IN SELECT DISTINCT a.grantee FROM pg_catalog.pg_namespace n, pg_catalog.aclexplode(n.nspacl) a"
@@ -88,11 +108,13 @@ static const char create_schema[] =
 "  RAISE EXCEPTION 'schema \"weft_switch\" belongs to another role, or others may create objects in it'"
 "   USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Drop the schema; a switch-over creates it.';"
 " END IF;"
-" CREATE SEQUENCE IF NOT EXISTS weft_switch.state"
-"  MINVALUE -9223372036854775807 MAXVALUE 9223372036854775807 START 0;"
-" FOR granted IN SELECT DISTINCT a.grantee FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a"
-"  WHERE c.oid = 'weft_switch.state'::pg_catalog.regclass AND a.grantee <> c.relowner LOOP"
-"  EXECUTE 'REVOKE ALL ON SEQUENCE weft_switch.state FROM ' || " GRANTEE "; END LOOP;"
+" FOREACH sequence IN ARRAY ARRAY[" SEQUENCES "] LOOP"
+"  EXECUTE 'CREATE SEQUENCE IF NOT EXISTS weft_switch.' || sequence ||"
+"   ' MINVALUE -9223372036854775807 MAXVALUE 9223372036854775807 START 0';"
+"  FOR granted IN SELECT DISTINCT a.grantee FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a"
+"   WHERE c.oid = pg_catalog.to_regclass('weft_switch.' || sequence) AND a.grantee <> c.relowner LOOP"
+"   EXECUTE 'REVOKE ALL ON SEQUENCE weft_switch.' || sequence || ' FROM ' || " GRANTEE "; END LOOP;"
+" END LOOP;"
 " COMMENT ON SCHEMA weft_switch IS 'of the extension weft: refuses writes to tables while another server accepts them';"
 " END $weft$";
 
@@ -100,11 +122,18 @@ static const char create_schema[] =
 static const char create_function[] =
 "CREATE OR REPLACE FUNCTION weft_switch.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER"
 " SET search_path = pg_catalog, pg_temp AS $refuse$"
-" DECLARE value bigint; BEGIN"
+" DECLARE value bigint; expiry bigint; BEGIN"
 " SELECT last_value INTO STRICT value FROM weft_switch.state;"
-" IF value = 0 OR (value < 0 AND NOT " LOCK_IS_HELD ")) OR EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a"
+" IF value = 0 OR EXISTS (SELECT FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a"
 " WHERE a.backend_type ~ '^(logical replication .*worker|weft (stream )?writer)$') THEN RETURN NULL; END IF;"
 " IF value < 0 THEN"
+"  SELECT last_value INTO STRICT expiry FROM weft_switch.until;"
+"  IF NOT " LOCK_IS_HELD_BY("(SELECT last_value FROM weft_switch.session)")
+"   OR expiry = (SELECT last_value FROM weft_switch.expired) THEN RETURN NULL; END IF;"
+"  IF expiry < " NOW " THEN"
+"   IF pg_catalog.nextval('weft_switch.claim') = 1 THEN"
+"    PERFORM pg_catalog.setval('weft_switch.expired', expiry); RETURN NULL; END IF;"
+"  END IF;"
 "  RAISE EXCEPTION 'table \"%%.%%\" is fenced: a switch-over to another server is in progress', TG_TABLE_SCHEMA, TG_TABLE_NAME"
 "   USING ERRCODE = 'read_only_sql_transaction',"
 "   HINT = 'Try again in a moment: either this server continues, or another one has taken its place.';"
@@ -217,24 +246,29 @@ fence_disarm_next(SwitchSide side, int lock_timeout)
 }
 
 /*
- * Closes the fence of one side, provisionally or for good, and waits for the writers that are
- * in progress.  Fails with lock_not_available if that takes longer than "lock_timeout", in ms;
- * the fence is then as before.
+ * Closes the fence of one side, and waits for the writers that are in progress: provisionally,
+ * for that long from now on, in ms, or for good if "limit" is 0.  Fails with lock_not_available
+ * if the writers take longer than "lock_timeout", in ms; the fence is then as before.
  *
  * A lock is released by rolling back the block that took it.
  */
 void
-fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int lock_timeout)
+fence_close(const SwitchAttempt *attempt, SwitchSide side, int64 limit, int lock_timeout)
 {
 	char	   *tables = fenced_tables(attempt, side);
+	char	   *prepare = limit == 0 ? "" :
+		psprintf(" PERFORM pg_catalog.setval('weft_switch.claim', 0);"
+				 " PERFORM pg_catalog.setval('weft_switch.session', pg_catalog.pg_backend_pid());"
+				 " PERFORM pg_catalog.setval('weft_switch.until', greatest(" NOW " + " INT64_FORMAT ", last_value + 1))"
+				 "  FROM weft_switch.until;", limit);
 
 	side_run_block(side,
 				   psprintf("DECLARE r record; old_value bigint; deadline timestamptz; BEGIN"
-							" IF NOT " LOCK_IS_HELD " AND pid = pg_catalog.pg_backend_pid()) THEN"
+							" IF NOT " LOCK_IS_HELD_BY("pg_catalog.pg_backend_pid()") " THEN"
 							"  RAISE EXCEPTION 'the lock of the switch-over is not held'; END IF;"
 							" SELECT last_value INTO STRICT old_value FROM weft_switch.state;"
 							" FOR pass IN 1 .. 2 LOOP"
-							"  IF pass = 2 THEN PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
+							"  IF pass = 2 THEN %s PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
 							"  deadline := pg_catalog.clock_timestamp() + '%d ms';"
 							"  FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
 							"   PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
@@ -248,13 +282,14 @@ fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional, int
 							"   USING ERRCODE = 'object_not_in_prerequisite_state'; END LOOP;"
 							" EXCEPTION WHEN query_canceled OR OTHERS THEN"
 							"  PERFORM pg_catalog.setval('weft_switch.state', old_value); RAISE; END",
-							SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT,
-							provisional ? -attempt->id : attempt->id, lock_timeout,
+							SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT, prepare,
+							limit == 0 ? attempt->id : -attempt->id, lock_timeout,
 							tables, tables));
 }
 
 /*
- * Makes the fence of the source final, if the session that closed it still holds its lock.
+ * Makes the fence of the source final, if the session that closed it still holds its lock, and
+ * the time limit has let nobody pass.
  * Returns whether it is final now; if the caller's transaction commits synchronously, it
  * remains so.
  */
@@ -263,9 +298,11 @@ fence_make_final(const SwitchAttempt *attempt)
 {
 	char	   *value = side_value(ATTEMPT_SOURCE(attempt),
 								   psprintf("SELECT CASE WHEN last_value = " INT64_FORMAT
-											" OR (last_value = " INT64_FORMAT " AND " LOCK_IS_HELD
-											" AND pid = pg_catalog.pg_backend_pid()))"
-											" THEN pg_catalog.setval('weft_switch.state', " INT64_FORMAT ") END"
+											" THEN pg_catalog.setval('weft_switch.state', last_value)"
+											" WHEN last_value = " INT64_FORMAT " AND "
+											LOCK_IS_HELD_BY("pg_catalog.pg_backend_pid()")
+											" THEN CASE WHEN pg_catalog.nextval('weft_switch.claim') = 1"
+											" THEN pg_catalog.setval('weft_switch.state', " INT64_FORMAT ") END END"
 											" FROM weft_switch.state",
 											attempt->id, -attempt->id,
 											SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT, attempt->id));

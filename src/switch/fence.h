@@ -10,7 +10,7 @@
 extern void fence_install(SwitchSide side);
 extern bool fence_arm_next(const SwitchAttempt *attempt, SwitchSide side, int lock_timeout);
 extern bool fence_disarm_next(SwitchSide side, int lock_timeout);
-extern void fence_close(const SwitchAttempt *attempt, SwitchSide side, bool provisional,
+extern void fence_close(const SwitchAttempt *attempt, SwitchSide side, int64 limit,
 						int lock_timeout);
 extern bool fence_make_final(const SwitchAttempt *attempt);
 extern void fence_flush(SwitchSide side);

@@ -12,13 +12,15 @@
  *
  * A slot is created on the target while only replication may write there, and is advanced
  * (follower_position) after the last change that comes from the source, and before the target
- * is opened.  Hence what it passes on is what users write on the target, from their first
+ * is opened.  The server reads all WAL in between for that; follower_advance() does most of it
+ * before writes pause.  Hence what it passes on is what users write on the target, from their first
  * transaction on.
  *
  * Everything may be repeated.
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "catalog/pg_replication_origin.h"
 #include "compat.h"
 #include "connection_string.h"
@@ -29,6 +31,7 @@
 #include "replication/worker_internal.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/standby.h"
 #include "switch/fence.h"
 #include "switch/follower.h"
 #include "switch/link.h"
@@ -279,6 +282,33 @@ advance_origin(Oid subscription, XLogRecPtr position)
 					   true /* go backward */ , true /* WAL log */ );
 }
 
+/* Advances the new slot to what is flushed on the target now; returns that position. */
+static XLogRecPtr
+advance_slot(const SwitchAttempt *attempt)
+{
+	return side_lsn(ATTEMPT_TARGET(attempt),
+					psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
+							 " pg_catalog.pg_current_wal_flush_lsn())",
+							 quote_literal_cstr(new_slot(attempt))));
+}
+
+/*
+ * Brings the new slot close to what the target has, so that follower_position() has little to
+ * read.  May take long.  A slot is read from its restart_lsn, which follows only when the
+ * WAL has a snapshot of what is running: here it gets one, on another server every 15 seconds.
+ */
+void
+follower_advance(const SwitchAttempt *attempt)
+{
+	if (!attempt->follow)
+		return;
+	link_limit_idleness(0);
+	if (ATTEMPT_TARGET(attempt) == SIDE_HERE)
+		XLogFlush(LogStandbySnapshot());
+	(void) advance_slot(attempt);
+	link_limit_idleness(SESSION_IDLE_LIMIT);
+}
+
 /*
  * Advances the new slot to what is flushed on the target now; returns that position.  All
  * that has been applied must be flushed (fence_flush()).
@@ -290,16 +320,12 @@ advance_origin(Oid subscription, XLogRecPtr position)
 XLogRecPtr
 follower_position(const SwitchAttempt *attempt)
 {
-	const char *slot = new_slot(attempt);
-	XLogRecPtr	position = side_lsn(ATTEMPT_TARGET(attempt),
-									psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
-											 " pg_catalog.pg_current_wal_flush_lsn())",
-											 quote_literal_cstr(slot)));
+	XLogRecPtr	position = advance_slot(attempt);
 
 	if (attempt->back)
 		advance_origin(attempt->subscription->oid, position);
 	else
-		save_slot(slot);
+		save_slot(new_slot(attempt));
 	return position;
 }
 

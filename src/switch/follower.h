@@ -11,6 +11,7 @@ extern void follower_read_slot(SwitchAttempt *attempt);
 extern void follower_publish(const SwitchAttempt *attempt);
 extern void follower_create_slot(const SwitchAttempt *attempt);
 extern void follower_subscribe(const SwitchAttempt *attempt, const char *connection);
+extern void follower_advance(const SwitchAttempt *attempt);
 extern XLogRecPtr follower_position(const SwitchAttempt *attempt);
 extern void follower_stop_target(const SwitchAttempt *attempt);
 extern void follower_remove_old(const SwitchAttempt *attempt, TimestampTz deadline);

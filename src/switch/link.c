@@ -11,7 +11,11 @@
  * The other server should notice within seconds that this process, or its host, is dead.
  * Hence the session's settings there: keepalives, and a check of the connection while a
  * command runs.  A frozen caller keeps its connection; it is given SESSION_IDLE_LIMIT between
- * two commands, and link_ping() keeps a live one from being idle.
+ * two commands (or what link_limit_idleness() says), and link_ping() keeps a live one from being
+ * idle.
+ *
+ * Every role may take such a lock, and thus prevent switch-overs; the message tells who holds
+ * it.  Nobody can keep a fence closed with it: fence.c looks at the session, too.
  *
  * Both locks and the connection end with the caller's statement, however that ends: at the
  * end of the procedure, or when a transaction of it is aborted as a whole.  (The steps run in
@@ -37,9 +41,6 @@
 /* How long a session that was cut off may keep its lock until a new one gives up, in ms. */
 #define LOCK_RETRY 50
 
-/* Between two commands of a live caller; as the server's parameters have it. */
-#define SESSION_IDLE_LIMIT "60s"
-
 /* Between two pings, in milliseconds. */
 #define PING_INTERVAL 500
 
@@ -50,8 +51,8 @@ static const char session_settings[] =
 "['application_name', 'weft switch-over'], ['synchronous_commit', 'on'],"
 " ['tcp_keepalives_idle', '2'], ['tcp_keepalives_interval', '1'], ['tcp_keepalives_count', '3'],"
 " ['tcp_user_timeout', '5s'], ['client_connection_check_interval', '1s'],"
-" ['idle_session_timeout', '" SESSION_IDLE_LIMIT "'],"
-" ['idle_in_transaction_session_timeout', '" SESSION_IDLE_LIMIT "'],"
+" ['idle_session_timeout', '" CppAsString2(SESSION_IDLE_LIMIT) "'],"
+" ['idle_in_transaction_session_timeout', '" CppAsString2(SESSION_IDLE_LIMIT) "'],"
 " ['deadlock_timeout', '50ms'], ['row_security', 'off'], ['session_replication_role', 'origin'],"
 " ['log_statement', 'none'], ['log_duration', 'off'], ['log_min_duration_statement', '-1'],"
 " ['log_min_duration_sample', '-1'], ['auto_explain.log_min_duration', '-1'],"
@@ -87,8 +88,21 @@ transaction_ended(XactEvent event, void *arg)
 		link_close_all();
 }
 
-/* Takes the lock of this database, or fails. */
-void
+/* A query that describes, in one value, which session of a server holds the lock. */
+char *
+link_lock_holder_query(void)
+{
+	return psprintf("SELECT pg_catalog.format('The lock is held by process %%s, of role \"%%s\".',"
+					"  l.pid, pg_catalog.pg_get_userbyid(a.usesysid))"
+					" FROM pg_catalog.pg_locks l, pg_catalog.pg_stat_get_activity(l.pid) a"
+					" WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %u AND l.objid = %u"
+					" AND l.objsubid = 2 AND l.database = (SELECT oid FROM pg_catalog.pg_database"
+					"  WHERE datname = pg_catalog.current_database()) LIMIT 1",
+					SWITCH_LOCK_CLASS, SWITCH_LOCK_OBJECT);
+}
+
+/* Takes the lock of this database; returns false if somebody else holds it. */
+bool
 link_lock_here(void)
 {
 	static bool registered = false;
@@ -100,12 +114,8 @@ link_lock_here(void)
 	if (the_link.locked_here)
 		elog(ERROR, "a switch-over is already in progress in this session");
 	set_lock_tag(&tag);
-	if (LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("another switch-over is in progress in this database"),
-				 errhint("See \"weft.switch_over_progress\".")));
-	the_link.locked_here = true;
+	the_link.locked_here = LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	return the_link.locked_here;
 }
 
 static const char *
@@ -178,10 +188,15 @@ lock_there(TimestampTz deadline)
 		if (taken != NULL && strcmp(taken, "t") == 0)
 			return;
 		if (GetCurrentTimestamp() >= deadline)
+		{
+			char	   *holder = link_value(link_lock_holder_query());
+
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("another switch-over is in progress on %s", purpose()),
-					 errhint("If its caller is gone, end its session there: it is called \"weft switch-over\" in \"pg_stat_activity\".")));
+					 holder ? errdetail_internal("%s", holder) : 0,
+					 errhint("If its caller is gone, or it is none, end that session there with pg_terminate_backend.")));
+		}
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 LOCK_RETRY, wait_event_id(WEFT_WAIT_SWITCH));
 		ResetLatch(MyLatch);
@@ -387,4 +402,15 @@ link_ping(void)
 				 errmsg("the session on %s has lost its lock", purpose()),
 				 errhint("Connect directly, not through a pooler.")));
 	}
+}
+
+/*
+ * Lets the other server end the session when it is idle for that long, in ms; 0: never, for
+ * what this server does by itself and without calling link_ping().
+ */
+void
+link_limit_idleness(int64 limit)
+{
+	(void) link_value(psprintf("SELECT pg_catalog.set_config('idle_session_timeout', '" INT64_FORMAT "', false)",
+							   Min(limit, INT_MAX)));
 }

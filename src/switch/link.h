@@ -13,7 +13,11 @@
 #define SWITCH_LOCK_CLASS 0x77656674
 #define SWITCH_LOCK_OBJECT 0x73776974
 
-extern void link_lock_here(void);
+/* How long that session may be idle, in ms, before writes pause. */
+#define SESSION_IDLE_LIMIT 60000
+
+extern bool link_lock_here(void);
+extern char *link_lock_holder_query(void);
 extern void link_open(const Subscription *subscription, const char *connection,
 					  TimestampTz deadline);
 extern void link_close(void);
@@ -29,5 +33,6 @@ extern void link_send(const char *copy, const char *line);
 extern void link_begin_copy_out(const char *copy);
 extern char *link_end_copy_out(void);
 extern void link_ping(void);
+extern void link_limit_idleness(int64 limit);
 
 #endif							/* WEFT_SWITCH_LINK_H */

@@ -29,6 +29,9 @@
 /* The target is close behind when a round of waiting takes no longer, in ms. */
 #define CLOSE_BEHIND 500
 
+/* How much longer than max_pause a provisional fence refuses writes at most, in ms. */
+#define FENCE_GRACE 5000
+
 static const char *const names[] = {
 	[STEP_PLAN] = "plan",
 	[STEP_ARM_TARGET] = "arm_target",
@@ -200,12 +203,16 @@ arm(const SwitchAttempt *attempt, const SwitchOptions *options, SwitchSide side)
 	return fence_arm_next(attempt, side, options->lock_timeout);
 }
 
-/* Returns true if it must be called again, because the target is still far behind. */
+/*
+ * Returns true if it must be called again, because the target, or its new slot, is still far
+ * behind.
+ */
 static bool
 catch_up(const SwitchAttempt *attempt, const SwitchOptions *options, char **result)
 {
 	TimestampTz begin = GetCurrentTimestamp();
 
+	follower_advance(attempt);
 	*result = lsn_text(drain(attempt, options->deadline));
 	return GetCurrentTimestamp() > TimestampTzPlusMilliseconds(begin, CLOSE_BEHIND);
 }
@@ -280,13 +287,30 @@ verify(const SwitchAttempt *attempt, const SwitchOptions *options)
 	return psprintf("%d tables, " INT64_FORMAT " rows", order.result.tables, order.result.rows);
 }
 
+/*
+ * Here the pause begins.  The other session is not idle for longer than the pause may be,
+ * unless its caller is frozen; the fence has a limit, too, which is the only one if this server
+ * is the source.
+ */
+static void
+close_source(const SwitchAttempt *attempt, SwitchOptions *options)
+{
+	int64		limit = options->max_pause + INT64CONST(2) * options->lock_timeout + FENCE_GRACE;
+
+	link_limit_idleness(limit);
+	fence_close(attempt, ATTEMPT_SOURCE(attempt), limit, options->lock_timeout);
+	options->deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), options->max_pause);
+}
+
 static void
 make_final(SwitchAttempt *attempt)
 {
 	if (!fence_make_final(attempt))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the fence has been opened by somebody else")));
+				 errmsg("the fence of %s has been opened again",
+						side_name(attempt, ATTEMPT_SOURCE(attempt))),
+				 errdetail("It opens by itself when \"max_pause\" has been over for some seconds.")));
 	attempt->phase = PHASE_FINAL;
 	switch_attempt_store(attempt);
 }
@@ -314,7 +338,7 @@ steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char 
 		case STEP_ARM_TARGET:
 			return arm(attempt, options, ATTEMPT_TARGET(attempt));
 		case STEP_FENCE_TARGET:
-			fence_close(attempt, ATTEMPT_TARGET(attempt), false, options->lock_timeout);
+			fence_close(attempt, ATTEMPT_TARGET(attempt), 0, options->lock_timeout);
 			return false;
 		case STEP_ARM_SOURCE:
 			return arm(attempt, options, ATTEMPT_SOURCE(attempt));
@@ -336,8 +360,7 @@ steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char 
 			sync_sequences(attempt, options, false);
 			return false;
 		case STEP_FENCE_SOURCE:
-			fence_close(attempt, ATTEMPT_SOURCE(attempt), true, options->lock_timeout);
-			options->deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), options->max_pause);
+			close_source(attempt, options);
 			return false;
 		case STEP_DRAIN:
 			drain_completely(attempt, options, result);

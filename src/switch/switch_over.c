@@ -63,6 +63,8 @@ typedef struct SwitchOver
 	int			position;		/* of the step, in the attempt's list */
 	int			retries;		/* of the step */
 	LocalTransactionId transaction; /* of the last part of the work */
+	TimestampTz limit;			/* of the step, if writes pause in it */
+	int			lock_timeout;	/* of the lock on the other server, in ms */
 	bool		undoing;
 	ErrorData  *error;			/* that is to be thrown in the end, or NULL */
 } SwitchOver;
@@ -81,7 +83,7 @@ open_link(SwitchOver *s)
 {
 	if (!link_is_open())
 		link_open(s->attempt.subscription, s->options.connection,
-				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), LOCK_TIMEOUT));
+				  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), s->lock_timeout));
 }
 
 /* Begins a step, or the next one that is needed, if any. */
@@ -183,25 +185,41 @@ pass_point(SwitchOver *s, const char *suffix)
 	compat_injection_point(point);
 }
 
-/* Is this a step for which writes pause, and that does not look at the deadline itself? */
+/* Is this a step for which writes pause? */
 static bool
 must_be_limited(const SwitchOver *s)
 {
-	return s->step > STEP_DRAIN && s->step < STEP_FINAL;
+	return s->step >= STEP_FENCE_SOURCE && s->step < STEP_FINAL;
 }
 
 /*
- * Runs such a step; it is canceled when max_pause is over: it may wait for locks, or count
- * for long.  A statement_timeout of the caller stays as it is.
+ * When is a step to be canceled?  While the fence is closed, max_pause is not known to have
+ * begun.  The step "drain" looks at the deadline itself, and its error tells more; but
+ * a stalled connection may keep it from looking.
+ */
+static TimestampTz
+limit_of_step(const SwitchOver *s)
+{
+	if (s->step == STEP_FENCE_SOURCE)
+		return TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										   s->options.max_pause + INT64CONST(2) * s->options.lock_timeout);
+	return s->step == STEP_DRAIN ?
+		TimestampTzPlusMilliseconds(s->options.deadline, 1000) : s->options.deadline;
+}
+
+/*
+ * Runs such a step; it is canceled when max_pause is over: it may wait for locks or for a
+ * stalled connection, or count for long.  A statement_timeout of the caller stays as it is.
  */
 static bool
 run_limited(SwitchOver *s, char **result)
 {
-	TimestampTz deadline = s->options.deadline;
+	TimestampTz deadline = limit_of_step(s);
 	TimestampTz before = get_timeout_active(STATEMENT_TIMEOUT) ?
 		get_timeout_finish_time(STATEMENT_TIMEOUT) : 0;
 	bool		again;
 
+	s->limit = deadline;
 	if (before == 0 || before > deadline)
 		enable_timeout_after(STATEMENT_TIMEOUT,
 							 Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline), 1));
@@ -321,8 +339,9 @@ handle_error(SwitchOver *s, ErrorData *error)
 	}
 	if (s->attempt.phase == PHASE_BEGUN)
 	{
+		/* The step "drain" throws its own error, with a detail. */
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && must_be_limited(s) &&
-			GetCurrentTimestamp() >= s->options.deadline)
+			error->detail == NULL && GetCurrentTimestamp() >= s->limit)
 			error->message = MemoryContextStrdup(s->context,
 												 psprintf("step \"%s\" did not end within \"max_pause\"",
 														  steps_name(s->step)));
@@ -535,8 +554,18 @@ switch_over_begin(const char *subscription, SwitchCommand command,
 	s = new_switch_over(subscription, command, options);
 	last_context = s->context;
 	s->options.deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	s->lock_timeout = Min(LOCK_TIMEOUT, timeout);
 
-	link_lock_here();
+	if (!link_lock_here())
+	{
+		char	   *holder = side_value(SIDE_HERE, link_lock_holder_query());
+
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("another switch-over is in progress in this database"),
+				 holder ? errdetail_internal("%s", holder) : 0,
+				 errhint("See \"weft.switch_over_progress\".  If its client is gone, or it is none, end that session with pg_terminate_backend.")));
+	}
 	old = MemoryContextSwitchTo(s->context);
 	any = switch_attempt_load(&s->attempt);
 	if (!any || !settle_last(s))

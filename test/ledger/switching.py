@@ -192,6 +192,15 @@ def kill_caller(call: Call, servers: list[Server], back: bool) -> None:
         os.kill(call.pid, signal.SIGKILL)
 
 
+def freeze_caller(call: Call, servers: list[Server], back: bool) -> None:
+    """For long enough, sometimes, that the source accepts writes before it goes on."""
+    with suppress(ProcessLookupError):
+        os.kill(call.pid, signal.SIGSTOP)
+    time.sleep(random.choice((0.5, 8.0)))
+    with suppress(ProcessLookupError):
+        os.kill(call.pid, signal.SIGCONT)
+
+
 def crash(side_of: Callable[[bool], int], with_children: bool) -> Callable[..., None]:
     def run(call: Call, servers: list[Server], back: bool) -> None:
         server = servers[side_of(back)]
@@ -231,6 +240,7 @@ FAULTS: dict[str, Callable[[Call, list[Server], bool], None]] = {
     "cancel the caller": cancel_caller,
     "terminate the caller": terminate_caller,
     "kill the caller": kill_caller,
+    "freeze the caller": freeze_caller,
     "kill the source": crash(lambda back: 1 if back else 0, True),
     "kill the target": crash(lambda back: 0 if back else 1, True),
     "kill the source's postmaster": crash(lambda back: 1 if back else 0, False),
@@ -330,7 +340,7 @@ def one_fault(trial: Trial, fault: Fault) -> None:
     back = source == 1
     progress = Progress(servers[1])
     hold = Hold(servers[1], fault.step, fault.at_end)
-    call = Call(servers, back)
+    call = Call(servers, back, ", max_pause => '2 s'" if "freeze" in fault.name else "")
     call.start()
     reached = hold.wait(call)
     if reached:

@@ -4,7 +4,8 @@ WEFT_LEDGER_FAULTS says which faults there are: how many; all (each one at each 
 ways, which takes an hour: start pytest yourself) or "all 1/4", a part of them; or
 "end of stop: kill the caller", as the test prints them, separated by commas.
 WEFT_LEDGER_SEED repeats a choice, WEFT_LEDGER_SCALE adds pgbench's tables, and
-WEFT_LEDGER_REPEATS says how often the test goes over and back.
+WEFT_LEDGER_REPEATS says how often the test goes over and back.  WEFT_LEDGER_CLIENTS is how many
+write while there are faults.
 """
 
 import os
@@ -19,6 +20,7 @@ REPEATS = int(os.environ.get("WEFT_LEDGER_REPEATS", "1"))
 FAULTS = os.environ.get("WEFT_LEDGER_FAULTS")
 # Both sides are closed then, and the server that is asked about it is restarting.
 ALWAYS = "end of stop: kill the caller"
+CLIENTS = int(os.environ.get("WEFT_LEDGER_CLIENTS", "16"))
 # what is asked of a pause in a test on a busy machine; the figure is printed
 LONGEST_PAUSE = float(os.environ.get("WEFT_LEDGER_PAUSE", "5"))
 
@@ -67,7 +69,7 @@ def test_faults():
         subscribe(servers)
         skip_if_missing(servers[1])
         Hold.install(servers[1])
-        with trial_on(servers, think_time=0.02) as trial:
+        with trial_on(servers, clients=CLIENTS, think_time=0.02) as trial:
             trial.initially_open = True
             for side in (0, 1):
                 trial.start_probe(side)

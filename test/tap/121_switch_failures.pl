@@ -206,6 +206,14 @@ foreach my $step (qw(fence_source final open))
 		wait_until_gone($sub, $pid) if $how eq 'subscriber crashes';
 		$session->query('SELECT 1') unless $how eq 'subscriber crashes';
 		end_session($session);
+		is( query(
+				$sub,
+				"SELECT confirmed_flush_lsn >= (SELECT result::pg_lsn FROM weft.switch_over_progress WHERE step = 'position' ORDER BY started_at DESC LIMIT 1)"
+				  . " FROM pg_replication_slots WHERE slot_name ~ '^weft_switch_'"
+			),
+			't',
+			"$what: the slot does not go back to where it was created")
+		  if $how eq 'subscriber crashes' && $step ne 'fence_source';
 		my $now = accepting('t', $pub, $sub);
 		isnt($now, 'publisher subscriber', "$what: not both accept writes");
 		switches($over, $sub, $what)
@@ -221,6 +229,84 @@ same_tables(
 	[ 't', 'u' ],
 	'all rows are on both sides when servers have crashed');
 nothing_left('servers have crashed');
+
+# The caller is frozen while writes are paused: it neither goes on nor ends, nor gives up its
+# locks.  The source does not wait for it; after that, the step "final" must fail.
+foreach
+  my $case ([ $over, $sub, $pub, 'over' ], [ $back, $pub, $sub, 'back' ])
+{
+	my ($call, $target, $source, $what) = @$case;
+	my ($session, $pid) =
+	  hold_in('position', $call =~ s/[)]$/, max_pause => '1 s')/r);
+
+	is(accepting('t', $pub, $sub), '', "$what: frozen while writes are paused");
+	poll_for(
+		$source,
+		'SELECT 1',
+		sub { return accepting('t', $pub, $sub) eq $source->name });
+	only($source, "$what, frozen");
+	like(
+		call_switch($sub, $call),
+		qr/another switch-over is in progress.*DETAIL:  The lock is held by process $pid, of role/s,
+		"$what, frozen: another caller learns of it");
+	release($sub, $pid);
+	poll($sub, "SELECT phase = 'undone' FROM weft.switch_attempt");
+	end_session($session);
+	only($source, "$what, frozen no more");
+	nothing_left("$what, frozen") if $what eq 'over';
+	switches($call, $target, "$what, after it was frozen");
+}
+
+# What the target has written since its new slot was created is read before writes pause.
+foreach
+  my $case ([ $over, $sub, $pub, 'over' ], [ $back, $pub, $sub, 'back' ])
+{
+	my ($call, $target, $source, $what) = @$case;
+	my ($session, $pid) = hold_in('subscribe', $call);
+
+	query($target,
+		"SELECT pg_logical_emit_message(true, 'much', repeat('x', 1000000))");
+	my $lsn = query($target, 'SELECT pg_current_wal_flush_lsn()');
+	attach_point($sub, 'weft-switch-fence_source');
+	release($sub, $pid);
+	held_at($sub, 'weft-switch-fence_source');
+	detach_point($sub, 'weft-switch-fence_source');
+	is( query(
+			$target,
+			"SELECT slot_name, confirmed_flush_lsn >= '$lsn' AND "
+			  . ($what eq 'back' ? 'true' : "restart_lsn >= '$lsn'")
+			  . " FROM pg_replication_slots WHERE slot_name ~ '^(weft_switch_.*|sub)\$'"
+		) =~ s/.*[|]//r,
+		't',
+		"$what: the new slot is close behind before writes pause");
+	release($sub, $pid);
+	is($session->query('SELECT 1'), '1', "$what, with much to read");
+	$session->quit;
+	only($target, "$what, with much to read");
+}
+# Any role may take the lock of switch-overs.  It cannot keep a fence closed with it.
+query($pub, 'CREATE ROLE nobody LOGIN');
+{
+	my ($session, $pid) = hold_in('drain', $over, 'hold_end');
+	local $ENV{PGUSER} = 'nobody';
+	my $other = open_session($pub);
+	delete local $ENV{PGUSER};
+	$other->query_until(qr/begun/,
+		"\\echo begun\nSELECT pg_advisory_lock(x'77656674'::int, x'73776974'::int);\n");
+	release($sub, $pid);
+	poll($pub,
+		"SELECT granted FROM pg_locks l, pg_stat_activity a WHERE locktype = 'advisory' AND a.pid = l.pid AND usename = 'nobody'"
+	);
+	end_session($session);
+	only($pub, 'over, somebody else has the lock');
+	like(
+		call_switch($sub, $over =~ s/[)]$/, timeout => '1 s')/r),
+		qr/another switch-over is in progress on the publisher.*of role "nobody"/s,
+		'over, somebody else has the lock: it is said who');
+	end_session($other);
+	switches($over, $sub, 'over, without the lock');
+	switches($back, $pub, 'back again');
+}
 
 # Somebody locks a table while writes are paused.
 foreach my $case (
