@@ -25,24 +25,17 @@
 #include "utils/datetime.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/pg_lsn.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "wait_event.h"
+#include "wal_end.h"
 
 PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
 
 /* Time between two looks at the progress, in milliseconds. */
 #define POLL_INTERVAL 10
 
-/* The length of the longest header of a WAL page. */
-#define LONGEST_PAGE_HEADER 40
-
-/*
- * Where the publisher's WAL ends now, up to where it is flushed, and the size of its pages.
- * The end is the insert position, because transactions that were committed asynchronously
- * count, too.
- */
+/* Where the publisher's WAL ends now, up to where it is flushed, and the size of its pages. */
 static const char publisher_position[] =
 "SELECT CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()"
 " ELSE pg_catalog.pg_current_wal_insert_lsn() END,"
@@ -60,33 +53,17 @@ static const char publisher_position[] =
 static const char flush_query[] = "SELECT pg_catalog.txid_current()";
 
 static XLogRecPtr
-parse_lsn(const char *text)
-{
-	if (text == NULL)
-		return InvalidXLogRecPtr;
-	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
-}
-
-static XLogRecPtr
 ask_publisher(WalReceiverConn *conn, const char *subscription)
 {
 	char	   *purpose = psprintf("read the WAL position of the publisher of subscription \"%s\"",
 								   subscription);
 	RemoteValue *row = remote_query_row(conn, purpose, publisher_position, 3);
-	XLogRecPtr	lsn = parse_lsn(row[0]);
-	uint64		block = row[2] ? pg_strtoint32(row[2]) : 0;
+	WalEndAnswer answer = {.insert_lsn = row[0],.flush_lsn = row[1],.block_size = row[2]};
+	WalEnd		end = wal_end_get(&answer);
 
-	/*
-	 * If the position is right after the header of a page that contains no
-	 * record yet, then the position that is sent will never reach it: the
-	 * last record ends where the page begins.
-	 */
-	if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
-		lsn -= lsn % block;
-
-	if (lsn > parse_lsn(row[1]))
+	if (!end.flushed)
 		(void) remote_query_row(conn, purpose, flush_query, 1);
-	return lsn;
+	return end.lsn;
 }
 
 /* Connects to the publisher and returns where its WAL ends now. */

@@ -35,13 +35,13 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/pg_lsn.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "verify/cut.h"
 #include "verify/publisher.h"
 #include "wait_event.h"
+#include "wal_end.h"
 
 #define DEFAULT_TIMEOUT 60000	/* ms */
 #define DEFAULT_STAND 1000		/* ms */
@@ -60,9 +60,6 @@
 
 /* How often a wait looks for itself, in milliseconds. */
 #define POLL_INTERVAL 10
-
-/* The length of the longest header of a WAL page. */
-#define LONGEST_PAGE_HEADER 40
 
 struct Cut
 {
@@ -238,12 +235,6 @@ rest(const Cut *cut, long duration)
 		wait_a_little(cut, left);
 }
 
-static XLogRecPtr
-parse_lsn(const char *text)
-{
-	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
-}
-
 /* Reads "xmin:xmax:xid,xid,...". */
 static void
 parse_snapshot(const Cut *cut, const char *text, CutSnapshot *snapshot)
@@ -282,8 +273,8 @@ static void
 export_snapshot(Cut *cut)
 {
 	RemoteValue *row = remote_query_row(cut->exporter, cut->purpose, export_query, 6);
-	XLogRecPtr	lsn;
-	uint64		block;
+	WalEndAnswer answer;
+	WalEnd		end;
 
 	for (int i = 0; i < 6; i++)
 		if (row[i] == NULL)
@@ -292,18 +283,11 @@ export_snapshot(Cut *cut)
 					 errmsg("could not %s: unexpected answer", cut->purpose)));
 	cut->snapshot = MemoryContextStrdup(cut->context, row[0]);
 	parse_snapshot(cut, row[1], cut->seen);
-
-	/*
-	 * If the position is right after the header of a page that contains no
-	 * record yet, then the last record ends where the page begins.
-	 */
-	lsn = parse_lsn(row[2]);
-	block = pg_strtoint32(row[4]);
-	if (block > 0 && lsn % block <= LONGEST_PAGE_HEADER)
-		lsn -= lsn % block;
-	cut->seen->lsn = lsn;
+	answer = (WalEndAnswer) {.insert_lsn = row[2],.flush_lsn = row[3],.block_size = row[4]};
+	end = wal_end_get(&answer);
+	cut->seen->lsn = end.lsn;
 	cut->seen->synchronous = strcmp(row[5], "true") == 0;
-	cut->unflushed = lsn > parse_lsn(row[3]);
+	cut->unflushed = !end.flushed;
 	cut->attempts++;
 }
 
