@@ -11,8 +11,9 @@
  * Therefore the versions of tables are read from the catalog twice: as the snapshot sees them, and as
  * they are once everything has been read.  If both are equal, then nothing was altered in
  * between.  A version is made of the files in which the table and its partitions are
- * stored, their names, their places in the hierarchy, and their columns; here, also of the state of the
- * table in the subscription.
+ * stored, their names and schemas, their places in the hierarchy, and their columns, with the labels of
+ * enums and the attributes of composite types in them, because these are part of the texts of values, and are
+ * not read with a snapshot; here, also of the state of the table in the subscription.
  *
  * A query has locked the table until the transaction ends.  Whoever wants to alter it waits,
  * and apply with him.  Therefore the session that compares looks from time to time whether
@@ -38,6 +39,30 @@ oid_list(const List *relids)
 }
 
 /*
+ * A subquery for the user-defined types that make up the columns of relation c, with their labels and
+ * attributes.  No built-in type is made of others' types.  A type may belong to several of them.
+ */
+static const char types[] =
+"(WITH RECURSIVE part (type) AS ("
+" SELECT a.atttypid FROM pg_catalog.pg_attribute a"
+" WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384"
+" UNION SELECT x.type FROM part p, LATERAL ("
+"SELECT y.typelem FROM pg_catalog.pg_type y WHERE y.oid = p.type"
+" UNION ALL SELECT y.typbasetype FROM pg_catalog.pg_type y WHERE y.oid = p.type"
+" UNION ALL SELECT a.atttypid FROM pg_catalog.pg_type y JOIN pg_catalog.pg_attribute a"
+" ON a.attrelid = y.typrelid WHERE y.oid = p.type AND y.typrelid <> 0 AND a.attnum > 0"
+" UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r"
+" WHERE p.type IN (r.rngtypid, r.rngmultitypid)) x (type) WHERE x.type >= 16384)"
+" SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', y.oid,"
+" (SELECT pg_catalog.string_agg(pg_catalog.quote_literal(e.enumlabel), ' ' ORDER BY e.oid)"
+" FROM pg_catalog.pg_enum e WHERE e.enumtypid = y.oid),"
+" (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.atttypid, a.atttypmod,"
+" a.attisdropped), ',' ORDER BY a.attnum)"
+" FROM pg_catalog.pg_attribute a WHERE a.attrelid = y.typrelid AND y.typrelid <> 0 AND a.attnum > 0)),"
+" ',' ORDER BY y.oid)"
+" FROM part p JOIN pg_catalog.pg_type y ON y.oid = p.type)";
+
+/*
  * The columns are the table's OID and its version.  "state" is an expression for what else belongs to the
  * version.
  */
@@ -51,14 +76,15 @@ version_query(const List *relids, const char *state)
 					" UNION ALL SELECT t.root, i.inhrelid, i.xmin::pg_catalog.text"
 					" FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.relid)"
 					" SELECT t.root::pg_catalog.text, pg_catalog.string_agg(pg_catalog.concat_ws(' ',"
-					" t.relid, t.link, c.relfilenode, c.relkind, c.relnamespace, c.relname,"
-					" c.relrowsecurity, %s,"
+					" t.relid, t.link, c.relfilenode, c.relkind, n.nspname, c.relname,"
+					" c.relrowsecurity, %s, %s,"
 					" (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.attnum, a.attname,"
 					" a.atttypid, a.atttypmod, a.attcollation, a.attnotnull, a.attisdropped), ',' ORDER BY a.attnum)"
 					" FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)),"
 					" ';' ORDER BY t.relid)"
-					" FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid GROUP BY t.root",
-					oid_list(relids), state);
+					" FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid"
+					" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace GROUP BY t.root",
+					oid_list(relids), types, state);
 }
 
 static char *

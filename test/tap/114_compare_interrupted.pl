@@ -275,6 +275,69 @@ $id = meanwhile(
 	});
 is(result($id), 'done|0|1|', 'or dropped');
 
+# Each side in its turn, during an attempt of its own: the first one finds the two sides different, which
+# they were not at the cut.
+sub in_turn
+{
+	my @turns = @_;
+	return meanwhile(scalar(@turns), sub { shift(@turns)->(); });
+}
+
+query_all($both, <<'EOC');
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TYPE pair AS (a int, moods mood[]);
+ALTER TABLE c_other ADD m mood DEFAULT 'sad', ADD p pair DEFAULT ROW(1, '{sad}')::pair, ADD i int, ADD part int NOT NULL DEFAULT 1;
+EOC
+$id = in_turn(
+	map {
+		my $node = $_;
+		sub { query($node, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'") }
+	} $pub,
+	$sub);
+is(result($id), 'done|0|1|',
+	"a table is compared again if an enum's label is renamed");
+$id = in_turn(
+	map {
+		my $node = $_;
+		sub { query($node, 'ALTER TYPE pair ADD ATTRIBUTE b text') }
+	} $sub,
+	$pub);
+is(result($id), 'done|0|1|',
+	'the same if an attribute is added to a composite type');
+$id = in_turn(
+	map {
+		my $node = $_;
+		sub { query($node, 'ALTER TABLE c_other RENAME i TO j') }
+	} $pub,
+	$sub);
+is(result($id), 'done|0|1|', 'or a column renamed');
+$id = in_turn(
+	map {
+		my $node = $_;
+		sub { query($node, 'ALTER TABLE c_other ALTER j TYPE text') }
+	} $sub,
+	$pub);
+is(result($id), 'done|0|1|', 'or its type changed');
+
+# another table takes the place of this one, by its schema's name
+$id = in_turn(
+	sub {
+		query($pub, <<'EOC');
+CREATE SCHEMA other; CREATE TABLE other.c_other (LIKE public.c_other INCLUDING ALL);
+ALTER SCHEMA public RENAME TO away; ALTER SCHEMA other RENAME TO public;
+EOC
+	},
+	sub {
+		query($pub,
+			'ALTER SCHEMA public RENAME TO other; ALTER SCHEMA away RENAME TO public; DROP SCHEMA other CASCADE'
+		);
+	});
+like(result($id), qr/^(done\|0\|1\||changed\|0\|0\|.+)$/,
+	'or schemas change places');
+$id = in_turn(sub { query($sub, 'ALTER TABLE c_other DROP CONSTRAINT c_other_pkey') });
+is(result($id), 'done|0|1|', 'an index of the key is dropped here');
+query($sub, 'ALTER TABLE c_other ADD PRIMARY KEY (id)');
+
 # A lock on the publisher: who holds it may wait for apply, and apply for the comparison.
 my $holder = open_session($pub);
 my $offset = -s $pub->logfile;
