@@ -218,7 +218,8 @@ COMMENT ON PROCEDURE weft.compare_subscription(name, regclass[], integer, bigint
 -- "publisher" is the other member.  Rows that differ only because changes are under way are
 -- none.  A row that is changed all the time may remain in weft.comparison_candidate, and its
 -- table is not "complete" then.  A difference does not say which of the members is right:
--- compare with a third one.  If a call ends early, no differences are stored; call it again.
+-- compare with a third one.  An interrupted call cannot be continued, because what the looks
+-- at changing rows have seen is lost; call it again, for some of the tables if need be.
 CREATE PROCEDURE weft.compare_node(
 	node name,
 	tables regclass[] DEFAULT NULL,

@@ -50,7 +50,7 @@ typedef struct Process
 
 /*
  * Does an error with this SQLSTATE concern a table only?  These are errors of its data, its
- * definition, and its locks.
+ * definition, and its locks.  Values that are too large, and damaged data, are reported as internal errors, too.
  */
 bool
 compare_is_table_error(int sqlstate)
@@ -61,6 +61,8 @@ compare_is_table_error(int sqlstate)
 		category == ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION ||
 		category == ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE ||
 		category == ERRCODE_FEATURE_NOT_SUPPORTED ||
+		category == ERRCODE_TO_CATEGORY(ERRCODE_INTERNAL_ERROR) ||
+		sqlstate == ERRCODE_OUT_OF_MEMORY ||
 		sqlstate == ERRCODE_PROGRAM_LIMIT_EXCEEDED ||
 		sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED;
 }

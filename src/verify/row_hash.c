@@ -19,6 +19,11 @@
  *
  * A bytea of more than LARGE_BYTEA is hashed as the text of its digest, because its own text
  * may be too long for a text.
+ *
+ * If the databases have different encodings, then digests of texts that are converted to UTF8 are hashed.
+ * The order of a jsonb's keys, and of a tsvector's lexemes, depends on the encoding, because it is one of
+ * bytes; therefore these are hashed in an order of their own.  That helps only where they are a column's
+ * type, not inside of arrays, domains and composite types.
  */
 #include "postgres.h"
 
@@ -96,22 +101,61 @@ method_of(const RowHash *hash, const PublishedColumn *column)
 
 /*
  * The text of a column's value, or an empty one if it is null.  A value of type "text" or
- * "varchar" is taken as it is.
+ * "varchar" is taken as it is.  Blanks at the end of a "character" mean nothing; there are as many of them
+ * as its length on each side demands.
  */
 static char *
-output_text(const char *name)
+output_text(const PublishedColumn *column)
 {
+	const char *name = quote_identifier(column->name);
+
+	if (column->type == BPCHAROID && column->publisher_type == BPCHAROID &&
+		column->typmod != column->publisher_typmod)
+		return psprintf("pg_catalog.rtrim(pg_catalog.concat(%s))", name);
 	return psprintf("pg_catalog.concat(%s)", name);
 }
 
-/* The text's bytes must be the same on both sides to be hashed; ASCII is. */
+/*
+ * All values inside of a jsonb, each with its path, in the order of their paths.  The value's name is
+ * looked up where no other column can be meant.
+ */
+static const char jsonb_text[] =
+"(WITH RECURSIVE part (path, value) AS ("
+"SELECT ARRAY[]::pg_catalog.text[], %s UNION ALL"
+" SELECT pg_catalog.array_append(p.path, x.step), x.value FROM part p, LATERAL ("
+"SELECT pg_catalog.concat('.', o.key), o.value FROM pg_catalog.jsonb_each("
+"CASE pg_catalog.jsonb_typeof(p.value) WHEN 'object' THEN p.value END) o (key, value)"
+" UNION ALL SELECT pg_catalog.concat(a.number), a.value FROM pg_catalog.jsonb_array_elements("
+"CASE pg_catalog.jsonb_typeof(p.value) WHEN 'array' THEN p.value END)"
+" WITH ORDINALITY a (value, number)) x (step, value))"
+" SELECT pg_catalog.string_agg(pg_catalog.concat(q.path,"
+" CASE pg_catalog.jsonb_typeof(q.value) WHEN 'object' THEN '{}' WHEN 'array' THEN '[]'"
+" ELSE pg_catalog.concat(q.value) END), ','"
+" ORDER BY pg_catalog.convert_to(pg_catalog.concat(q.path), 'UTF8')) FROM part q)";
+
+static const char tsvector_text[] =
+"(SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', pg_catalog.quote_literal(u.lexeme),"
+" u.positions, u.weights), ',' ORDER BY pg_catalog.convert_to(u.lexeme, 'UTF8'))"
+" FROM pg_catalog.unnest(%s) u)";
+
+/*
+ * A text that has the same bytes on both sides.  It is equal there exactly if the
+ * column's text is.
+ */
 static char *
-hashable_text(const RowHash *hash, const char *text)
+hashable_text(const RowHash *hash, const PublishedColumn *column)
 {
+	const char *name = quote_identifier(column->name);
+	char	   *text = output_text(column);
+
 	if (!hash->convert)
 		return psprintf("%s COLLATE pg_catalog.\"C\"", text);
-	return psprintf("pg_catalog.encode(pg_catalog.convert_to(%s, 'UTF8'), 'escape')"
-					" COLLATE pg_catalog.\"C\"", text);
+	if (column->type == column->publisher_type && column->type == JSONBOID)
+		text = psprintf(jsonb_text, name);
+	else if (column->type == column->publisher_type && column->type == TSVECTOROID)
+		text = psprintf(tsvector_text, name);
+	return psprintf("pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(COALESCE(%s, ''), 'UTF8')),"
+					" 'base64') COLLATE pg_catalog.\"C\"", text);
 }
 
 /* IS NULL would be true for a composite value whose fields are null. */
@@ -170,7 +214,7 @@ column_hash(const RowHash *hash, const PublishedColumn *column, const char *seed
 			break;
 	}
 	return psprintf("pg_catalog.hashtextextended(%s, %s)",
-					hashable_text(hash, output_text(name)), seed);
+					hashable_text(hash, column), seed);
 }
 
 /* The hash of several columns; different kinds of hashes begin with different seeds. */
@@ -247,10 +291,11 @@ row_hash_key_json(const RowHash *hash, CompareSide side)
 		return "NULL::pg_catalog.jsonb";
 	foreach(cell, hash->table->key)
 	{
-		const char *name = quote_identifier(((PublishedColumn *) lfirst(cell))->name);
+		PublishedColumn *column = lfirst(cell);
 
 		texts = lappend(texts, psprintf("CASE WHEN %s THEN NULL ELSE %s END",
-										is_null(name), output_text(name)));
+										is_null(quote_identifier(column->name)),
+										output_text(column)));
 	}
 	return texts_object(hash->table->key, texts);
 }
@@ -276,7 +321,7 @@ is_long(const RowHash *hash, const PublishedColumn *column)
 							column->type == BYTEAOID ? ROW_HASH_LONGEST_TEXT / 2 :
 							ROW_HASH_LONGEST_TEXT);
 		default:
-			return psprintf("pg_catalog.length(%s) > %d", output_text(name), ROW_HASH_LONGEST_TEXT);
+			return psprintf("pg_catalog.length(%s) > %d", output_text(column), ROW_HASH_LONGEST_TEXT);
 	}
 }
 
@@ -297,7 +342,7 @@ cut_text(const RowHash *hash, const PublishedColumn *column)
 	}
 	else
 	{
-		const char *text = method == HASH_TEXT ? name : output_text(name);
+		const char *text = method == HASH_TEXT ? name : output_text(column);
 
 		begin = psprintf("pg_catalog.left(%s, %d)", text, ROW_HASH_LONGEST_TEXT / 2);
 		length = psprintf("pg_catalog.length(%s), ' characters'", text);
@@ -319,7 +364,7 @@ row_hash_row_json(const RowHash *hash, CompareSide side)
 
 		texts = lappend(texts, psprintf("CASE WHEN %s THEN NULL WHEN %s THEN %s ELSE %s END",
 										is_null(name), is_long(hash, column),
-										cut_text(hash, column), output_text(name)));
+										cut_text(hash, column), output_text(column)));
 	}
 	return texts_object(hash->table->columns, texts);
 }
@@ -445,7 +490,7 @@ append_equal(StringInfo condition, const PublishedColumn *column, CompareSide si
 						 integer ? "::pg_catalog.int8" : "");
 	if (!by_value || !equal_is_same(column, side))
 		appendStringInfo(condition, "%s%s COLLATE pg_catalog.\"C\" = %s",
-						 by_value ? " AND " : "", output_text(name), literal);
+						 by_value ? " AND " : "", output_text(column), literal);
 }
 
 char *
