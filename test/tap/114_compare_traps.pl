@@ -79,6 +79,13 @@ is( compare('nullable'),
 		'missing there {"id": null, "part": null} c'),
 	'rows with null keys are found in a table that is divided into ranges');
 
+is( query(
+		$sub,
+		'SELECT count(*), count(local_origin), count(local_commit_time) FROM weft.difference'
+	),
+	'3|0|0',
+	'without track_commit_timestamp here, it is unknown who wrote a row');
+
 # --- nulls in a column that is NOT NULL, but not yet validated ---
 
 SKIP:
