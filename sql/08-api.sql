@@ -32,8 +32,9 @@ COMMENT ON FUNCTION weft.wait_for_subscription(name, interval) IS
 -- Until the copy is complete, all sessions see the old rows.  Changes of the table that the
 -- publisher makes meanwhile arrive afterwards; while the table catches up with them, the
 -- subscription's other tables wait, as after its first copy.  A session here that has
--- changed a row of the table and stays in its transaction delays the copy.  The publisher's
--- WAL is kept for the copy.  Do not start the server without Weft in
+-- changed a row of the table and stays in its transaction delays the copy.  The publisher
+-- keeps its WAL from the call until the table is synchronized, in a slot, and needs another
+-- free slot while the table is copied.  Do not start the server without Weft in
 -- "shared_preload_libraries" until weft.copy_progress does not show the table any more: its
 -- synchronization would fail until Weft is back.
 CREATE FUNCTION weft.resync_table(subscription name, "table" regclass)
@@ -43,6 +44,17 @@ AS 'MODULE_PATHNAME', 'weft_resync_table';
 
 COMMENT ON FUNCTION weft.resync_table(name, regclass) IS
 	'copies a table of a subscription again, in the background; its old rows stay visible until then';
+
+-- No change is lost: the table keeps its old rows, and all changes since the call of
+-- weft.resync_table are applied to them.  Meanwhile, the subscription's other tables wait, as
+-- after a copy.  A copy that is complete cannot be cancelled.
+CREATE FUNCTION weft.cancel_resync(subscription name, "table" regclass)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_cancel_resync';
+
+COMMENT ON FUNCTION weft.cancel_resync(name, regclass) IS
+	'stops copying a table again; its old rows stay, and catch up with the publisher';
 
 -- Conflicts.
 

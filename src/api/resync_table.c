@@ -1,13 +1,19 @@
 /*
  * resync_table.c
- *	  weft.resync_table(): requests that a table of a subscription is copied again.
+ *	  weft.resync_table(): requests that a table of a subscription is copied again;
+ *	  weft.cancel_resync(): takes the request back.
  *
  * The head of copy/replace.c has the protocol.  Locks, in this order, until the end of the
- * transaction: AccessShareLock on the table; AccessExclusiveLock on the subscription, then on
+ * transaction: AccessShareLock on the table, but not for a cancellation, which may be
+ * needed because somebody waits for the table; AccessExclusiveLock on the subscription, then on
  * pg_subscription_rel, as ALTER SUBSCRIPTION takes them.  While they are held, no
- * subscription of this database can start; therefore the function must not run inside a
- * transaction block, where they could be held for long.  If the transaction is rolled back,
- * the subscription has been restarted, and nothing else.
+ * subscription of this database can start; therefore the functions must not run inside a
+ * transaction block, where they could be held for long.  The connection to the publisher is
+ * made before that.  If the transaction is rolled back, the subscription, or the table's
+ * synchronization, has been restarted, and nothing else.
+ *
+ * The slot that is created on the publisher is dropped if the function fails.  If the server
+ * crashes before the commit, the slot is left over; the next call says so.
  */
 #include "postgres.h"
 
@@ -21,12 +27,15 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
+#include "copy/keep_slot.h"
 #include "copy/replace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "replication/logicallauncher.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "shmem.h"
+#include "storage/ipc.h"
 #include "storage/lmgr.h"
 #include "subscription_settings.h"
 #include "tcop/utility.h"
@@ -37,36 +46,96 @@
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(weft_resync_table);
+PG_FUNCTION_INFO_V1(weft_cancel_resync);
+
+/* What a function has of the publisher. */
+typedef struct Publisher
+{
+	WalReceiverConn *conn;
+	const char *conninfo;
+	Oid			subid;
+	Oid			relid;
+	bool		slot_created;
+} Publisher;
 
 static void
-check_transaction(void)
+check_transaction(const char *function)
 {
-	PreventCommandIfReadOnly("weft.resync_table()");
+	shmem_require();
+	PreventCommandIfReadOnly(function);
 	if (IsTransactionBlock() || IsSubTransaction())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("weft.resync_table() cannot run inside a transaction block"),
+				 errmsg("%s cannot run inside a transaction block", function),
 				 errdetail("No subscription of this database can start until the transaction ends."),
 				 errhint("Run it as a statement by itself.")));
 }
 
-/* Locks the subscription against ALTER and DROP, if the caller owns it. */
+/* Returns the OID of a subscription that the caller owns. */
 static Oid
-lock_subscription(char *name)
+find_subscription(char *name)
 {
 	Oid			subid = get_subscription_oid(name, false);
 
 	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
-	LockSharedObject(SubscriptionRelationId, subid, 0, AccessExclusiveLock);
+	return subid;
+}
 
-	/* It may have been dropped, renamed or given away meanwhile. */
-	if (get_subscription_oid(name, false) != subid ||
-		!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
+static Publisher
+connect_publisher(const Subscription *subscription, Oid relid)
+{
+	Publisher	result = {
+		.conninfo = subscription->conninfo,
+		.subid = subscription->oid,
+		.relid = relid
+	};
+	char	   *error = NULL;
+
+	load_file("libpqwalreceiver", false);
+	result.conn = walrcv_connect(subscription->conninfo, true, true,
+								 subscription->passwordrequired && !subscription->ownersuperuser,
+								 subscription->name, &error);
+	if (result.conn == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
+						subscription->name, error)));
+	return result;
+}
+
+/* The function has failed, or its process ends. */
+static void
+leave_publisher(int code, Datum arg)
+{
+	Publisher  *publisher = (Publisher *) DatumGetPointer(arg);
+
+	if (publisher->slot_created)
+		keep_slot_drop(publisher->conn, publisher->subid, publisher->relid);
+	walrcv_disconnect(publisher->conn);
+}
+
+/*
+ * Locks the subscription against ALTER and DROP, and the tables of all subscriptions.  Sets
+ * *catalog to their catalog.
+ */
+static Subscription *
+lock_subscription(char *name, const Publisher *publisher, Relation *catalog)
+{
+	Subscription *result;
+
+	LockSharedObject(SubscriptionRelationId, publisher->subid, 0, AccessExclusiveLock);
+	*catalog = table_open(SubscriptionRelRelationId, AccessExclusiveLock);
+
+	/* It may have been dropped, renamed, given away or changed meanwhile. */
+	if (get_subscription_oid(name, true) != publisher->subid ||
+		!object_ownercheck(SubscriptionRelationId, publisher->subid, GetUserId()) ||
+		strcmp((result = GetSubscription(publisher->subid, false))->conninfo,
+			   publisher->conninfo) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("subscription \"%s\" was changed concurrently", name)));
-	return subid;
+	return result;
 }
 
 static void
@@ -84,10 +153,10 @@ check_subscription(const Subscription *subscription, Oid subid, const char *name
 {
 	if (subscription->twophasestate != LOGICALREP_TWOPHASE_STATE_DISABLED)
 		refuse(name, "Its option \"two_phase\" is enabled: a prepared transaction may have changed the table.",
-			   "Compare and repair the table instead.");
+			   "Run CALL weft.compare_subscription, and then CALL weft.repair.");
 	if (subscription_settings_get(subid).detect_conflicts)
 		refuse(name, "It detects conflicts, for which rows must keep the times of their changes.",
-			   "Compare and repair the table instead.");
+			   "Run CALL weft.compare_node, and then weft.repair.");
 	if (subscription->slotname == NULL)
 		refuse(name, "It has no replication slot.", "Run ALTER SUBSCRIPTION ... SET (slot_name = ...).");
 	if (strcmp(subscription->origin, LOGICALREP_ORIGIN_NONE) == 0)
@@ -100,7 +169,8 @@ check_subscription(const Subscription *subscription, Oid subid, const char *name
 			   "Increase \"max_sync_workers_per_subscription\".");
 }
 
-static void
+/* Returns the position with which the table became READY. */
+static XLogRecPtr
 check_state(Oid subid, Relation rel, const char *subscription)
 {
 	XLogRecPtr	position;
@@ -123,6 +193,7 @@ check_state(Oid subid, Relation rel, const char *subscription)
 							RelationGetRelationName(rel), subscription),
 					 errhint("Call weft.wait_for_subscription first.")));
 	}
+	return position;
 }
 
 /* Tables with which "rel" has rows in common: itself, its partitions, and their ancestors. */
@@ -175,13 +246,54 @@ check_table(const Subscription *subscription, Relation rel)
 				 errdetail_internal("%s", obstacle)));
 }
 
+/* Where the table's rows stand; the head of copy/replace.c says why. */
+static XLogRecPtr
+position_of_rows(Oid subid, XLogRecPtr ready, XLogRecPtr confirmed)
+{
+	char		name[NAMEDATALEN];
+	RepOriginId origin;
+	XLogRecPtr	applied = InvalidXLogRecPtr;
+
+	ReplicationOriginNameForLogicalRep(subid, InvalidOid, name, sizeof(name));
+	origin = replorigin_by_name(name, true);
+	if (origin != InvalidRepOriginId)
+		applied = replorigin_get_progress(origin, true);
+	return Max(applied, Max(ready, confirmed));
+}
+
+static void
+request_copy(char *name, Relation rel, Publisher *publisher)
+{
+	Oid			subid = publisher->subid;
+	Oid			relid = publisher->relid;
+	Relation	catalog;
+	Subscription *subscription = lock_subscription(name, publisher, &catalog);
+	XLogRecPtr	ready;
+	XLogRecPtr	confirmed;
+
+	check_subscription(subscription, subid, name);
+	ready = check_state(subid, rel, name);
+	check_only_source(catalog, subid, rel);
+	check_table(subscription, rel);
+
+	logicalrep_worker_stop(subid, InvalidOid);
+	logicalrep_worker_stop(subid, relid);
+	replace_clean();
+	confirmed = keep_slot_create(publisher->conn, subscription, relid, ready);
+	publisher->slot_created = true;
+	replace_request(subid, relid, position_of_rows(subid, ready, confirmed));
+	compat_injection_point("weft-resync-requested");
+	table_close(catalog, NoLock);
+}
+
 /*
  * weft.resync_table(subscription name, "table" regclass)
  *
  * Returns once the request is stored, and the subscription's processes that did not know of
  * it have ended; the copy starts when the caller's transaction commits.  Fails, without
- * stopping anything, if the caller does not own the subscription, or the table cannot be
- * copied again.
+ * stopping anything, if the caller does not own the subscription, the table cannot be
+ * copied again, or the publisher cannot be reached.  Fails, too, if the publisher has no free
+ * replication slot.
  */
 Datum
 weft_resync_table(PG_FUNCTION_ARGS)
@@ -189,30 +301,80 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	char	   *name = NameStr(*PG_GETARG_NAME(0));
 	Oid			relid = PG_GETARG_OID(1);
 	Relation	rel;
-	Relation	catalog;
-	Subscription *subscription;
 	Oid			subid;
+	Subscription *subscription;
+	Publisher	publisher;
 
-	shmem_require();
-	check_transaction();
+	check_transaction("weft.resync_table()");
 	rel = relation_open(relid, AccessShareLock);
-	subid = lock_subscription(name);
-	catalog = table_open(SubscriptionRelRelationId, AccessExclusiveLock);
+	subid = find_subscription(name);
 	subscription = GetSubscription(subid, false);
 	check_subscription(subscription, subid, name);
-	check_state(subid, rel, name);
-	check_only_source(catalog, subid, rel);
-	check_table(subscription, rel);
+	(void) check_state(subid, rel, name);
+	publisher = connect_publisher(subscription, relid);
+	PG_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
+	{
+		request_copy(name, rel, &publisher);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
+	walrcv_disconnect(publisher.conn);
 
-	logicalrep_worker_stop(subid, InvalidOid);
-	logicalrep_worker_stop(subid, relid);
-	replace_clean();
-	replace_request(subid, relid);
-	compat_injection_point("weft-resync-requested");
-
-	table_close(catalog, NoLock);
 	relation_close(rel, NoLock);
 	ApplyLauncherForgetWorkerStartTime(subid);
 	ApplyLauncherWakeupAtCommit();
+	PG_RETURN_VOID();
+}
+
+static void
+cancel_request(char *name, Publisher *publisher)
+{
+	Oid			subid = publisher->subid;
+	Oid			relid = publisher->relid;
+	Relation	catalog;
+	XLogRecPtr	position;
+
+	(void) lock_subscription(name, publisher, &catalog);
+	position = replace_requested(subid, relid);
+	if (position == InvalidXLogRecPtr)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no copy of the table to cancel"),
+				 errdetail("weft.resync_table() was not called for table %u of subscription \"%s\", or its copy is complete.",
+						   relid, name)));
+	if (!keep_slot_usable(publisher->conn, subid, relid, position))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the copy of table \"%s\" cannot be cancelled", get_rel_name(relid)),
+				 errdetail("The publisher has not kept the changes of the table since the copy was requested."),
+				 errhint("Let the copy complete.")));
+	logicalrep_worker_stop(subid, relid);
+	replace_cancel(subid, relid);
+	compat_injection_point("weft-resync-cancelled");
+	table_close(catalog, NoLock);
+}
+
+/*
+ * weft.cancel_resync(subscription name, "table" regclass)
+ *
+ * Returns once the cancellation is stored, and the copy has ended; the table keeps its old
+ * rows, and catches up with the publisher from there.  Fails, without stopping anything, if
+ * the caller does not own the subscription, the table is not being copied again or its copy is
+ * complete, or the publisher cannot be reached or has not kept the table's changes.
+ */
+Datum
+weft_cancel_resync(PG_FUNCTION_ARGS)
+{
+	char	   *name = NameStr(*PG_GETARG_NAME(0));
+	Publisher	publisher;
+
+	check_transaction("weft.cancel_resync()");
+	publisher = connect_publisher(GetSubscription(find_subscription(name), false),
+								  PG_GETARG_OID(1));
+	PG_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
+	{
+		cancel_request(name, &publisher);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
+	walrcv_disconnect(publisher.conn);
 	PG_RETURN_VOID();
 }

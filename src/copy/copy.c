@@ -72,7 +72,7 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 		return (seam_native->walrcv_exec) (conn, query, num_types, types);
 
 	if (begins_with(query, "BEGIN "))
-		replace_delete_rows();
+		replace_delete_rows(conn);
 	if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
 	{
 		/* An error ends the process. */
@@ -88,7 +88,7 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 	{
 		if (copy_table_unfinished())
 			copy_table_indexes();
-		replace_copied();
+		replace_copied(conn);
 	}
 	return result;
 }
@@ -101,6 +101,7 @@ copy_install(void)
 		.leader_before_streaming = copy_slots_clean,
 		.leader_before_receive = copy_slots_check,
 		.tablesync_before_connect = replace_check_request,
+		.tablesync_create_slot = replace_create_slot,
 		.tablesync_exec = copy_exec,
 		.tablesync_streaming_ended = copy_slot_unused,
 	};

@@ -2,8 +2,9 @@
  * replace.c
  *	  Copies a table again whose rows are already there, for weft.resync_table().
  *
- * F is the function (api/resync_table.c), L the leader of the subscription, W the table's
- * synchronization worker, "native" the server without Weft, R any reader.
+ * F is the function (api/resync_table.c), K a slot on the publisher, L the leader of the
+ * subscription, W the table's synchronization worker, "native" the server without Weft, R any
+ * reader.
  *
  * The old rows are deleted and the new ones copied in one transaction of W's, the one in
  * which the server's own code copies a table.  Therefore R sees all the old rows or all the
@@ -19,16 +20,46 @@
  * copy, which is part of the copy's transaction, removes it.  Therefore the rows cannot be
  * replaced without the request's end, nor the reverse.
  *
+ * What the position means.  The old rows are what they would be if they had been copied at
+ * this position: they have every change of a transaction that ends up to it, and none of a
+ * later one.  It is the greatest of three, each of which is true by itself:
+ *	 - the position of the subscription's origin, which is that of the last commit here;
+ *	 - that with which the table became READY, because the server may have skipped its
+ *	   changes up to there without moving the origin;
+ *	 - that which L has confirmed, which may be later because nothing was to be applied.
+ *
+ * The slot K.  F copies the subscription's slot on the publisher while L is stopped (keep_slot.c).
+ * K has every change after the position until the table is synchronized.  Therefore the table
+ * can go on from the old rows as well as from the new ones:
+ *	 - The copy.  W needs a slot for its snapshot only, and makes a temporary one, of which
+ *	   nothing is left if W dies.  W catches up from K: it begins where the snapshot was taken,
+ *	   and K has everything after that, too.
+ *	 - Cancellation (weft.cancel_resync()).  The old rows take the place of a copy that was made
+ *	   at the position: the request becomes FINISHEDCOPY without a position, and an origin of
+ *	   the table's synchronization stands at the position.  The server's code in the next W
+ *	   catches up from K, as after any copy.
+ * If the publisher has dropped or invalidated K, then W makes a slot of K's name that begins at the
+ * snapshot, as the server would, and the request cannot be cancelled.  W looks at K before it
+ * deletes rows, and again before its transaction may commit.
+ *
+ * The steps of a cancellation.  C is the function's process.  It holds the same locks as F, and
+ * stops W.  If W's transaction has committed, there is no request any more, and C fails.
+ *	 1. C creates an origin with a name of Weft's, and commits: the mark.  An origin must not be
+ *		moved in the transaction that creates it, because moving is not rolled back.
+ *	 2. The next W, before it connects to the publisher, finds the mark.  In one transaction it
+ *		moves that origin to the position, gives it the server's name, and stores
+ *		FINISHEDCOPY without a position.  If W dies before that is committed, then the mark
+ *		is still there, and moving it again does no harm.
+ *
  * Why a native worker cannot add the rows to the old ones.  If the server is restarted without
  * Weft while there is a request, the native worker reads FINISHEDCOPY, looks for the
  * replication origin of the table's synchronization, which does not exist, and fails.  It
- * must not find DATASYNC, the state in which it would copy, nor an origin:
+ * must not find DATASYNC, the state in which it would copy and drop K, nor an origin:
  *
  *	 1. F drops the origin, which a READY table does not need.
  *	 2. W, before it connects to the publisher, finds the request and says INIT in shared
- *		memory only, or DATASYNC after an earlier attempt, which may have left a slot on the
- *		publisher.  The server's code in W reads it there, drops the slot, stores DATASYNC, and
- *		creates the origin.
+ *		memory only.  The server's code in W reads it there, stores DATASYNC, and creates the
+ *		origin.
  *	 3. Before that transaction commits, W stores the request again, and renames the origin.
  *		(The origin's ID remains taken.  W goes on by the ID.)
  *	 4. At the end of the copy's transaction, W gives the origin its name again.
@@ -49,13 +80,23 @@
  *	 - Later ones are sent to L again or for the first time.  L skips the table's changes,
  *	   W's snapshot contains them or W catches up with them, and so on: exactly as when a
  *	   table is added to the subscription.
- * A transaction that is prepared here could have changed the table before F, and commit after
- * W has read which rows to delete.  Therefore F refuses subscriptions with two_phase, as the
- * server refuses to copy tables of such subscriptions later.
+ * With two_phase, neither would be true.  A transaction that is prepared here could have changed the
+ * table before F, and commit after W has read which rows to delete.  And L would skip the
+ * table's changes of a transaction that is prepared before W's snapshot, and committed after it:
+ * they are in no copy, and no later message of L's stream repeats them.  Therefore F
+ * refuses subscriptions with two_phase, as the server refuses to copy tables of such
+ * subscriptions (ALTER SUBSCRIPTION ... REFRESH PUBLICATION without copy_data = false).
+ *
+ * With detect_conflicts, a copied row would have the time of W's commit, and win against changes of
+ * other members that are newer than the row.  Therefore F refuses these, too.
  *
  * Locks: W has RowExclusiveLock on the table.  W waits for sessions that have changed old
  * rows, and they for W, as after a DELETE by anybody else; the server detects deadlocks, and
  * W then starts again.  Nothing is open on the publisher while W deletes.
+ * R never waits for W by itself.  If a session wants a lock that conflicts with W's, as ALTER
+ * TABLE does, then that session waits for W, and R behind it; a cancellation ends this, because
+ * C takes no lock on the table.  If the publisher truncates the table meanwhile, then L's writer waits
+ * for W, too, before it finds that it has to skip this, as the server's apply worker would.
  */
 #include "postgres.h"
 
@@ -72,14 +113,18 @@
 #include "catalog/pg_subscription_rel.h"
 #include "commands/trigger.h"
 #include "compat.h"
+#include "copy/keep_slot.h"
 #include "copy/progress.h"
 #include "copy/replace.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "remote_query.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteDefine.h"
+#include "seam/seam.h"
+#include "storage/lmgr.h"
 #include "subscription_settings.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -90,8 +135,12 @@
 #include "utils/syscache.h"
 #include "utils/usercontext.h"
 
-/* Prefix of renamed origins; the OIDs of database, subscription and table follow. */
+/*
+ * Prefixes of renamed origins, and of those that mark a cancellation; the OIDs of database,
+ * subscription and table follow.
+ */
 #define HIDDEN_PREFIX "weft_resync_"
+#define CANCEL_PREFIX "weft_cancel_"
 
 #define ORIGIN_NAME_LEN NAMEDATALEN
 
@@ -109,6 +158,7 @@ typedef enum ReplaceStep
 /* Static because the server's code runs between the steps. */
 static ReplaceStep step = REPLACE_NOT;
 static XLogRecPtr request;		/* the position that is stored */
+static bool has_keep_slot;		/* K has everything after it */
 static CopyProgress *progress;
 
 /* The server's name of the origin, and the one that hides it from the server. */
@@ -119,9 +169,15 @@ origin_names(Oid subid, Oid relid, char *name, char *hidden)
 	snprintf(hidden, ORIGIN_NAME_LEN, HIDDEN_PREFIX "%u_%u_%u", MyDatabaseId, subid, relid);
 }
 
+static void
+cancel_name(Oid subid, Oid relid, char *name)
+{
+	snprintf(name, ORIGIN_NAME_LEN, CANCEL_PREFIX "%u_%u_%u", MyDatabaseId, subid, relid);
+}
+
 /* Returns the position that is stored as a request, or InvalidXLogRecPtr. */
-static XLogRecPtr
-requested(Oid subid, Oid relid)
+XLogRecPtr
+replace_requested(Oid subid, Oid relid)
 {
 	XLogRecPtr	position;
 	char		state = GetSubscriptionRelState(subid, relid, &position);
@@ -129,17 +185,34 @@ requested(Oid subid, Oid relid)
 	return state == SUBREL_STATE_FINISHEDCOPY ? position : InvalidXLogRecPtr;
 }
 
-/* Requests that a table that is READY, and whose workers are stopped, is copied again. */
+/*
+ * Requests that a table that is READY, and whose workers are stopped, is copied again.
+ * "position" says where its rows stand.
+ */
 void
-replace_request(Oid subid, Oid relid)
+replace_request(Oid subid, Oid relid, XLogRecPtr position)
 {
 	char		name[ORIGIN_NAME_LEN];
 	char		hidden[ORIGIN_NAME_LEN];
 
 	origin_names(subid, relid, name, hidden);
 	replorigin_drop_by_name(name, true, false);
-	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY,
-								   GetXLogInsertRecPtr());
+	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY, position);
+}
+
+/* Marks a request, whose worker is stopped, as cancelled. */
+void
+replace_cancel(Oid subid, Oid relid)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+	char		cancelled[ORIGIN_NAME_LEN];
+
+	origin_names(subid, relid, name, hidden);
+	cancel_name(subid, relid, cancelled);
+	replorigin_drop_by_name(hidden, true, false);
+	if (replorigin_by_name(cancelled, true) == InvalidRepOriginId)
+		(void) replorigin_create(cancelled);
 }
 
 /* Drops renamed origins of this database for which there is no request any more. */
@@ -162,8 +235,9 @@ replace_clean(void)
 		Oid			subid;
 		Oid			relid;
 
-		if (sscanf(name, HIDDEN_PREFIX "%u_%u_%u", &dbid, &subid, &relid) == 3 &&
-			dbid == MyDatabaseId && requested(subid, relid) == InvalidXLogRecPtr)
+		if ((sscanf(name, HIDDEN_PREFIX "%u_%u_%u", &dbid, &subid, &relid) == 3 ||
+			 sscanf(name, CANCEL_PREFIX "%u_%u_%u", &dbid, &subid, &relid) == 3) &&
+			dbid == MyDatabaseId && replace_requested(subid, relid) == InvalidXLogRecPtr)
 			left_over = lappend(left_over, name);
 	}
 	systable_endscan(scan);
@@ -320,20 +394,43 @@ transaction_ends(XactEvent event, void *arg)
 }
 
 /*
- * Drops the origin that an earlier attempt has left.  Returns whether there was one, so that
- * there may be a slot on the publisher, too.
+ * If the request is cancelled, lets the server's code go on with the old rows; the head of the
+ * file says why this must be one transaction.  Returns whether it is.
  */
 static bool
+end_if_cancelled(Oid subid, Oid relid)
+{
+	char		name[ORIGIN_NAME_LEN];
+	char		hidden[ORIGIN_NAME_LEN];
+	char		cancelled[ORIGIN_NAME_LEN];
+	RepOriginId origin;
+
+	origin_names(subid, relid, name, hidden);
+	cancel_name(subid, relid, cancelled);
+	origin = replorigin_by_name(cancelled, true);
+	if (origin == InvalidRepOriginId)
+		return false;
+	LockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	replorigin_advance(origin, request, InvalidXLogRecPtr, true, true);
+	UnlockRelationOid(ReplicationOriginRelationId, RowExclusiveLock);
+	compat_injection_point("weft-replace-cancel");
+	rename_origin(cancelled, name);
+	compat_update_subscription_rel(subid, relid, SUBREL_STATE_FINISHEDCOPY, InvalidXLogRecPtr);
+	ereport(LOG,
+			(errmsg("table \"%s\" of subscription \"%s\" is not copied again: it catches up with its old rows",
+					get_rel_name(relid), MySubscription->name)));
+	return true;
+}
+
+/* Drops the origin that an earlier attempt has left. */
+static void
 drop_left_over(Oid subid, Oid relid)
 {
 	char		name[ORIGIN_NAME_LEN];
 	char		hidden[ORIGIN_NAME_LEN];
 
 	origin_names(subid, relid, name, hidden);
-	if (replorigin_by_name(hidden, true) == InvalidRepOriginId)
-		return false;
 	replorigin_drop_by_name(hidden, true, false);
-	return true;
 }
 
 /*
@@ -344,8 +441,10 @@ void
 replace_check_request(void)
 {
 	MemoryContext old = CurrentMemoryContext;
+	Oid			subid = MyLogicalRepWorker->subid;
+	Oid			relid = MyLogicalRepWorker->relid;
 	char		state;
-	bool		again = false;
+	bool		cancelled = false;
 
 	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
 	state = MyLogicalRepWorker->relstate;
@@ -354,16 +453,18 @@ replace_check_request(void)
 		return;
 
 	StartTransactionCommand();
-	request = requested(MyLogicalRepWorker->subid, MyLogicalRepWorker->relid);
+	request = replace_requested(subid, relid);
 	if (request != InvalidXLogRecPtr)
-		again = drop_left_over(MyLogicalRepWorker->subid, MyLogicalRepWorker->relid);
+		cancelled = end_if_cancelled(subid, relid);
+	if (request != InvalidXLogRecPtr && !cancelled)
+		drop_left_over(subid, relid);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
-	if (request == InvalidXLogRecPtr)
+	if (request == InvalidXLogRecPtr || cancelled)
 		return;
 
 	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
-	MyLogicalRepWorker->relstate = again ? SUBREL_STATE_DATASYNC : SUBREL_STATE_INIT;
+	MyLogicalRepWorker->relstate = SUBREL_STATE_INIT;
 	MyLogicalRepWorker->relstate_lsn = InvalidXLogRecPtr;
 	SpinLockRelease(&MyLogicalRepWorker->relmutex);
 	RegisterXactCallback(transaction_ends, NULL);
@@ -451,7 +552,7 @@ delete_as_replication(Relation rel)
  * server is about to begin the one on the publisher.
  */
 void
-replace_delete_rows(void)
+replace_delete_rows(WalReceiverConn *conn)
 {
 	MemoryContext old = CurrentMemoryContext;
 	Relation	rel;
@@ -462,6 +563,9 @@ replace_delete_rows(void)
 	progress = copy_progress_claim(MySubscription->oid, MyLogicalRepWorker->relid);
 	pg_atomic_write_u32(&progress->phase, COPY_DELETING);
 	compat_injection_point("weft-replace-begin");
+	has_keep_slot = keep_slot_usable(conn, MySubscription->oid, MyLogicalRepWorker->relid, request);
+	if (!has_keep_slot)
+		keep_slot_drop(conn, MySubscription->oid, MyLogicalRepWorker->relid);
 	rel = table_open(MyLogicalRepWorker->relid, NoLock);
 	PG_TRY();
 	{
@@ -480,6 +584,42 @@ replace_delete_rows(void)
 	compat_injection_point("weft-replace-deleted");
 }
 
+/* The name of the slot that W needs for its snapshot only. */
+static const char *
+snapshot_slot(void)
+{
+	return psprintf("weft_%u_resync_%u_" UINT64_FORMAT, MySubscription->oid,
+					MyLogicalRepWorker->relid, GetSystemIdentifier());
+}
+
+/* In place of walrcv_create_slot, in a table synchronization worker. */
+char *
+replace_create_slot(WalReceiverConn *conn, const char *slotname, bool temporary, bool two_phase,
+					bool failover, CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+{
+	if (step != REPLACE_DELETED || !has_keep_slot)
+		return (seam_native->walrcv_create_slot) (conn, slotname, temporary, two_phase, failover,
+												  snapshot_action, lsn);
+	return (seam_native->walrcv_create_slot) (conn, snapshot_slot(), true, two_phase, false,
+											  snapshot_action, lsn);
+}
+
+/* The snapshot has been used.  W goes on with K, which must have what comes after it. */
+static void
+leave_snapshot_slot(WalReceiverConn *conn)
+{
+	if (!has_keep_slot)
+		return;
+	if (!keep_slot_usable(conn, MySubscription->oid, MyLogicalRepWorker->relid, request))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the replication slot of table \"%s\" was lost while the table was copied again",
+						get_rel_name(MyLogicalRepWorker->relid)),
+				 errdetail("The next attempt uses another one.")));
+	remote_command(conn, "drop a temporary replication slot",
+				   psprintf("DROP_REPLICATION_SLOT %s", quote_identifier(snapshot_slot())));
+}
+
 /* Is this process replacing rows?  Then indexes must be maintained. */
 bool
 replace_in_progress(void)
@@ -489,13 +629,14 @@ replace_in_progress(void)
 
 /* The new rows are there, and the transaction on the publisher has ended. */
 void
-replace_copied(void)
+replace_copied(WalReceiverConn *conn)
 {
 	char		name[ORIGIN_NAME_LEN];
 	char		hidden[ORIGIN_NAME_LEN];
 
 	if (step != REPLACE_DELETED)
 		return;
+	leave_snapshot_slot(conn);
 	origin_names(MySubscription->oid, MyLogicalRepWorker->relid, name, hidden);
 	rename_origin(hidden, name);
 	pg_atomic_write_u32(&progress->phase, COPY_DONE);

@@ -11,7 +11,8 @@
  * that folders have registered for them:
  *
  *	 function		process		step						owner
- *	 create_slot	every one	create_slot					receive/connection.c
+ *	 create_slot	tablesync	tablesync_create_slot		copy/replace.c
+ *					all others	create_slot					receive/connection.c
  *	 connect		tablesync	tablesync_before_connect	copy/replace.c
  *	 startstreaming leader		leader_before_streaming,	copy/slots.c
  *								leader_start_streaming		receive/connection.c
@@ -65,6 +66,22 @@ seam_connect(const char *conninfo, bool replication, bool logical, bool must_use
 		registered.tablesync_before_connect();
 	return (seam_native->walrcv_connect) (conninfo, replication, logical, must_use_password,
 										  appname, err);
+}
+
+static char *
+seam_create_slot(WalReceiverConn *conn, const char *slotname, bool temporary, bool two_phase,
+				 bool failover, CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+{
+	walrcv_create_slot_fn create_slot = seam_native->walrcv_create_slot;
+
+	if (am_tablesync(conn))
+	{
+		if (registered.tablesync_create_slot)
+			create_slot = registered.tablesync_create_slot;
+	}
+	else if (registered.create_slot)
+		create_slot = registered.create_slot;
+	return create_slot(conn, slotname, temporary, two_phase, failover, snapshot_action, lsn);
 }
 
 static bool
@@ -126,6 +143,7 @@ seam_install(void)
 	seam_native = WalReceiverFunctions;
 	functions = *seam_native;
 	functions.walrcv_connect = seam_connect;
+	functions.walrcv_create_slot = seam_create_slot;
 	functions.walrcv_startstreaming = seam_startstreaming;
 	functions.walrcv_receive = seam_receive;
 	functions.walrcv_send = seam_send;
@@ -157,8 +175,7 @@ seam_register(const SeamSteps *steps)
 	TAKE_STEP(leader_receive);
 	TAKE_STEP(leader_send);
 	TAKE_STEP(tablesync_before_connect);
+	TAKE_STEP(tablesync_create_slot);
 	TAKE_STEP(tablesync_exec);
 	TAKE_STEP(tablesync_streaming_ended);
-	if (steps->create_slot)
-		functions.walrcv_create_slot = steps->create_slot;
 }

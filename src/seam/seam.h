@@ -14,7 +14,7 @@
  */
 typedef struct SeamSteps
 {
-	/* In place of walrcv_create_slot, in every process. */
+	/* In place of walrcv_create_slot, in every other process. */
 	walrcv_create_slot_fn create_slot;
 
 	/*
@@ -33,6 +33,9 @@ typedef struct SeamSteps
 
 	/* In a tablesync, before it connects to the publisher. */
 	void		(*tablesync_before_connect) (void);
+
+	/* In a tablesync, in place of walrcv_create_slot. */
+	walrcv_create_slot_fn tablesync_create_slot;
 
 	/* In a tablesync, in place of walrcv_exec. */
 	walrcv_exec_fn tablesync_exec;

@@ -234,13 +234,24 @@ EOS
 
 	foreach my $round (1 .. $rounds)
 	{
-		query($sub, "DELETE FROM $_ WHERE id % 3 = 0; UPDATE $_ SET v = -1")
-		  foreach qw(nokey t);
+		# A table whose copy may be cancelled must not differ before.
+		my ($spoilt, $kept) = rand() < 0.5 ? qw(nokey t) : qw(t nokey);
+		query($sub,
+			"DELETE FROM $spoilt WHERE id % 3 = 0; UPDATE $spoilt SET v = -1"
+		);
 		query($sub, "SELECT weft.resync_table('sub', '$_')")
-		  foreach qw(nokey t);
+		  foreach ($spoilt, $kept);
 		usleep(rand 400_000);
 		my $mishap = interrupt($sub);
 		wait_until_up($sub);
+		usleep(rand 400_000);
+		my ($ret, $stdout, $stderr) =
+		  $sub->psql('postgres', "SELECT weft.cancel_resync('sub', '$kept')");
+		like(
+			$stderr,
+			qr/^$|its copy is complete/,
+			"$name: $kept is copied, or its copy is cancelled");
+		$mishap .= ", copy of $kept cancelled" if $stderr eq '';
 		ready($sub);
 		diag("$name: $mishap");
 	}

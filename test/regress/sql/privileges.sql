@@ -16,6 +16,7 @@ ALTER SUBSCRIPTION s SET (num_writers = 3);
 SECURITY LABEL FOR weft ON SUBSCRIPTION s IS 'num_writers=3';
 SELECT weft.wait_for_subscription('s', '1 s');
 SELECT weft.resync_table('s', 'pg_class');
+SELECT weft.cancel_resync('s', 'pg_class');
 -- everybody can read the views; they contain no connection strings
 SELECT subname, leader_pid, num_writers FROM weft.stat_subscription;
 SELECT count(*) FROM weft.stat_writer;
