@@ -141,7 +141,7 @@ CREATE TABLE weft.past_origin (
 ALTER TABLE weft.past_origin REPLICA IDENTITY NOTHING;
 
 COMMENT ON TABLE weft.past_origin IS
-	'the node whose rows a dropped subscription has applied, in transactions before "until"';
+	'the node whose rows were written under an origin in transactions before "until": of a dropped subscription, or of weft.repair()';
 
 -- Node groups.  Every member keeps the same list of members.  No table here is part of
 -- a dump (pg_extension_config_dump): a database restored from one is not a member.

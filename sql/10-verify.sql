@@ -86,7 +86,9 @@ GRANT SELECT ON weft.comparison_table TO PUBLIC;
 --	track_commit_timestamp is on and still knows; the origin's name is empty for a local write
 -- publisher_lsn: the publisher's position at the cut at which it was found
 -- repair_result: what weft.repair() has done: 'repaired'; 'vanished': the row did not differ
---	any more; 'failed': it still differs, and repair_reason says why
+--	any more; 'failed': it still differs, and repair_reason says why; 'kept': of two nodes, the
+--	row here wins, or it is not known which one does.  After a dry run for two nodes, repair_reason
+--	says what would be done.
 -- repair_lsn, repaired_at: the publisher's position at the cut of the repair; when that was
 CREATE TABLE weft.difference (
 	comparison bigint NOT NULL REFERENCES weft.comparison ON DELETE CASCADE,
@@ -102,7 +104,7 @@ CREATE TABLE weft.difference (
 	local_commit_time timestamptz,
 	publisher_lsn pg_lsn NOT NULL,
 	found_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-	repair_result text CHECK (repair_result IN ('repaired', 'vanished', 'failed')),
+	repair_result text CHECK (repair_result IN ('repaired', 'vanished', 'failed', 'kept')),
 	repair_reason text,
 	repair_lsn pg_lsn,
 	repaired_at timestamptz,
@@ -488,21 +490,52 @@ GRANT EXECUTE ON FUNCTION weft.repair(bigint) TO PUBLIC;
 -- deleted and inserted, and triggers fire for that.  Tables without a key are read as a
 -- whole on the publisher for each batch, while apply stands: for large ones, increase max_pause.
 --
--- Cannot be used within a transaction block, nor for the subscriptions of a node group.
+-- If the comparison is one of two nodes of a group (weft.compare_node), then rows are written on
+-- this node only, each with the time and the node of the version that wins, as if it had
+-- arrived by replication.  It is not sent to other members.
+-- winner: the name of one of the two nodes, whose rows win; a row that was changed here since
+--	it was compared is left.  By default, the newer version of each row wins, or the newer
+--	delete; a row whose version is known on neither node is left.
+-- apply => false: writes nothing, but weft.difference.repair_reason says what would be done.
+-- Tables with counters (weft.set_delta_columns), and tables without a key, are left.
+--
+-- Cannot be used within a transaction block, nor after weft.compare_subscription for a
+-- subscription that detects conflicts.
 -- Needs a free background worker (max_worker_processes), and SELECT on the tables there and here.
 CREATE PROCEDURE weft.repair(
 	comparison bigint,
 	apply boolean,
 	batch_size integer DEFAULT 100,
 	lock_timeout interval DEFAULT '200 ms',
-	max_pause interval DEFAULT '2 s')
+	max_pause interval DEFAULT '2 s',
+	winner name DEFAULT NULL)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'weft_repair';
 
-COMMENT ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) IS
+COMMENT ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval, name) IS
 	'makes the rows of a comparison''s differences equal to the publisher''s';
-REVOKE ALL ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) FROM PUBLIC;
-GRANT EXECUTE ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval) TO PUBLIC;
+REVOKE ALL ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval, name) FROM PUBLIC;
+GRANT EXECUTE ON PROCEDURE weft.repair(bigint, boolean, integer, interval, interval, name) TO PUBLIC;
+
+-- On the other member: who wrote a row or deleted it, and when (src/verify/member_version.h).
+
+CREATE FUNCTION weft.member_row_version(row_xmin xid)
+RETURNS text
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_member_row_version';
+
+COMMENT ON FUNCTION weft.member_row_version(xid) IS
+	'time and node of the transaction that wrote a row';
+REVOKE ALL ON FUNCTION weft.member_row_version(xid) FROM PUBLIC;
+
+CREATE FUNCTION weft.member_delete_version(relation regclass, row_key uuid)
+RETURNS text
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_member_delete_version';
+
+COMMENT ON FUNCTION weft.member_delete_version(regclass, uuid) IS
+	'time and node of the newest delete of a row';
+REVOKE ALL ON FUNCTION weft.member_delete_version(regclass, uuid) FROM PUBLIC;
 
 
 -- Sequences.

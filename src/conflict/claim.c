@@ -178,3 +178,35 @@ claim_release_tuple(Relation rel, Oid key_index, TupleTableSlot *old, TupleTable
 	}
 	FreeExecutorState(estate);
 }
+
+/*
+ * Is there a newer claim to a value of a row of this version?  "old", which may be NULL, is the
+ * row that it replaces, whose values do not count.  Waits for transactions that are claiming one.
+ */
+bool
+claim_is_newer(Relation rel, Oid key_index, TupleTableSlot *row, TupleTableSlot *old,
+			   const RowVersion *version)
+{
+	EState	   *estate = CreateExecutorState();
+	bool		result = false;
+	ListCell   *cell;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		IndexInfo  *info = BuildIndexInfo(index);
+		pg_uuid_t	hash;
+		pg_uuid_t	old_hash;
+		RowVersion	claim;
+
+		if (unique_index_is_checked(index, key_index) &&
+			unique_index_hash(rel, index, info, estate, row, &hash) &&
+			!(old != NULL && unique_index_hash(rel, index, info, estate, old, &old_hash) &&
+			  memcmp(&hash, &old_hash, sizeof(hash)) == 0) &&
+			tombstone_find_hash(rel, &hash, true, &claim) && version_newer(&claim, version))
+			result = true;
+		index_close(index, AccessShareLock);
+	}
+	FreeExecutorState(estate);
+	return result;
+}

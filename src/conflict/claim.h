@@ -15,4 +15,7 @@ extern bool claim_find(Target *target, TupleTableSlot *row, TupleTableSlot *loca
 					   bool uncommitted, LocalRow *result);
 extern void claim_check_stored(Target *target, TupleTableSlot *row, TupleTableSlot *local);
 
+extern bool claim_is_newer(Relation rel, Oid key_index, TupleTableSlot *row,
+						   TupleTableSlot *old, const RowVersion *version);
+
 #endif							/* WEFT_CLAIM_H */

@@ -56,6 +56,19 @@ conflict_begin(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn)
 	clock_wait(commit_time);
 }
 
+/*
+ * What the current transaction writes has this version, although it comes from no remote
+ * transaction: rows are repaired (verify/).
+ */
+void
+conflict_import(const RowVersion *version)
+{
+	remote_transaction.version = *version;
+	remote_transaction.version.own = false;
+	remote_transaction.final = true;
+	remote_transaction.applying = true;
+}
+
 /* Called when the transaction has committed, and its decisions with it: counts them. */
 void
 conflict_committed(void)

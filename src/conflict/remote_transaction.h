@@ -38,6 +38,7 @@ extern RemoteTransaction remote_transaction;
 extern void conflict_init(SubscriptionShared *shared, bool (*wait_oldest) (void));
 extern void conflict_attempt(void);
 extern void conflict_begin(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn);
+extern void conflict_import(const RowVersion *version);
 extern void conflict_committed(void);
 extern bool conflict_may_retry(int sqlerrcode);
 

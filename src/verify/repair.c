@@ -28,30 +28,45 @@ PG_FUNCTION_INFO_V1(weft_repair);
 
 /* Fails if the subscription cannot be repaired, or the caller does not own it. */
 static Subscription *
-check_subscription(int64 comparison)
+check_subscription(const RepairSource *source)
 {
-	Oid			subid;
-	Oid			owner;
-	char	   *name;
-	Subscription *subscription;
+	Subscription *subscription = publisher_subscription_by_oid(source->subid);
 
-	repair_items_subscription(comparison, &subid, &name, &owner);
-	subscription = publisher_subscription_by_oid(subid);
 	if (!subscription->enabled)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("subscription \"%s\" is disabled", subscription->name),
 				 errdetail("Rows are repaired while apply stands at a position of the publisher."),
 				 errhint("Run ALTER SUBSCRIPTION ... ENABLE.")));
-	if (subscription_settings_get(subid).detect_conflicts)
+	if (source->node == NULL && subscription_settings_get(source->subid).detect_conflicts)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("subscription \"%s\" detects conflicts, and cannot be repaired by weft.repair()",
 						subscription->name),
 				 errdetail("A repaired row would not have the time and the origin of the publisher's row, by which later conflicts are decided."),
-				 errhint("If the other side is right, run pg_replication_origin_session_setup() with an origin of your own, and, in the same session, the statements that \"SELECT statement FROM weft.repair(%lld)\" returns. Then they change rows here only; otherwise counters, and rows without a key, would change on the other side as well.",
-						 (long long) comparison)));
+				 errhint("In a node group, compare with weft.compare_node().")));
 	return subscription;
+}
+
+/* Finds out which node has the right rows. */
+static RepairWinner
+get_winner(const RepairSource *source, const char *winner)
+{
+	if (winner == NULL)
+		return WINNER_NEWER;
+	if (source->node == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"%s\" cannot be used for the comparison of a subscription", "winner"),
+				 errdetail("The publisher's rows are the right ones.")));
+	if (strcmp(winner, source->node) == 0)
+		return WINNER_THERE;
+	if (source->local_node == NULL || strcmp(winner, source->local_node) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("node \"%s\" was not compared", winner),
+				 errhint("The winner must be \"%s\" or this node.", source->node)));
+	return WINNER_HERE;
 }
 
 /* Checks a number of milliseconds that the caller has passed as an interval. */
@@ -78,12 +93,6 @@ check_arguments(FunctionCallInfo fcinfo)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("arguments of weft.repair() must not be null")));
-	if (!PG_GETARG_BOOL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("nothing is to be applied"),
-				 errhint("To see the statements, run SELECT statement FROM weft.repair(%lld).",
-						 (long long) PG_GETARG_INT64(0))));
 	if (batch_size < 1 || batch_size > 10000)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -93,6 +102,18 @@ check_arguments(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("weft.repair() cannot run inside a transaction block"),
 				 errdetail("The rows are written by another process, and committed in batches.")));
+}
+
+/* Only of nodes can the procedure tell what it would do. */
+static void
+check_dry_run(const RepairSource *source, int64 comparison, bool apply)
+{
+	if (!apply && source->node == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("nothing is to be applied"),
+				 errhint("To see the statements, run SELECT statement FROM weft.repair(%lld).",
+						 (long long) comparison)));
 }
 
 /* Starts the worker. */
@@ -147,31 +168,45 @@ wait_for_worker(RepairShared *shared, BackgroundWorkerHandle *handle)
 }
 
 static void
-report_summary(int64 comparison)
+report_summary(int64 comparison, const RepairShared *wanted)
 {
 	RepairSummary summary = repair_items_summary(comparison);
 
-	ereport(NOTICE,
-			(errmsg("comparison %lld: %lld repaired, %lld vanished, %lld not repaired",
-					(long long) comparison, (long long) summary.repaired,
-					(long long) summary.vanished,
-					(long long) (summary.failed + summary.pending)),
-			 summary.failed > 0 ?
-			 errhint("See weft.difference.repair_reason for the reasons.") : 0));
+	if (wanted->dry_run)
+		ereport(NOTICE,
+				(errmsg("comparison %lld: nothing was written", (long long) comparison),
+				 errhint("See weft.difference.repair_reason for what would be done.")));
+	else if (wanted->nodes)
+		ereport(NOTICE,
+				(errmsg("comparison %lld: %lld repaired, %lld vanished, %lld kept, %lld not repaired",
+						(long long) comparison, (long long) summary.repaired,
+						(long long) summary.vanished, (long long) summary.kept,
+						(long long) (summary.failed + summary.pending)),
+				 summary.failed + summary.kept > 0 ?
+				 errhint("See weft.difference.repair_reason for the reasons.") : 0));
+	else
+		ereport(NOTICE,
+				(errmsg("comparison %lld: %lld repaired, %lld vanished, %lld not repaired",
+						(long long) comparison, (long long) summary.repaired,
+						(long long) summary.vanished,
+						(long long) (summary.failed + summary.pending)),
+				 summary.failed > 0 ?
+				 errhint("See weft.difference.repair_reason for the reasons.") : 0));
 }
 
 /*
  * weft.repair(comparison bigint, apply boolean, batch_size integer, lock_timeout interval,
- *			   max_pause interval)
+ *			   max_pause interval, winner name)
  *
  * Repairs the differences of a comparison that have not been repaired yet; sql/10-verify.sql
  * describes the arguments.  Fails if the caller does not own the subscription, or it is
- * disabled, or detects conflicts.
+ * disabled, or detects conflicts although no nodes were compared.
  */
 Datum
 weft_repair(PG_FUNCTION_ARGS)
 {
 	int64		comparison = PG_GETARG_INT64(0);
+	RepairSource source;
 	Subscription *subscription;
 	dsm_segment *segment;
 	RepairShared *shared;
@@ -185,7 +220,12 @@ weft_repair(PG_FUNCTION_ARGS)
 	wanted.max_pause = get_milliseconds("max_pause", PG_GETARG_INTERVAL_P(4));
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	subscription = check_subscription(comparison);
+	source = repair_items_source(comparison);
+	check_dry_run(&source, comparison, PG_GETARG_BOOL(1));
+	subscription = check_subscription(&source);
+	wanted.nodes = source.node != NULL;
+	wanted.winner = get_winner(&source, PG_ARGISNULL(5) ? NULL : NameStr(*PG_GETARG_NAME(5)));
+	wanted.dry_run = !PG_GETARG_BOOL(1);
 	wanted.dbid = MyDatabaseId;
 	wanted.userid = subscription->owner;
 	wanted.subid = subscription->oid;
@@ -199,7 +239,7 @@ weft_repair(PG_FUNCTION_ARGS)
 	failure_init(&shared->failure);
 	wait_for_worker(shared, start_worker(segment));
 	dsm_detach(segment);
-	report_summary(comparison);
+	report_summary(comparison, &wanted);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -11,6 +11,8 @@
  *		a row may be older than what is applied next, and everything is rolled back.
  *	 4. It commits.  Apply goes on after that.
  *
+ * If two nodes of a group were compared, then step 2 decides which row wins (member_repair.c).
+ *
  * Therefore nothing newer is overwritten: whatever the publisher commits after its snapshot is
  * applied after the commit.  If the leader ends between 3 and 4, and the next leader
  * applies a newer change, then that waits for the rows that this transaction has locked; a row
@@ -35,6 +37,8 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "verify/cut.h"
+#include "verify/member_repair.h"
+#include "verify/member_version.h"
 #include "verify/publisher.h"
 #include "verify/publisher_rows.h"
 #include "verify/repair_batch.h"
@@ -50,6 +54,7 @@ typedef struct Taking
 {
 	RowTable   *table;
 	List	   *items;
+	bool		versions;		/* the last column is the row's version */
 	Size		bytes;
 	MemoryContext context;
 } Taking;
@@ -97,7 +102,11 @@ take_row(void *arg, char **row, Size size)
 		if (item->identity == NULL || !row_table_same_key(taking->table, item->identity, row))
 			continue;
 		if (item->publisher == NULL)
+		{
 			item->publisher = copy_row(taking->table, row);
+			if (taking->versions)
+				item->version = member_version_parse(row[taking->table->count]);
+		}
 		item->publisher_count++;
 	}
 	MemoryContextSwitchTo(old);
@@ -112,7 +121,7 @@ take_row(void *arg, char **row, Size size)
 static List *
 read_publisher(RepairJob *job, RowTable *table, bool convert, List *items)
 {
-	Taking		taking = {table, items, 0, CurrentMemoryContext};
+	Taking		taking = {table, items, job->nodes, 0, CurrentMemoryContext};
 	List	   *rows = NIL;
 	List	   *result = NIL;
 	bool		complete;
@@ -123,8 +132,8 @@ read_publisher(RepairJob *job, RowTable *table, bool convert, List *items)
 	if (rows == NIL)
 		return items;
 	complete = publisher_rows_read(job->conn, published_table_name(table->published),
-								   row_table_publisher_query(table, convert, rows),
-								   table->count, take_row, &taking);
+								   row_table_publisher_query(table, convert, job->nodes, rows),
+								   table->count + (job->nodes ? 1 : 0), take_row, &taking);
 	foreach_ptr(RepairItem, item, items)
 		if (complete || item->identity == NULL || item->publisher != NULL)
 		result = lappend(result, item);
@@ -150,6 +159,9 @@ report(RepairBatch *batch, List *items)
 	batch->blocked = MemoryContextAlloc(batch->context, Max(batch->count, 1) * sizeof(int64));
 	foreach_ptr(RepairItem, item, items)
 	{
+		if (item->outcome == REPAIR_PENDING)
+			continue;
+
 		/* What is done comes first. */
 		for (int i = batch->done; i < batch->count; i++)
 			if (batch->differences[i] == item->difference)
@@ -163,8 +175,25 @@ report(RepairBatch *batch, List *items)
 	}
 }
 
-/* Writes what differs, at the cut. */
-static void
+/* Repairs items of two nodes; returns false if a node needs an origin first. */
+static bool
+repair_members(RepairJob *job, RepairBatch *batch, RowTable *table, List *items)
+{
+	MemberRepair repair = {
+		.conn = job->conn,
+		.comparison = job->comparison,
+		.table = table,
+		.winner = job->winner,
+		.dry_run = job->dry_run,
+		.max_wait = job->max_pause / 2,
+		.context = CurrentMemoryContext,
+	};
+
+	return member_repair_all(&repair, items, &batch->node);
+}
+
+/* Writes what differs, at the cut.  Returns false if nothing can be written yet. */
+static bool
 write_rows(RepairJob *job, RepairBatch *batch, const Subscription *subscription,
 		   const PublishedTables *published, const Cut *cut)
 {
@@ -180,12 +209,16 @@ write_rows(RepairJob *job, RepairBatch *batch, const Subscription *subscription,
 	items = read_publisher(job, table, published->convert, items);
 	compat_injection_point("weft-repair-read");
 	repair_origin_use();
-	row_repair_all(table, items);
+	if (!job->nodes)
+		row_repair_all(table, items);
+	else if (!repair_members(job, batch, table, items))
+		return false;
 	repair_items_store(job->comparison, items, cut_lsn(cut));
 	row_table_close(table);
 	fire_deferred_triggers();
 	PopActiveSnapshot();
 	report(batch, items);
+	return true;
 }
 
 /* Commits if apply still stands; returns false, having done nothing, if not. */
@@ -221,6 +254,7 @@ repair_batch(RepairJob *job, RepairBatch *batch)
 	PublishedTable *table;
 	CutOptions	options = {.stand = job->max_pause};
 	Cut		   *cut;
+	bool		written;
 
 	job->stage = REPAIR_PREPARING;
 	SetCurrentStatementStartTimestamp();
@@ -242,12 +276,12 @@ repair_batch(RepairJob *job, RepairBatch *batch)
 	cut = cut_begin(subscription, &options);
 	compat_injection_point("weft-repair-cut");
 	publisher_import(job->conn, subscription, cut_snapshot(cut));
-	write_rows(job, batch, subscription, published, cut);
-	if (!commit_at(cut))
+	written = write_rows(job, batch, subscription, published, cut);
+	if (!written || !commit_at(cut))
 	{
 		roll_back();
 		remote_command(job->conn, "end a transaction on the publisher", "ROLLBACK");
-		return REPAIR_LOST;
+		return written ? REPAIR_LOST : REPAIR_WITHOUT_ORIGIN;
 	}
 	remote_command(job->conn, "end a transaction on the publisher", "COMMIT");
 	return REPAIR_COMMITTED;

@@ -8,6 +8,7 @@
 #include "catalog/pg_subscription.h"
 #include "nodes/pg_list.h"
 #include "replication/walreceiver.h"
+#include "verify/repair_item.h"
 
 /* How far a batch has come; says what an error in it is about. */
 typedef enum RepairStage
@@ -24,6 +25,9 @@ typedef struct RepairJob
 	Oid			subid;
 	WalReceiverConn *conn;		/* to the publisher */
 	int			max_pause;		/* ms for which apply may stand at a cut */
+	bool		nodes;			/* two nodes of a group were compared */
+	RepairWinner winner;		/* with "nodes": whose row is right */
+	bool		dry_run;		/* with "nodes": nothing is written */
 	RepairStage stage;			/* of the batch at hand */
 } RepairJob;
 
@@ -34,6 +38,8 @@ typedef enum RepairEnd
 								 * did not fit */
 	REPAIR_LOST,				/* apply went on: nothing has been written */
 	REPAIR_UNSUITABLE,			/* the table cannot be compared any more */
+	REPAIR_WITHOUT_ORIGIN,		/* nothing has been written: the node of the
+								 * rows has no origin here yet */
 } RepairEnd;
 
 typedef struct RepairBatch
@@ -50,6 +56,7 @@ typedef struct RepairBatch
 	int64	   *blocked;		/* differences that a unique value keeps from
 								 * being repaired */
 	char	   *reason;			/* if it is unsuitable */
+	int			node;			/* if that has no origin */
 } RepairBatch;
 
 extern RepairEnd repair_batch(RepairJob *job, RepairBatch *batch);

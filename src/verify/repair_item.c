@@ -122,30 +122,44 @@ get(uint64 row, int column, bool *isnull)
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, isnull);
 }
 
+static char *
+copy_name(MemoryContext context, int column)
+{
+	bool		isnull;
+	Datum		name = get(0, column, &isnull);
+
+	return isnull ? NULL : MemoryContextStrdup(context, NameStr(*DatumGetName(name)));
+}
+
 /*
- * Returns, in the current memory context, which subscription has been compared.  Fails if
- * there is no such comparison, or the current user may not know of it.
+ * Returns, in the current memory context, what has been compared.  Fails if there is no such
+ * comparison, or the current user may not know of it.
  */
-void
-repair_items_subscription(int64 comparison, Oid *subid, char **subname, Oid *owner)
+RepairSource
+repair_items_source(int64 comparison)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Arguments	arguments = {0};
+	RepairSource result;
 	bool		isnull;
 
 	SPI_connect();
 	add_bigint(&arguments, comparison);
 	add(&arguments, OIDOID, ObjectIdGetDatum(GetUserId()), false);
-	run("SELECT subid, subname, owner FROM weft.comparison"
-		" WHERE comparison = $1 AND pg_has_role($2, owner, 'USAGE')", &arguments, SPI_OK_SELECT);
+	run("SELECT subid, subname, owner, node, CASE WHEN node IS NOT NULL THEN weft.local_node() END"
+		" FROM weft.comparison WHERE comparison = $1 AND pg_has_role($2, owner, 'USAGE')",
+		&arguments, SPI_OK_SELECT);
 	if (SPI_processed != 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("comparison %lld does not exist", (long long) comparison)));
-	*subid = DatumGetObjectId(get(0, 1, &isnull));
-	*subname = MemoryContextStrdup(caller, NameStr(*DatumGetName(get(0, 2, &isnull))));
-	*owner = DatumGetObjectId(get(0, 3, &isnull));
+	result.subid = DatumGetObjectId(get(0, 1, &isnull));
+	result.subname = copy_name(caller, 2);
+	result.owner = DatumGetObjectId(get(0, 3, &isnull));
+	result.node = copy_name(caller, 4);
+	result.local_node = copy_name(caller, 5);
 	SPI_finish();
+	return result;
 }
 
 /*
@@ -166,7 +180,7 @@ repair_items_tables(int64 comparison)
 	run("SELECT relation::oid, array_agg(difference ORDER BY"
 		" CASE kind WHEN 'missing there' THEN 1 WHEN 'different' THEN 2 ELSE 3 END, difference)"
 		" FROM weft.difference"
-		" WHERE comparison = $1 AND (repair_result IS NULL OR repair_result = 'failed')"
+		" WHERE comparison = $1 AND (repair_result IS NULL OR repair_result IN ('failed', 'kept'))"
 		" GROUP BY relation ORDER BY min(difference)", &arguments, SPI_OK_SELECT);
 	MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -268,6 +282,92 @@ repair_items_read(int64 comparison, RowTable *table, const int64 *differences, i
 	return result;
 }
 
+/* Returns the query that reads the local rows of differences as they were recorded. */
+static char *
+recorded_query(RowTable *table)
+{
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT d.difference, d.local_row IS NOT NULL,"
+						   " NOT EXISTS (SELECT FROM jsonb_each(d.local_row) c"
+						   " WHERE jsonb_typeof(c.value) NOT IN ('string', 'null')),"
+						   " d.local_commit_time");
+	for (int i = 0; i < table->count; i++)
+		appendStringInfo(&query, ", d.local_row ->> %s", quote_literal_cstr(table->columns[i]->name));
+	appendStringInfoString(&query, " FROM weft.difference d"
+						   " WHERE d.comparison = $1 AND d.difference = ANY ($2)");
+	return query.data;
+}
+
+/* Sets what an item says of the recorded local row, in the memory context of the caller. */
+static void
+set_recorded(RowTable *table, RepairItem *item, uint64 row)
+{
+	bool		isnull;
+	Datum		time = get(row, 4, &isnull);
+
+	item->recorded_time = isnull ? 0 : DatumGetTimestampTz(time);
+	item->recorded_whole = DatumGetBool(get(row, 3, &isnull));
+	item->recorded = NULL;
+	if (!DatumGetBool(get(row, 2, &isnull)))
+		return;
+	item->recorded = palloc0(Max(table->count, 1) * sizeof(char *));
+	for (int i = 0; i < table->count; i++)
+	{
+		Datum		value = get(row, i + 5, &isnull);
+
+		if (!isnull)
+			item->recorded[i] = TextDatumGetCString(value);
+	}
+}
+
+/* Reads the local rows of items as the comparison has recorded them. */
+void
+repair_items_read_recorded(int64 comparison, RowTable *table, List *items)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Arguments	arguments = {0};
+	int64	   *differences = palloc(Max(list_length(items), 1) * sizeof(int64));
+
+	foreach_ptr(RepairItem, item, items)
+		differences[foreach_current_index(item)] = item->difference;
+	SPI_connect();
+	add_bigint(&arguments, comparison);
+	add_bigints(&arguments, differences, list_length(items));
+	run(recorded_query(table), &arguments, SPI_OK_SELECT);
+	MemoryContextSwitchTo(caller);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		bool		isnull;
+		int64		difference = DatumGetInt64(get(i, 1, &isnull));
+
+		foreach_ptr(RepairItem, item, items)
+			if (item->difference == difference)
+			set_recorded(table, item, i);
+	}
+	SPI_finish();
+}
+
+/* Was a row with this key deleted here since the comparison began? */
+bool
+repair_items_deleted_since(int64 comparison, Oid relid, const pg_uuid_t *key)
+{
+	Arguments	arguments = {0};
+	bool		result;
+	bool		isnull;
+
+	SPI_connect();
+	add_bigint(&arguments, comparison);
+	add(&arguments, OIDOID, ObjectIdGetDatum(relid), false);
+	add(&arguments, UUIDOID, UUIDPGetDatum(key), false);
+	run("SELECT EXISTS (SELECT FROM weft.tombstone t JOIN weft.comparison c ON t.recorded_at >= c.started_at"
+		" WHERE c.comparison = $1 AND t.relation = $2 AND t.key = $3)", &arguments, SPI_OK_SELECT);
+	result = DatumGetBool(get(0, 1, &isnull));
+	SPI_finish();
+	return result;
+}
+
 /* Stores what has become of some differences; "lsn" may be invalid. */
 static void
 store(int64 comparison, const int64 *differences, int count, const char *outcome,
@@ -307,8 +407,14 @@ repair_items_store(int64 comparison, List *items, XLogRecPtr lsn)
 				  outcome == REPAIR_DONE ? "repaired" : "vanished", NULL, lsn);
 	}
 	foreach_ptr(RepairItem, item, items)
+	{
 		if (item->outcome == REPAIR_BLOCKED || item->outcome == REPAIR_FAILED)
-		store(comparison, &item->difference, 1, "failed", item->reason, lsn);
+			store(comparison, &item->difference, 1, "failed", item->reason, lsn);
+		else if (item->outcome == REPAIR_KEPT)
+			store(comparison, &item->difference, 1, "kept", item->reason, lsn);
+		else if (item->outcome == REPAIR_PLANNED)
+			store(comparison, &item->difference, 1, NULL, item->reason, lsn);
+	}
 	SPI_finish();
 	pfree(differences);
 }
@@ -334,12 +440,14 @@ repair_items_summary(int64 comparison)
 	run("SELECT count(*) FILTER (WHERE repair_result = 'repaired'),"
 		" count(*) FILTER (WHERE repair_result = 'vanished'),"
 		" count(*) FILTER (WHERE repair_result = 'failed'),"
-		" count(*) FILTER (WHERE repair_result IS NULL)"
+		" count(*) FILTER (WHERE repair_result IS NULL),"
+		" count(*) FILTER (WHERE repair_result = 'kept')"
 		" FROM weft.difference WHERE comparison = $1", &arguments, SPI_OK_SELECT);
 	result.repaired = DatumGetInt64(get(0, 1, &isnull));
 	result.vanished = DatumGetInt64(get(0, 2, &isnull));
 	result.failed = DatumGetInt64(get(0, 3, &isnull));
 	result.pending = DatumGetInt64(get(0, 4, &isnull));
+	result.kept = DatumGetInt64(get(0, 5, &isnull));
 	SPI_finish();
 	return result;
 }

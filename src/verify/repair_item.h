@@ -7,7 +7,9 @@
 #define WEFT_VERIFY_REPAIR_ITEM_H
 
 #include "access/xlogdefs.h"
+#include "conflict/conflict_types.h"
 #include "nodes/pg_list.h"
+#include "utils/uuid.h"
 #include "verify/row_table.h"
 
 typedef enum RepairOutcome
@@ -17,7 +19,18 @@ typedef enum RepairOutcome
 	REPAIR_VANISHED,			/* the row does not differ any more */
 	REPAIR_BLOCKED,				/* a unique value is still held by another row */
 	REPAIR_FAILED,				/* for another reason */
+	REPAIR_KEPT,				/* this node has the row that wins, or none is
+								 * known to */
+	REPAIR_PLANNED,				/* a dry run: nothing has been written */
 } RepairOutcome;
+
+/* Which of two nodes has the right row. */
+typedef enum RepairWinner
+{
+	WINNER_NEWER,				/* the one that wrote or deleted it later */
+	WINNER_THERE,
+	WINNER_HERE,
+} RepairWinner;
 
 /* One row of weft.difference. */
 typedef struct RepairItem
@@ -35,7 +48,19 @@ typedef struct RepairItem
 	int64		publisher_count;	/* how many; more than one only without a
 									 * key */
 	RepairOutcome outcome;
-	char	   *reason;			/* if it has failed or is blocked */
+	char	   *reason;			/* if it has failed, is blocked, kept or
+								 * planned */
+
+	/* The rest is about nodes of a group (member_repair.c). */
+
+	RowVersion	version;		/* of the row there, or of its delete; unknown
+								 * unless read */
+	bool		winner_there;	/* decided: the row there wins */
+
+	/* The row that was found here when it was compared; NULL if there was none. */
+	RowValues	recorded;
+	bool		recorded_whole; /* no value of it was cut */
+	TimestampTz recorded_time;	/* when it had been written; 0 if unknown */
 } RepairItem;
 
 /* The differences of one table, in the order in which they are repaired. */
@@ -46,19 +71,33 @@ typedef struct RepairTable
 	int64	   *differences;
 } RepairTable;
 
+/* What was compared. */
+typedef struct RepairSource
+{
+	Oid			subid;
+	char	   *subname;
+	Oid			owner;
+	char	   *node;			/* the other node; NULL if the subscription was
+								 * compared */
+	char	   *local_node;		/* this node */
+} RepairSource;
+
 /* How many differences there are of each kind, at the end. */
 typedef struct RepairSummary
 {
 	int64		repaired;
 	int64		vanished;
+	int64		kept;
 	int64		failed;
 	int64		pending;
 } RepairSummary;
 
-extern void repair_items_subscription(int64 comparison, Oid *subid, char **subname, Oid *owner);
+extern RepairSource repair_items_source(int64 comparison);
 extern List *repair_items_tables(int64 comparison);
 extern List *repair_items_read(int64 comparison, RowTable *table,
 							   const int64 *differences, int count);
+extern void repair_items_read_recorded(int64 comparison, RowTable *table, List *items);
+extern bool repair_items_deleted_since(int64 comparison, Oid relid, const pg_uuid_t *key);
 extern void repair_items_store(int64 comparison, List *items, XLogRecPtr lsn);
 extern void repair_items_fail(int64 comparison, const int64 *differences, int count,
 							  const char *reason);

@@ -80,6 +80,14 @@ fail(RepairJob *job, Queue *queue, int count, const char *reason)
 }
 
 static void
+create_origin(int node)
+{
+	StartTransactionCommand();
+	repair_origin_create(node);
+	CommitTransactionCommand();
+}
+
+static void
 take_blocked(Queue *queue, const RepairBatch *batch)
 {
 	for (int i = 0; i < batch->num_blocked; i++)
@@ -141,6 +149,8 @@ repair_next(RepairJob *job, Queue *queue)
 	}
 	else if (end == REPAIR_LOST)
 		shrink(job, queue, &batch, "apply did not wait until the row was written");
+	else if (end == REPAIR_WITHOUT_ORIGIN)
+		create_origin(batch.node);
 	else if (end == REPAIR_UNSUITABLE)
 		fail(job, queue, queue->count - queue->done, batch.reason);
 	else
@@ -203,6 +213,9 @@ work(RepairShared *shared)
 		.comparison = shared->comparison,
 		.subid = shared->subid,
 		.max_pause = shared->max_pause,
+		.nodes = shared->nodes,
+		.winner = shared->winner,
+		.dry_run = shared->dry_run,
 	};
 	List	   *tables;
 	Subscription *subscription;

@@ -6,6 +6,7 @@
 #define WEFT_VERIFY_REPAIR_WORKER_H
 
 #include "ring/failure.h"
+#include "verify/repair_item.h"
 
 /* What the session that called weft.repair() shares with its worker, in dynamic shared memory. */
 typedef struct RepairShared
@@ -18,6 +19,9 @@ typedef struct RepairShared
 	int			batch_size;		/* rows that are written in one transaction */
 	int			lock_timeout;	/* ms */
 	int			max_pause;		/* ms for which apply may stand at a cut */
+	bool		nodes;			/* as in RepairJob */
+	RepairWinner winner;
+	bool		dry_run;
 
 	/* Set by the worker. */
 	pg_atomic_uint32 finished;	/* everything has been tried */

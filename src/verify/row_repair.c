@@ -28,9 +28,6 @@
 #include "verify/row_repair.h"
 #include "verify/row_writer.h"
 
-/* What is done in a subtransaction. */
-typedef void (*Work) (RowTable *table, List *items);
-
 /* Returns the local rows of an item that are published, locked. */
 static List *
 find_published(RowTable *table, const RepairItem *item)
@@ -149,9 +146,9 @@ check_repaired(RowTable *table, const RepairItem *item)
 
 /* Repairs one item. */
 static void
-repair_one(RowTable *table, List *items)
+repair_one(RowTable *table, void *arg)
 {
-	RepairItem *item = linitial(items);
+	RepairItem *item = arg;
 
 	if (is_repaired(table, item))
 	{
@@ -165,8 +162,9 @@ repair_one(RowTable *table, List *items)
 
 /* Repairs items whose rows exchange unique values. */
 static void
-repair_together(RowTable *table, List *items)
+repair_together(RowTable *table, void *arg)
 {
+	List	   *items = arg;
 	List	   *lifted = NIL;
 	ListCell   *cell;
 
@@ -198,19 +196,19 @@ repair_together(RowTable *table, List *items)
 }
 
 static void
-do_work(RowTable *table, Work work, List *items)
+do_work(RowTable *table, RowWork work, void *arg)
 {
 	UserContext user;
 	bool		switched = row_table_begin(table, &user);
 
-	work(table, items);
+	work(table, arg);
 	if (switched)
 		RestoreUserContext(&user);
 }
 
 /* Records why an item has failed, in the current memory context. */
-static void
-record_failure(RepairItem *item, const ErrorData *error)
+void
+row_repair_failed(RepairItem *item, const ErrorData *error)
 {
 	bool		unique = error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION ||
 		error->sqlerrcode == ERRCODE_EXCLUSION_VIOLATION;
@@ -235,11 +233,11 @@ check_error(const ErrorData *error)
 }
 
 /*
- * Does something with items in a subtransaction, as the user as whom apply writes.  Returns
+ * Does something with rows in a subtransaction, as the user as whom apply writes.  Returns
  * the error if there is one; nothing is left of what has been done then.
  */
-static ErrorData *
-attempt(RowTable *table, Work work, List *items)
+ErrorData *
+row_repair_attempt(RowTable *table, RowWork work, void *arg)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -251,7 +249,7 @@ attempt(RowTable *table, Work work, List *items)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		do_work(table, work, items);
+		do_work(table, work, arg);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -263,7 +261,7 @@ attempt(RowTable *table, Work work, List *items)
 		/* An abort would write the origin, too. */
 		repair_origin_clear();
 		RollbackAndReleaseCurrentSubTransaction();
-		repair_origin_use();
+		repair_origin_resume();
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
@@ -287,9 +285,9 @@ try_each(RowTable *table, List *items)
 		if (item->outcome != REPAIR_PENDING && item->outcome != REPAIR_BLOCKED)
 			continue;
 		CHECK_FOR_INTERRUPTS();
-		error = attempt(table, repair_one, list_make1(item));
+		error = row_repair_attempt(table, repair_one, item);
 		if (error)
-			record_failure(item, error);
+			row_repair_failed(item, error);
 		else if (item->outcome == REPAIR_DONE)
 			written = true;
 	}
@@ -337,7 +335,7 @@ row_repair_all(RowTable *table, List *items)
 	rest = blocked_items(items);
 	if (list_length(rest) > 1)
 	{
-		ErrorData  *error = attempt(table, repair_together, rest);
+		ErrorData  *error = row_repair_attempt(table, repair_together, rest);
 
 		foreach_ptr(RepairItem, item, rest)
 			if (error)

@@ -336,10 +336,11 @@ publisher_row_condition(RowTable *table, List *rows)
 /*
  * Returns the query for the publisher's rows with the keys of these rows (RowValues), or that
  * are equal to them if the table has no key.  Its columns are those of the table, whose values are to
- * be read as text; "convert" is as in PublishedTables.
+ * be read as text; "convert" is as in PublishedTables.  With "versions", one more column is
+ * the row's version (member_version.h).
  */
 char *
-row_table_publisher_query(RowTable *table, bool convert, List *rows)
+row_table_publisher_query(RowTable *table, bool convert, bool versions, List *rows)
 {
 	StringInfoData query;
 	char	   *condition = table->published->key != NIL ?
@@ -349,6 +350,8 @@ row_table_publisher_query(RowTable *table, bool convert, List *rows)
 	for (int i = 0; i < table->count; i++)
 		appendStringInfo(&query, "%s t.%s", i == 0 ? "SELECT" : ",",
 						 quote_identifier(table->columns[i]->name));
+	if (versions)
+		appendStringInfoString(&query, ", weft.member_row_version(t.xmin)");
 	appendStringInfo(&query, " FROM %s",
 					 published_table_rows(table->published, SIDE_PUBLISHER, condition));
 	return query.data;

@@ -41,6 +41,7 @@ extern bool row_table_begin(RowTable *table, UserContext *context);
 extern List *row_table_find(RowTable *table, RowValues row);
 extern bool row_table_equal(RowTable *table, RowValues a, RowValues b);
 extern bool row_table_same_key(RowTable *table, RowValues a, RowValues b);
-extern char *row_table_publisher_query(RowTable *table, bool convert, List *rows);
+extern char *row_table_publisher_query(RowTable *table, bool convert, bool versions,
+									   List *rows);
 
 #endif							/* WEFT_VERIFY_ROW_TABLE_H */

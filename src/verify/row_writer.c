@@ -268,6 +268,29 @@ fetch(Relation rel, const FoundRow *found)
 }
 
 /*
+ * Reads a locked row of an ordinary table, with its system columns.  The caller drops the slot.
+ */
+TupleTableSlot *
+row_writer_fetch(RowTable *table, const FoundRow *found)
+{
+	return fetch(table->rel, found);
+}
+
+/* Makes a row of the table that has the columns of the key only. */
+TupleTableSlot *
+row_writer_key(RowTable *table, RowValues row)
+{
+	TupleTableSlot *slot = make_slot(RelationGetDescr(table->rel));
+
+	ExecClearTuple(slot);
+	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts * sizeof(bool));
+	for (int i = 0; i < table->count; i++)
+		if (table->in_key[i])
+			set_column(slot, table->columns[i]->attnum, row[i]);
+	return ExecStoreVirtualTuple(slot);
+}
+
+/*
  * Gives a locked row the values of "row".  Columns whose text is the same already are not
  * touched, nor are columns that the publisher does not have.
  */
