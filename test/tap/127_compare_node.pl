@@ -227,12 +227,6 @@ is( query(
 # Repaired by hand: the statements of a dry run, in a session whose changes are not sent.
 query($b, 'ALTER TABLE log REPLICA IDENTITY FULL');
 $id = compare($b, $a);
-my ($ret, undef, $err) =
-  $b->psql('postgres', "CALL weft.repair($id, apply => true)");
-like(
-	$err,
-	qr/cannot be repaired by weft.repair.*pg_replication_origin_session_setup/s,
-	'weft.repair() says what to do in a group');
 my $statements = query($b, "SELECT statement FROM weft.repair($id)");
 plant($b, $statements);
 query($b, 'ALTER TABLE log REPLICA IDENTITY DEFAULT');
@@ -240,12 +234,20 @@ wait_for_group('g', @nodes);
 is(differences($b, compare($b, $a)), '', 'then both are equal');
 is(differences($a, compare($a, $b)), '', 'from both sides');
 
+my ($ret, undef, $err);
 (undef, undef, $err) =
   $b->psql('postgres', "CALL weft.compare_subscription('weft_g_a_b')");
 like(
 	$err,
 	qr/WARNING:.*"weft_g_a_b" detects conflicts.*weft\.compare_node/s,
 	'comparing the subscription warns');
+(undef, undef, $err) = $b->psql('postgres',
+	'CALL weft.repair((SELECT max(comparison) FROM weft.comparison), apply => true)'
+);
+like(
+	$err,
+	qr/cannot be repaired by weft.repair.*compare with weft\.compare_node/s,
+	'and such a comparison is not repaired');
 
 # what is refused
 sub refused
