@@ -277,17 +277,17 @@ is( query($_, 'SELECT id, x FROM t WHERE id IN (20, 21) ORDER BY id'),
 
 # kill -9 in the middle
 is(errors_logged($_), '', 'no errors on ' . $_->name) foreach @nodes;
-query($a, "INSERT INTO t SELECT i, 0, 'many' FROM generate_series(2001, 2400) i");
+query($a, "INSERT INTO t SELECT i, 0, 'many' FROM generate_series(2001, 2200) i");
 query($_->[0],
-	"DO \$\$BEGIN FOR i IN 1..20 LOOP UPDATE t SET v = i WHERE id BETWEEN $_->[1] + i * 10 AND $_->[1] + i * 10 + 9; COMMIT; END LOOP; END\$\$")
-  foreach [ $a, 1991 ], [ $c, 2191 ];
+	"DO \$\$BEGIN FOR i IN 1..10 LOOP UPDATE t SET v = i WHERE id BETWEEN $_->[1] + i * 10 AND $_->[1] + i * 10 + 9; COMMIT; END LOOP; END\$\$")
+  foreach [ $a, 1991 ], [ $c, 2091 ];
 wait_for_group('g', @nodes);
 as_other_origin($b,
 	"UPDATE t SET x = 'wrong' WHERE id > 2000 AND id % 3 = 0; DELETE FROM t WHERE id > 2000 AND id % 3 = 1");
 $id = compare($b, $a);
 my $repair = start_repair($b, $id, 'batch_size => 5');
 poll_for($b,
-	"SELECT 1 FROM weft.difference WHERE comparison = $id AND repair_result = 'repaired' HAVING count(*) > 40"
+	"SELECT 1 FROM weft.difference WHERE comparison = $id AND repair_result = 'repaired' HAVING count(*) > 20"
 );
 
 # If it has ended by now, then nothing is left to do afterwards.
@@ -306,9 +306,9 @@ is(versions($b, "id IN ($done)"), versions($a, "id IN ($done)"),
 	'after a crash, what is recorded as repaired is');
 is( query($b,
 		"SELECT count(*) FROM t WHERE id > 2000 AND (id % 3 <> 0 OR x = 'many')"),
-	query($b, "SELECT 133 + count(*) FROM weft.difference WHERE comparison = $id AND repair_result = 'repaired'"),
+	query($b, "SELECT 66 + count(*) FROM weft.difference WHERE comparison = $id AND repair_result = 'repaired'"),
 	'and nothing else');
-like(repair($b, $id), qr/267 repaired, 0 vanished, 0 kept, 0 not/, 'the rest is repaired');
+like(repair($b, $id), qr/134 repaired, 0 vanished, 0 kept, 0 not/, 'the rest is repaired');
 is(versions($b, 'id > 2000'), $true, 'with the right versions');
 
 # Damage and repairs under load, which changes the same rows.
