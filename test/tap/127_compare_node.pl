@@ -241,9 +241,9 @@ like(
 	$err,
 	qr/WARNING:.*"weft_g_a_b" detects conflicts.*weft\.compare_node/s,
 	'comparing the subscription warns');
-$id = query($b, 'SELECT max(comparison) FROM weft.comparison');
+my $refused = query($b, 'SELECT max(comparison) FROM weft.comparison');
 (undef, undef, $err) =
-  $b->psql('postgres', "CALL weft.repair($id, apply => true)");
+  $b->psql('postgres', "CALL weft.repair($refused, apply => true)");
 like(
 	$err,
 	qr/cannot be repaired by weft.repair.*compare with weft\.compare_node/s,
