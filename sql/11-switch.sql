@@ -49,12 +49,19 @@
 -- connection owns the tables, and has CREATE on the database; for a way back also
 -- pg_create_subscription (on 15: it is a superuser), and REPLICATION for weft.switch_back.
 --
+-- With verify => 'counts', rows there are counted by the role that the subscription connects as, which
+-- needs SELECT on the tables.
+--
 -- Connection strings are not stored here, nor shown by any message, view or log of the
 -- other server; but the text of the CALL itself is in this server's pg_stat_activity, and in
--- its log if log_statement says so.  Use a password file, or bind the string as a parameter
--- (\bind in psql).  On the other server, extensions that log nested commands (pgaudit,
--- pg_stat_statements with track = all) may record the string, unless the role there is a
--- superuser, whose session switches them off.
+-- its log if it fails or log_statement says so; the log may contain bound parameters, too.  Use a
+-- password file if the server may, or read the string from a table:
+--	CREATE TEMPORARY TABLE way (back text);
+--	\copy way FROM file
+--	DO $$ DECLARE w text; BEGIN SELECT back INTO w FROM way; CALL weft.switch_over('...', w); END $$;
+-- On the other server, extensions that log nested commands (pgaudit, pg_stat_statements with
+-- track = all), and event triggers, may see the string, unless the role there is a
+-- superuser, whose session switches those extensions off.
 
 -- What can be known before a switch-over to this server: one row for each problem, and one
 -- row, of severity "ok", for each check that has found none.  Changes nothing on either server.

@@ -236,9 +236,16 @@ check_only_source(Relation catalog, Oid subid, Relation rel)
 static void
 check_table(const Subscription *subscription, Relation rel)
 {
-	const char *obstacle = replace_obstacle(rel, subscription->runasowner ?
-											subscription->owner : InvalidOid);
+	Oid			user = subscription->runasowner ? subscription->owner : rel->rd_rel->relowner;
+	const char *obstacle;
 
+	/* As the copy would; it would fail again and again. */
+	if (!member_can_set_role(subscription->owner, user))
+		obstacle = psprintf("The subscription's owner \"%s\" cannot SET ROLE to \"%s\", which owns the table.",
+							GetUserNameFromId(subscription->owner, false),
+							GetUserNameFromId(user, false));
+	else
+		obstacle = replace_obstacle(rel, user);
 	if (obstacle)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -306,8 +313,9 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	Publisher	publisher;
 
 	check_transaction("weft.resync_table()");
-	rel = relation_open(relid, AccessShareLock);
+	/* Others must not even wait for the table. */
 	subid = find_subscription(name);
+	rel = relation_open(relid, AccessShareLock);
 	subscription = GetSubscription(subid, false);
 	check_subscription(subscription, subid, name);
 	(void) check_state(subid, rel, name);

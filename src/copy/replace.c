@@ -526,12 +526,17 @@ delete_as_replication(Relation rel)
 	char		name[ORIGIN_NAME_LEN];
 	char		hidden[ORIGIN_NAME_LEN];
 	UserContext user;
+	RepOriginId origin;
 	bool		run_as_owner = MySubscription->runasowner;
 
 	origin_names(MySubscription->oid, RelationGetRelid(rel), name, hidden);
 	if (!run_as_owner)
 		SwitchToUntrustedUser(rel->rd_rel->relowner, &user);
-	replorigin_session_origin = replorigin_by_name(hidden, false);
+
+	/* A trigger may roll back a subtransaction, which advances the session's origin. */
+	origin = replorigin_by_name(hidden, false);
+	replorigin_session_setup(origin, 0);
+	replorigin_session_origin = origin;
 	PG_TRY();
 	{
 		check_allowed(rel);
@@ -539,8 +544,9 @@ delete_as_replication(Relation rel)
 	}
 	PG_FINALLY();
 	{
-		/* A rollback would advance an origin that is not the session's yet. */
+		/* The server's code sets it up again, for the copy. */
 		replorigin_session_origin = InvalidRepOriginId;
+		replorigin_session_reset();
 	}
 	PG_END_TRY();
 	if (!run_as_owner)

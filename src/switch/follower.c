@@ -222,7 +222,9 @@ drop_subscription_there(const SwitchAttempt *attempt)
  * Over: the other server subscribes to this one, disabled.  Its connection string travels as
  * data of a COPY into a temporary table, which is not in the WAL; the command that contains it
  * is built and run there, inside of a block, whose text is all that views and logs
- * show.  An error must not show it as its context; hence it is thrown anew.
+ * show.  An error must not show it as its context; hence it is thrown anew.  Nor must other messages,
+ * such as those of the level DEBUG; hence the command is the body of a temporary function in SQL,
+ * which the context of a message names, but does not show.
  */
 static void
 subscribe_there(const SwitchAttempt *attempt, const char *connection)
@@ -237,8 +239,12 @@ subscribe_there(const SwitchAttempt *attempt, const char *connection)
 	link_run(psprintf("DO $weft$ DECLARE connection pg_catalog.text; BEGIN"
 					  " SELECT line INTO STRICT connection FROM pg_temp.weft_switch_connection;"
 					  " DROP TABLE pg_temp.weft_switch_connection;"
-					  " EXECUTE pg_catalog.format('CREATE SUBSCRIPTION %s CONNECTION %%L PUBLICATION %s"
-					  " WITH (enabled = false, create_slot = false, slot_name = %s, copy_data = false%s)', connection);"
+					  " PERFORM pg_catalog.set_config('check_function_bodies', 'off', true);"
+					  " EXECUTE pg_catalog.format('CREATE FUNCTION pg_temp.weft_switch_subscribe() RETURNS void LANGUAGE sql AS %%L',"
+					  "  pg_catalog.format('CREATE SUBSCRIPTION %s CONNECTION %%L PUBLICATION %s"
+					  " WITH (enabled = false, create_slot = false, slot_name = %s, copy_data = false%s)', connection));"
+					  " PERFORM pg_temp.weft_switch_subscribe();"
+					  " DROP FUNCTION pg_temp.weft_switch_subscribe();"
 					  " EXCEPTION WHEN OTHERS THEN RAISE EXCEPTION USING ERRCODE = SQLSTATE, MESSAGE = SQLERRM;"
 					  " END $weft$",
 					  quote_identifier(switch_attempt_subscription_name(attempt)), object, object,

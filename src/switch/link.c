@@ -343,16 +343,12 @@ link_send(const char *copy, const char *line)
 	walrcv_endstreaming(the_link.conn, &unused);
 }
 
-/* Starts a COPY TO STDOUT.  The server works on it while this process does something else. */
-void
-link_begin_copy_out(const char *copy)
-{
-	(void) execute(copy, WALRCV_OK_COPY_OUT, 0);
-}
-
-/* Returns all data of the COPY. */
+/*
+ * Returns all data of a COPY TO STDOUT that has begun on another connection, and keeps the
+ * session's alive.
+ */
 char *
-link_end_copy_out(void)
+link_read_copy(WalReceiverConn *conn)
 {
 	StringInfoData data;
 
@@ -361,7 +357,7 @@ link_end_copy_out(void)
 	{
 		char	   *buffer;
 		pgsocket	socket = PGINVALID_SOCKET;
-		int			length = walrcv_receive(link_connection(), &buffer, &socket);
+		int			length = walrcv_receive(conn, &buffer, &socket);
 
 		if (length < 0)
 			break;
@@ -371,10 +367,11 @@ link_end_copy_out(void)
 			continue;
 		}
 		(void) WaitLatchOrSocket(MyLatch,
-								 WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH,
-								 socket, -1, wait_event_id(WEFT_WAIT_SWITCH));
+								 WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								 socket, PING_INTERVAL, wait_event_id(WEFT_WAIT_SWITCH));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
+		link_ping();
 	}
 	return data.data;
 }

@@ -30,8 +30,7 @@ extern void link_run(const char *command);
 extern char *link_value(const char *query);
 extern List *link_rows(const char *query, int columns);
 extern void link_send(const char *copy, const char *line);
-extern void link_begin_copy_out(const char *copy);
-extern char *link_end_copy_out(void);
+extern char *link_read_copy(WalReceiverConn *conn);
 extern void link_ping(void);
 extern void link_limit_idleness(int64 limit);
 

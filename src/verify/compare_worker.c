@@ -50,7 +50,8 @@ typedef struct Process
 
 /*
  * Does an error with this SQLSTATE concern a table only?  These are errors of its data, its
- * definition, and its locks.  Values that are too large, and damaged data, are reported as internal errors, too.
+ * definition, its locks, and those that functions of its owner usually throw.  Values that are
+ * too large, and damaged data, are reported as internal errors, too.
  */
 bool
 compare_is_table_error(int sqlstate)
@@ -63,6 +64,8 @@ compare_is_table_error(int sqlstate)
 		category == ERRCODE_FEATURE_NOT_SUPPORTED ||
 		category == ERRCODE_TO_CATEGORY(ERRCODE_INTERNAL_ERROR) ||
 		sqlstate == ERRCODE_OUT_OF_MEMORY ||
+		category == ERRCODE_PLPGSQL_ERROR ||
+		category == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION ||
 		sqlstate == ERRCODE_PROGRAM_LIMIT_EXCEEDED ||
 		sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED;
 }

@@ -18,6 +18,7 @@
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "nodes/bitmapset.h"
 #include "nodes/value.h"
 #include "optimizer/plancat.h"
@@ -303,31 +304,40 @@ map_filters(PublishedTable *table, const CatalogTable *remote)
 	table->filter[SIDE_LOCAL] = filters[SIDE_LOCAL].data;
 }
 
-/* Checks the rights of the subscription's owner on the table here. */
+/*
+ * Checks whether apply may act as the role as whom it changes the table, as which the table is
+ * read, too, and the rights of that role.
+ */
 static void
 check_local_rights(PublishedTable *table, Relation rel, Oid owner)
 {
-	bool		all = pg_class_aclcheck(table->relid, owner, ACL_SELECT) == ACLCHECK_OK;
+	Oid			reader = table->run_as_owner ? owner : rel->rd_rel->relowner;
+	const char *who = table->run_as_owner ? "subscription" : "table";
+	bool		all = pg_class_aclcheck(table->relid, reader, ACL_SELECT) == ACLCHECK_OK;
 	ListCell   *cell;
 
-	if (object_aclcheck(NamespaceRelationId, RelationGetNamespace(rel), owner,
+	if (!member_can_set_role(owner, reader))
+		refuse(table, PUBLISHED_TABLE_NO_RIGHT,
+			   psprintf("The subscription's owner \"%s\" cannot SET ROLE to \"%s\", which owns the table.",
+						GetUserNameFromId(owner, false), GetUserNameFromId(reader, false)));
+	if (object_aclcheck(NamespaceRelationId, RelationGetNamespace(rel), reader,
 						ACL_USAGE) != ACLCHECK_OK)
 		refuse(table, PUBLISHED_TABLE_NO_RIGHT,
-			   psprintf("The subscription's owner has no USAGE privilege on schema \"%s\".",
-						table->schema));
+			   psprintf("The %s's owner has no USAGE privilege on schema \"%s\".",
+						who, table->schema));
 	foreach(cell, table->columns)
 	{
 		PublishedColumn *column = lfirst(cell);
 
-		if (!all && pg_attribute_aclcheck(table->relid, column->attnum, owner,
+		if (!all && pg_attribute_aclcheck(table->relid, column->attnum, reader,
 										  ACL_SELECT) != ACLCHECK_OK)
 			refuse(table, PUBLISHED_TABLE_NO_RIGHT,
-				   psprintf("The subscription's owner has no SELECT privilege on column \"%s\".",
-							column->name));
+				   psprintf("The %s's owner has no SELECT privilege on column \"%s\".",
+							who, column->name));
 	}
-	if (check_enable_rls(table->relid, owner, true) == RLS_ENABLED)
+	if (check_enable_rls(table->relid, reader, true) == RLS_ENABLED)
 		refuse(table, PUBLISHED_TABLE_NO_RIGHT,
-			   "Row-level security applies to the subscription's owner here.");
+			   psprintf("Row-level security applies to the %s's owner here.", who));
 }
 
 static double

@@ -98,6 +98,7 @@ typedef struct RestCheck
 	Subscription *subscription;
 	WalReceiverConn *conn;
 	PublishedTables *published;
+	const PublishedTable *table;	/* that is being compared */
 	RestCheckResult *result;
 	StringInfoData differing;	/* for the user */
 } RestCheck;
@@ -140,10 +141,13 @@ read_copy(WalReceiverConn *conn, TakeRow take, void *argument)
 
 /*
  * Runs a query of two columns, both numbers, on each side at the same time, and passes on the rows.
+ * Here it runs as the role as whom apply changes the table.
  */
 static void
 run_queries(RestCheck *check, char *const *queries, TakeRow take, void *const *arguments)
 {
+	bool		run_as_owner = check->table->run_as_owner;
+	UserContext user;
 	RowStream	stream;
 	RemoteAnswer answer;
 	char	  **row;
@@ -155,10 +159,12 @@ run_queries(RestCheck *check, char *const *queries, TakeRow take, void *const *a
 		ereport(ERROR,
 				(errcode(answer.sqlstate ? answer.sqlstate : ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not read a table of the publisher: %s", answer.problem)));
+	owner_context_enter_table(&user, check->table->relid, run_as_owner);
 	row_stream_open(&stream, SIDE_LOCAL, NULL, queries[SIDE_LOCAL], 2, BATCH_ROWS);
 	while ((row = row_stream_next(&stream)) != NULL)
 		take(arguments[SIDE_LOCAL], row[0], row[1]);
 	row_stream_close(&stream);
+	owner_context_leave_table(&user, run_as_owner);
 	read_copy(check->conn, take, arguments[SIDE_PUBLISHER]);
 }
 
@@ -478,6 +484,7 @@ rest_check_recent(Subscription *subscription, WalReceiverConn *conn, const RestC
 
 		if (!is_compared(&check, table))
 			continue;
+		check.table = table;
 		if (!keys_are_equal(&check, &hash))
 			note_difference(&check, table, "the number or the keys of the rows");
 		else if (!new_rows_are_equal(&check, &hash, mark))
@@ -505,6 +512,7 @@ rest_check_all(Subscription *subscription, WalReceiverConn *conn, RestCheckResul
 
 		if (!is_compared(&check, table))
 			continue;
+		check.table = table;
 		table->filter[SIDE_PUBLISHER] = table->filter[SIDE_LOCAL] = NULL;
 		if (!rows_are_equal(&check, &hash, NULL, &rows))
 			note_difference(&check, table, "rows");

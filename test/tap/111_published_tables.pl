@@ -567,7 +567,7 @@ CREATE TABLE public.strange (id int);
 EOC
 	query($sub, <<'EOC');
 ALTER TABLE public.policed ENABLE ROW LEVEL SECURITY;
-ALTER SUBSCRIPTION s SET (password_required = false);
+ALTER SUBSCRIPTION s SET (password_required = false, run_as_owner = true);
 ALTER SUBSCRIPTION s OWNER TO app;
 EOC
 	like(
