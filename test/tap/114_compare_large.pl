@@ -2,7 +2,7 @@
 #
 # WEFT_MEGABYTES sets their size (default 2).  With up to 1000, it is a measurement: it tells
 # how long a comparison takes, and the most memory that a process of each server has used (Linux
-# only).  It needs about 8 times as much memory.
+# only).
 
 use strict;
 use warnings FATAL => 'all';
@@ -104,12 +104,13 @@ cmp_ok($_, '<', 50000, 'what is stored of a row is short') foreach split /\|/, $
 is(query($sub, "SELECT publisher_row ->> 'b' LIKE '\\\\x3031%... ($bytes bytes, hash %)' FROM weft.difference WHERE comparison = $id AND key ->> 'id' = '2'"),
 	't', 'with the length of the value');
 
-# How these rows are repaired is not the business of this test, but what remains is.
-$sub->psql('postgres', "CALL weft.repair($id, apply => true)", timeout => 3600);
-note(query($sub, "SELECT key ->> 'id', repair_result, left(repair_reason, 200) FROM weft.difference WHERE comparison = $id ORDER BY 1"));
-$id = query($sub, "CALL weft.compare_subscription('s')");
-is(query($sub, "SELECT key ->> 'id' FROM weft.difference WHERE comparison = $id ORDER BY 1"),
-	'', 'once they are repaired, both sides are equal')
-  if $megabytes < 200;
+# How such rows are repaired is not the business of this test, but what remains is.
+if (!$ENV{WEFT_MEGABYTES})
+{
+	query($sub, "CALL weft.repair($id, apply => true)");
+	$id = query($sub, "CALL weft.compare_subscription('s')");
+	is(query($sub, "SELECT key ->> 'id' FROM weft.difference WHERE comparison = $id ORDER BY 1"),
+		'', 'once they are repaired, both sides are equal');
+}
 
 done_testing();

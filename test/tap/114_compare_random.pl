@@ -183,6 +183,8 @@ sub random_table
 	# Whole rows are found here only if they have no other values.
 	$table{extra} = chance(0.3) && !$table{loose} && $keyed;
 	$table{partitioned} = one_of('', '', 'pub', 'sub', 'both');
+	# partitions have identities of their own
+	$table{partitioned} =~ s/pub|both/sub/ if $table{identity} =~ /full|nothing/;
 	$table{partitioned} = ''
 	  if $table{columns}[0]{pub} =~ /pair/ or $table{identity} =~ /index|bag/;
 	return \%table;
