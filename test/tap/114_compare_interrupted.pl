@@ -332,9 +332,12 @@ EOC
 			'ALTER SCHEMA public RENAME TO other; ALTER SCHEMA away RENAME TO public; DROP SCHEMA other CASCADE'
 		);
 	});
-like(result($id), qr/^(done\|0\|1\||changed\|0\|0\|.+)$/,
+like(
+	result($id),
+	qr/^(done\|0\|1\||changed\|0\|0\|.+)$/,
 	'or schemas change places');
-$id = in_turn(sub { query($sub, 'ALTER TABLE c_other DROP CONSTRAINT c_other_pkey') });
+$id = in_turn(
+	sub { query($sub, 'ALTER TABLE c_other DROP CONSTRAINT c_other_pkey') });
 is(result($id), 'done|0|1|', 'an index of the key is dropped here');
 query($sub, 'ALTER TABLE c_other ADD PRIMARY KEY (id)');
 

@@ -51,7 +51,9 @@ wait_for_apply($pub, $sub, 's');
 sub watch_memory
 {
 	my $file = "$PostgreSQL::Test::Utils::tmp_check/memory";
-	my @postmasters = map { (split /\n/, slurp_file($_->data_dir . '/postmaster.pid'))[0] } @$both;
+	my @postmasters =
+	  map { (split /\n/, slurp_file($_->data_dir . '/postmaster.pid'))[0] }
+	  @$both;
 	my $pid = fork // die "could not fork: $!";
 
 	if ($pid == 0)
@@ -73,25 +75,41 @@ sub watch_memory
 			}
 			usleep(100_000);
 		}
-		append_to_file($file, join(', ', map { int($most{$_} / 1024) . ' MB' } sort keys %most));
+		append_to_file($file,
+			join(', ', map { int($most{$_} / 1024) . ' MB' } sort keys %most)
+		);
 		require POSIX;
 		POSIX::_exit(0);
 	}
-	return sub { kill 'TERM', $pid; waitpid $pid, 0; return slurp_file($file) };
+	return
+	  sub { kill 'TERM', $pid; waitpid $pid, 0; return slurp_file($file) };
 }
 
-my $memory = $ENV{WEFT_MEGABYTES} && -e '/proc/self/status' ? watch_memory() : sub { 'unknown' };
+my $memory = $ENV{WEFT_MEGABYTES}
+  && -e '/proc/self/status' ? watch_memory() : sub { 'unknown' };
 my $start = time;
-my ($ret, $id, $err) = $sub->psql('postgres', "CALL weft.compare_subscription('s')", timeout => 3600);
+my ($ret, $id, $err) = $sub->psql(
+	'postgres',
+	"CALL weft.compare_subscription('s')",
+	timeout => 3600);
 is($ret, 0, 'compare') or die $err;
 note($err);
-diag(sprintf '%d MB: %.1f s; the largest process of the publisher and of the subscriber: %s', $megabytes, time - $start, $memory->())
-  if $ENV{WEFT_MEGABYTES};
+diag(
+	sprintf
+	  '%d MB: %.1f s; the largest process of the publisher and of the subscriber: %s',
+	$megabytes, time - $start,
+	$memory->()) if $ENV{WEFT_MEGABYTES};
 
-is(query($sub, "SELECT table_name, status FROM weft.comparison_table WHERE comparison = $id ORDER BY 1"),
+is( query(
+		$sub,
+		"SELECT table_name, status FROM weft.comparison_table WHERE comparison = $id ORDER BY 1"
+	),
 	"public.arrays|done\npublic.large|done\npublic.other|done",
 	'all tables are compared');
-is(query($sub, "SELECT relation, key ->> 'id', kind, columns FROM weft.difference WHERE comparison = $id ORDER BY 1, 2"),
+is( query(
+		$sub,
+		"SELECT relation, key ->> 'id', kind, columns FROM weft.difference WHERE comparison = $id ORDER BY 1, 2"
+	),
 	<<'EOC' =~ s/\n\z//r, 'values that differ in their last byte are found');
 large|2|different|{b}
 large|4|different|{t}
@@ -99,18 +117,29 @@ large|5|missing here|
 large|6|different|{t}
 other|1|different|{v}
 EOC
-my $length = query($sub, "SELECT max(length(publisher_row::text)), max(length(local_row::text)) FROM weft.difference WHERE comparison = $id");
-cmp_ok($_, '<', 50000, 'what is stored of a row is short') foreach split /\|/, $length;
-is(query($sub, "SELECT publisher_row ->> 'b' LIKE '\\\\x3031%... ($bytes bytes, hash %)' FROM weft.difference WHERE comparison = $id AND key ->> 'id' = '2'"),
-	't', 'with the length of the value');
+my $length = query($sub,
+	"SELECT max(length(publisher_row::text)), max(length(local_row::text)) FROM weft.difference WHERE comparison = $id"
+);
+cmp_ok($_, '<', 50000, 'what is stored of a row is short')
+  foreach split /\|/, $length;
+is( query(
+		$sub,
+		"SELECT publisher_row ->> 'b' LIKE '\\\\x3031%... ($bytes bytes, hash %)' FROM weft.difference WHERE comparison = $id AND key ->> 'id' = '2'"
+	),
+	't',
+	'with the length of the value');
 
 # How such rows are repaired is not the business of this test, but what remains is.
 if (!$ENV{WEFT_MEGABYTES})
 {
 	query($sub, "CALL weft.repair($id, apply => true)");
 	$id = query($sub, "CALL weft.compare_subscription('s')");
-	is(query($sub, "SELECT key ->> 'id' FROM weft.difference WHERE comparison = $id ORDER BY 1"),
-		'', 'once they are repaired, both sides are equal');
+	is( query(
+			$sub,
+			"SELECT key ->> 'id' FROM weft.difference WHERE comparison = $id ORDER BY 1"
+		),
+		'',
+		'once they are repaired, both sides are equal');
 }
 
 done_testing();

@@ -58,7 +58,8 @@ my @types = (
 	[ 'bigint', 'bigint', qw(0 1 4294967296 -4294967297) ],
 	[ 'boolean', 'boolean', qw(true false) ],
 	[
-		'text', 'text', "''", "' '", "'NULL'", "E'\\\\N'", "'é'", "'a\"b''c'",
+		'text', 'text', "''", "' '",
+		"'NULL'", "E'\\\\N'", "'é'", "'a\"b''c'",
 		$long, "$long || 'x'"
 	],
 	[ 'text', 'varchar(30000)', "''", "'a'", "'a '", $long ],
@@ -66,7 +67,10 @@ my @types = (
 	[ 'char(5)', 'char(5)', "''", "'a'", "'ab'" ],
 	[ 'char(5)', 'text', "''", "'a'", "'ab'" ],
 	[ 'public.short', 'public.short', "''", "'a'", "'ä'" ],
-	[ 'numeric', 'numeric', qw(0 0.0 1.0 1.00 -12345678901234567890.123), "'NaN'" ],
+	[
+		'numeric', 'numeric',
+		qw(0 0.0 1.0 1.00 -12345678901234567890.123), "'NaN'"
+	],
 	[ 'numeric(10,2)', 'numeric', qw(0 1.5 -3) ],
 	[ 'float8', 'float8', "0", "'-0'", "'NaN'", '0.1', '1e300' ],
 	[ 'float4', 'float4', "0", "'-0'", "'Infinity'", '0.1' ],
@@ -78,16 +82,33 @@ my @types = (
 	[ 'date', 'date', "'2026-01-01'", "'0044-03-15 BC'", "'-infinity'" ],
 	[ 'interval', 'interval', "'1 day'", "'24 hours'", "'-1 mon'" ],
 	[ 'uuid', 'uuid', "md5('1')::uuid", "md5('2')::uuid" ],
-	[ 'bytea', 'bytea', "''", "'\\x00ff'", "decode(repeat('ab', 40000), 'hex')", "decode(repeat('ab', 40000) || 'ac', 'hex')" ],
-	[ 'json', 'json', q('{"a": 1, "b": 2}'), q('{"b": 2, "a": 1}'), "'[]'", "'null'" ],
-	[ 'jsonb', 'jsonb', q('{"é": 1, "zz": 2}'), q('{"é": 1.0, "zz": 2}'), "'[]'", "'null'" ],
+	[
+		'bytea', 'bytea', "''", "'\\x00ff'",
+		"decode(repeat('ab', 40000), 'hex')",
+		"decode(repeat('ab', 40000) || 'ac', 'hex')"
+	],
+	[
+		'json', 'json',
+		q('{"a": 1, "b": 2}'),
+		q('{"b": 2, "a": 1}'),
+		"'[]'", "'null'"
+	],
+	[
+		'jsonb', 'jsonb',
+		q('{"é": 1, "zz": 2}'),
+		q('{"é": 1.0, "zz": 2}'),
+		"'[]'", "'null'"
+	],
 	[ 'int[]', 'int[]', "'{}'", "'{1,NULL}'", "'[0:1]={1,NULL}'" ],
 	[ 'text[]', 'text[]', "'{}'", "'{\"\"}'", "'{NULL}'", "'{\"NULL\"}'" ],
 	[ 'public.mood', 'public.mood', "'sad'", "'glad,'", "'ünsure'" ],
 	[ 'public.mood[]', 'public.mood[]', "'{sad,ok}'", "'{ok,sad}'" ],
 	[
-		'public.pair', 'public.pair', "ROW(1, 'x')::public.pair",
-		"ROW(NULL, NULL)::public.pair", "ROW(1, '')::public.pair"
+		'public.pair',
+		'public.pair',
+		"ROW(1, 'x')::public.pair",
+		"ROW(NULL, NULL)::public.pair",
+		"ROW(1, '')::public.pair"
 	],
 	[ 'int4range', 'int4range', "'[1,5)'", "'[1,5]'", "'empty'" ],
 	[ 'money', 'money', "1.5::numeric::money", "'-2'::int::money" ],
@@ -117,8 +138,9 @@ my @keys = (
 	[ 'public.pair', 'public.pair', "ROW(:i, 'x')::public.pair" ]);
 
 my @names = (
-	'a', 'B', 'c d', 'e"f', "g'h", 'i,j', 'käse', 'select', 't', 'k\l',
-	'%s', 'n', 'count', '$1', 'x' x 63);
+	'a', 'B', 'c d', 'e"f', "g'h", 'i,j',
+	'käse', 'select', 't', 'k\l', '%s', 'n',
+	'count', '$1', 'x' x 63);
 
 sub one_of { return $_[ int rand @_ ] }
 sub chance { return rand() < $_[0] }
@@ -154,8 +176,10 @@ sub random_table
 	foreach (1 .. 1 + int rand 5)
 	{
 		# these have no equality, so apply cannot find whole rows
-		my ($on_pub, $on_sub, @values) =
-		  @{ one_of($keyed ? @types : grep { $_->[0] !~ /^(json|point)$/ } @types) };
+		my ($on_pub, $on_sub, @values) = @{
+			one_of(
+				$keyed ? @types : grep { $_->[0] !~ /^(json|point)$/ } @types)
+		};
 		push @{ $table{columns} },
 		  {
 			name => shift @free,
@@ -173,7 +197,8 @@ sub random_table
 	$table{listed} = chance(0.3) && $table{identity} ne 'full' && $keyed;
 	foreach my $column (@{ $table{columns} })
 	{
-		$column->{listed} = !$table{listed} || $column->{expression} || chance(0.5);
+		$column->{listed} =
+		  !$table{listed} || $column->{expression} || chance(0.5);
 	}
 	$table{free} = \@free;
 
@@ -184,9 +209,11 @@ sub random_table
 	$table{extra} = chance(0.3) && !$table{loose} && $keyed;
 	$table{partitioned} = one_of('', '', 'pub', 'sub', 'both');
 	# partitions have identities of their own
-	$table{partitioned} =~ s/pub|both/sub/ if $table{identity} =~ /full|nothing/;
+	$table{partitioned} =~ s/pub|both/sub/
+	  if $table{identity} =~ /full|nothing/;
 	$table{partitioned} = ''
-	  if $table{columns}[0]{pub} =~ /pair/ or $table{identity} =~ /index|bag/;
+	  if $table{columns}[0]{pub} =~ /pair/
+	  or $table{identity} =~ /index|bag/;
 	return \%table;
 }
 
@@ -195,20 +222,25 @@ sub definition
 	my ($table, $side) = @_;
 	my @columns =
 	  map { quoted($_->{name}) . " $_->{$side}" } @{ $table->{columns} };
-	my @key = map { quoted($_->{name}) } grep { $_->{key} } @{ $table->{columns} };
+	my @key =
+	  map { quoted($_->{name}) } grep { $_->{key} } @{ $table->{columns} };
 	my $key = join(', ', @key);
 	my $name = $table->{full_name};
 	my $constraint = 'PRIMARY KEY';
 	my $sql;
 
 	push @columns, 'dropped_1 text', 'dropped_2 int NOT NULL DEFAULT 5';
-	push @columns, "only_here text DEFAULT 'x'" if $side eq 'sub' and $table->{extra};
-	push @columns, 'computed int GENERATED ALWAYS AS (7) STORED' if chance(0.3);
+	push @columns, "only_here text DEFAULT 'x'"
+	  if $side eq 'sub' and $table->{extra};
+	push @columns, 'computed int GENERATED ALWAYS AS (7) STORED'
+	  if chance(0.3);
 	@columns = shuffle @columns;
-	$constraint = 'UNIQUE' if $side eq 'pub' and $table->{identity} eq 'index';
+	$constraint = 'UNIQUE'
+	  if $side eq 'pub' and $table->{identity} eq 'index';
 	push @columns, "$constraint ($key)"
 	  if $key and !($side eq 'sub' and $table->{loose});
 	$sql = "CREATE TABLE $name (" . join(', ', @columns) . ')';
+
 	if ($table->{partitioned} =~ /$side|both/)
 	{
 		my $by = quoted($table->{columns}[0]{name});
@@ -216,7 +248,8 @@ sub definition
 		foreach my $n (0 .. 2)
 		{
 			my $part = $name =~ s/"$/_$n"/r;
-			$sql .= ";\nCREATE TABLE $part PARTITION OF $name FOR VALUES WITH (MODULUS 3, REMAINDER $n)";
+			$sql .=
+			  ";\nCREATE TABLE $part PARTITION OF $name FOR VALUES WITH (MODULUS 3, REMAINDER $n)";
 		}
 	}
 	$sql .= ";\nALTER TABLE $name DROP dropped_1, DROP dropped_2;\n";
@@ -271,7 +304,10 @@ sub insert
 		  ? $choice[0]
 		  : "CASE :i % 3 WHEN 0 THEN $choice[0] WHEN 1 THEN $choice[1] ELSE $choice[2] END";
 	}
-	return "INSERT INTO $table->{full_name} (" . join(', ', @names) . ') SELECT '
+	return
+		"INSERT INTO $table->{full_name} ("
+	  . join(', ', @names)
+	  . ') SELECT '
 	  . (join(', ', @values) =~ s/:i\b/i/gr)
 	  . " FROM $numbers i";
 }
@@ -287,12 +323,16 @@ sub load_of
 	my $name = $table->{full_name};
 	my $set = quoted($column->{name});
 	my $other = value_of($column);
-	my $again = insert($table, '(SELECT :cold) x(i)') =~ s/FROM \(SELECT :cold\) x\(i\) i$/FROM (SELECT :cold AS i) x/r;
+	my $again = insert($table, '(SELECT :cold) x(i)') =~
+	  s/FROM \(SELECT :cold\) x\(i\) i$/FROM (SELECT :cold AS i) x/r;
 
 	# Apply would not find the row here, or the publisher does not say which one it is.
-	return "\\set cold random(100000, 2000000)\n$again ON CONFLICT DO NOTHING;\n"
-	  if $table->{identity} =~ /nothing/ or $table->{loose} and $table->{identity} =~ /pk|index/;
-	return "UPDATE $name SET $set = $value WHERE \"i\" = :hot;\n"
+	return
+	  "\\set cold random(100000, 2000000)\n$again ON CONFLICT DO NOTHING;\n"
+	  if $table->{identity} =~ /nothing/
+	  or $table->{loose} and $table->{identity} =~ /pk|index/;
+	return
+		"UPDATE $name SET $set = $value WHERE \"i\" = :hot;\n"
 	  . "UPDATE $name SET $set = $other WHERE \"i\" = :hot;\n"
 	  . "BEGIN;\nDELETE FROM $name WHERE \"i\" = :cold;\n$again ON CONFLICT DO NOTHING;\nEND;\n";
 }
@@ -313,25 +353,37 @@ sub plant
 	}
 	foreach (1 .. int rand 4)
 	{
-		push @sql, insert($table, 'generate_series(' . $fresh . ',' . $fresh . ')');
+		push @sql,
+		  insert($table, 'generate_series(' . $fresh . ',' . $fresh . ')');
 		$fresh++;
 	}
 	foreach (1 .. int rand 5)
 	{
 		my $column = one_of(grep { $_->{values} } @{ $table->{columns} });
-		push @sql, "UPDATE $name SET " . quoted($column->{name}) . ' = '
-		  . value_of($column) . ' WHERE "i" = ' . pop @picks;
+		push @sql,
+			"UPDATE $name SET "
+		  . quoted($column->{name}) . ' = '
+		  . value_of($column)
+		  . ' WHERE "i" = '
+		  . pop @picks;
 	}
 	if ($table->{loose} or $table->{identity} =~ /^bag/)
 	{
 		my @shared = map { quoted($_->{name}) } @{ $table->{columns} };
 		my $list = join(', ', @shared);
-		push @sql, "INSERT INTO $name ($list) SELECT $list FROM $name WHERE \"i\" = " . pop @picks
+		push @sql,
+		  "INSERT INTO $name ($list) SELECT $list FROM $name WHERE \"i\" = "
+		  . pop @picks
 		  foreach 1 .. int rand 3;
 		# keys that are null; a partitioned table takes them, too
 		my @nulls =
-		  map { $_->{key} && chance(0.7) ? 'NULL' : quoted($_->{name}) } @{ $table->{columns} };
-		push @sql, "INSERT INTO $name ($list) SELECT " . join(', ', @nulls) . " FROM $name WHERE \"i\" = " . pop @picks
+		  map { $_->{key} && chance(0.7) ? 'NULL' : quoted($_->{name}) }
+		  @{ $table->{columns} };
+		push @sql,
+			"INSERT INTO $name ($list) SELECT "
+		  . join(', ', @nulls)
+		  . " FROM $name WHERE \"i\" = "
+		  . pop @picks
 		  if chance(0.7);
 	}
 	return join('', map { "$_;\n" } @sql);
@@ -346,18 +398,31 @@ sub read_rows
 	my $list = join(', ', map { quoted($_->{name}) } @columns);
 	my $where = $table->{filter} ? " WHERE $table->{filter}" : '';
 	my $out = $node->safe_psql('postgres',
-		"$settings; COPY (SELECT $list FROM $table->{full_name}$where) TO STDOUT");
-	my %escapes = (b => "\b", f => "\f", n => "\n", r => "\r", t => "\t", v => "\013", '\\' => '\\');
+		"$settings; COPY (SELECT $list FROM $table->{full_name}$where) TO STDOUT"
+	);
+	my %escapes = (
+		b => "\b",
+		f => "\f",
+		n => "\n",
+		r => "\r",
+		t => "\t",
+		v => "\013",
+		'\\' => '\\');
 
 	return map {
-		[ map { $_ eq '\N' ? undef : s/\\([bfnrtv\\])/$escapes{$1}/gr } split /\t/, $_, -1 ]
+		[
+			map { $_ eq '\N' ? undef : s/\\([bfnrtv\\])/$escapes{$1}/gr }
+			  split /\t/,
+			$_, -1
+		]
 	} split /\n/, $out;
 }
 
 sub text_of
 {
 	my (@values) = @_;
-	return join('|', map { defined $_ ? "'" . short($_) . "'" : 'null' } @values);
+	return
+	  join('|', map { defined $_ ? "'" . short($_) . "'" : 'null' } @values);
 }
 
 # Long texts are not stored entirely, so only their beginnings are compared here.
@@ -379,7 +444,8 @@ sub true_differences
 		foreach my $row (read_rows($both->[$side], $table, @columns))
 		{
 			my $whole = join("\x01", map { $_ // "\x02" } @$row);
-			my $group = @key ? join("\x01", map { $row->[$_] // "\x02" } @key) : $whole;
+			my $group =
+			  @key ? join("\x01", map { $row->[$_] // "\x02" } @key) : $whole;
 			push @{ $groups{$group}{$whole}[$side] }, $row;
 		}
 	}
@@ -396,10 +462,17 @@ sub true_differences
 		while (@key and @{ $left[0] } and @{ $left[1] })
 		{
 			my ($p, $s) = (shift @{ $left[0] }, shift @{ $left[1] });
-			my @changed = grep { text_of($p->[$_]) ne text_of($s->[$_]) or ($p->[$_] // '') ne ($s->[$_] // '') } 0 .. $#columns;
-			push @found, join(' ', 'different', join(',', sort map { $columns[$_]{name} } @changed), text_of(@$p), text_of(@$s));
+			my @changed = grep {
+				text_of($p->[$_]) ne text_of($s->[$_])
+				  or ($p->[$_] // '') ne ($s->[$_] // '')
+			} 0 .. $#columns;
+			push @found,
+			  join(' ',
+				'different',
+				join(',', sort map { $columns[$_]{name} } @changed),
+				text_of(@$p), text_of(@$s));
 		}
-		push @found, 'missing here ' . text_of(@$_) foreach @{ $left[0] };
+		push @found, 'missing here ' . text_of(@$_)  foreach @{ $left[0] };
 		push @found, 'missing there ' . text_of(@$_) foreach @{ $left[1] };
 	}
 	return sort @found;
@@ -412,7 +485,9 @@ sub found_differences
 	my @columns = grep { $_->{listed} } @{ $table->{columns} };
 	my @names = map { $_->{name} } @columns;
 	my @found;
-	my $out = $sub->safe_psql('postgres', "SELECT json_build_object('kind', kind, 'count', row_count, 'columns', columns, 'p', publisher_row, 's', local_row, 'k', key) FROM weft.difference WHERE comparison = $id AND relation = '@{[ $table->{full_name} =~ s/'/''/gr ]}'::regclass");
+	my $out = $sub->safe_psql('postgres',
+		"SELECT json_build_object('kind', kind, 'count', row_count, 'columns', columns, 'p', publisher_row, 's', local_row, 'k', key) FROM weft.difference WHERE comparison = $id AND relation = '@{[ $table->{full_name} =~ s/'/''/gr ]}'::regclass"
+	);
 
 	foreach my $line (split /\n/, $out)
 	{
@@ -422,12 +497,17 @@ sub found_differences
 		{
 			my $row = $difference->{$side};
 			die "wrong columns in $line" if $row and keys %$row != @names;
-			push @sides, $row ? text_of(map { bytes($row->{ characters($_) }) } @names) : undef;
+			push @sides,
+			  $row
+			  ? text_of(map { bytes($row->{ characters($_) }) } @names)
+			  : undef;
 		}
 		my $what = $difference->{kind};
-		$what .= ' ' . join(',', sort map { bytes($_) } @{ $difference->{columns} })
+		$what .=
+		  ' ' . join(',', sort map { bytes($_) } @{ $difference->{columns} })
 		  if $what eq 'different';
-		push @found, join(' ', $what, grep { defined $_ } @sides) foreach 1 .. $difference->{count};
+		push @found, join(' ', $what, grep { defined $_ } @sides)
+		  foreach 1 .. $difference->{count};
 	}
 	return sort @found;
 }
@@ -451,12 +531,19 @@ sub characters
 sub compare
 {
 	my ($arguments) = @_;
-	my ($ret, $id, $err) = $sub->psql('postgres', "CALL weft.compare_subscription('s'$arguments)", timeout => 300);
+	my ($ret, $id, $err) = $sub->psql(
+		'postgres',
+		"CALL weft.compare_subscription('s'$arguments)",
+		timeout => 300);
 
 	note($err);
 	is($ret, 0, "compare$arguments") or die $err;
-	is(query($sub, "SELECT table_name, status, reason FROM weft.comparison_table WHERE comparison = $id AND (status <> 'done' OR NOT complete)"),
-		'', 'all tables are compared');
+	is( query(
+			$sub,
+			"SELECT table_name, status, reason FROM weft.comparison_table WHERE comparison = $id AND (status <> 'done' OR NOT complete)"
+		),
+		'',
+		'all tables are compared');
 	return $id;
 }
 
@@ -468,8 +555,12 @@ sub check
 	{
 		my $expected = join("\n", true_differences($table));
 		my $got = join("\n", found_differences($id, $table));
-		is($got, $expected, "seed $seed, $what: $table->{full_name}, " . scalar(split /\n/, $expected) . ' differences')
-		  or diag(map { "$_ => " . ($table->{$_} // '') . "\n" } grep { !ref $table->{$_} } sort keys %$table);
+		is($got, $expected,
+				"seed $seed, $what: $table->{full_name}, "
+			  . scalar(split /\n/, $expected)
+			  . ' differences')
+		  or diag(map { "$_ => " . ($table->{$_} // '') . "\n" }
+			  grep { !ref $table->{$_} } sort keys %$table);
 	}
 	return;
 }
@@ -485,7 +576,12 @@ sub round
 	foreach my $table (@tables)
 	{
 		my $list = $table->{listed}
-		  ? ' (' . join(', ', map { quoted($_->{name}) } grep { $_->{listed} } @{ $table->{columns} }) . ')' : '';
+		  ? ' ('
+		  . join(', ',
+			map  { quoted($_->{name}) }
+			grep { $_->{listed} } @{ $table->{columns} })
+		  . ')'
+		  : '';
 		my $filter = $table->{filter} ? " WHERE $table->{filter}" : '';
 
 		query($pub, definition($table, 'pub') . identity($table));
@@ -494,23 +590,42 @@ sub round
 		push @published, "$table->{full_name}$list$filter";
 	}
 	query_all($both, 'ANALYZE') if chance(0.5);
-	query($pub, 'CREATE PUBLICATION p FOR TABLE ' . join(', ', @published) . ' WITH (publish_via_partition_root = true)');
+	query($pub,
+			'CREATE PUBLICATION p FOR TABLE '
+		  . join(', ', @published)
+		  . ' WITH (publish_via_partition_root = true)');
 	subscribe($pub, $sub, 's', 'p');
 	wait_for_apply($pub, $sub, 's');
 
-	my %scripts = map { my $o = HOT; my $e = 2 * HOT; my $f = HOT + 1;
-		("\\set hot random(1, $o)\n\\set cold random($f, $e)\n" . load_of($_) => 1) } @tables;
-	my $load = start_pgbench($pub, \%scripts, '-c', 2, '-T', 3600, '--rate=100', '--max-tries=100');
+	my %scripts = map {
+		my $o = HOT;
+		my $e = 2 * HOT;
+		my $f = HOT + 1;
+		("\\set hot random(1, $o)\n\\set cold random($f, $e)\n"
+			  . load_of($_) => 1)
+	} @tables;
+	my $load =
+	  start_pgbench($pub, \%scripts, '-c', 2, '-T', 3600, '--rate=100',
+		'--max-tries=100');
 	query($sub, plant($_)) foreach @tables;
 	my $jobs = 1 + int rand 4;
-	my $id = compare(", jobs => $jobs" . (chance(0.5) ? ', max_rows_per_second => ' . (1000 + int rand 4000) : ''));
+	my $id = compare(
+		", jobs => $jobs"
+		  . (
+			chance(0.5)
+			? ', max_rows_per_second => ' . (1000 + int rand 4000)
+			: ''));
 	ok(running($load), 'the load was running');
 	end_load($load);
 	wait_for_apply($pub, $sub, 's');
 	check($id, \@tables, 'under load');
 	check(compare(''), \@tables, 'at rest') if $seconds;
-	query($sub, 'DROP SUBSCRIPTION s; DROP SCHEMA ' . quoted($schema) . ' CASCADE; DELETE FROM weft.comparison');
-	query($pub, 'DROP PUBLICATION p; DROP SCHEMA ' . quoted($schema) . ' CASCADE');
+	query($sub,
+			'DROP SUBSCRIPTION s; DROP SCHEMA '
+		  . quoted($schema)
+		  . ' CASCADE; DELETE FROM weft.comparison');
+	query($pub,
+		'DROP PUBLICATION p; DROP SCHEMA ' . quoted($schema) . ' CASCADE');
 	return;
 }
 

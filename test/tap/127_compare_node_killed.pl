@@ -15,7 +15,8 @@ use WeftTest;
 
 need_injection_points();
 
-my ($a, $b) = map { new_member($_, conf => 'restart_after_crash = on') } qw(a b);
+my ($a, $b) =
+  map { new_member($_, conf => 'restart_after_crash = on') } qw(a b);
 
 query($a, <<EOC);
 CREATE TABLE first (id int PRIMARY KEY, v int);
@@ -50,10 +51,16 @@ sub killed
 	attach_point($b, $point);
 	my $run = IPC::Run::start(
 		[
-			'psql', '-XAtq', '-d', $b->connstr('postgres'),
+			'psql', '-XAtq',
+			'-d', $b->connstr('postgres'),
 			'-c', "CALL weft.compare_node('a', jobs => 2)"
 		],
-		'<', \undef, '>', \$stdout, '2>', \$stderr);
+		'<',
+		\undef,
+		'>',
+		\$stdout,
+		'2>',
+		\$stderr);
 	my ($pid) = held_at($b, $point);
 	my $victim = $find->($pid);
 	detach_point($b, $point);
@@ -106,10 +113,13 @@ foreach my $point (qw(weft-cut-held weft-compare-snapshot))
 	killed(
 		"$point, a session on the other member",
 		$point,
-		sub { pid_of($a, "$to_a AND query LIKE '%snapshot%' OR $to_a AND state LIKE 'idle%'") });
+		sub {
+			pid_of($a,
+				"$to_a AND query LIKE '%snapshot%' OR $to_a AND state LIKE 'idle%'"
+			);
+		});
 }
-killed(
-	'the walsender',
+killed('the walsender',
 	'weft-compare-snapshot',
 	sub { pid_of($a, "backend_type = 'walsender'") });
 
