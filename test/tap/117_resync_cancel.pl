@@ -270,10 +270,24 @@ foreach my $action (qw(error kill))
 	ended("$action in the function that cancels", '0|100');
 }
 
+# The leader drops slots of tables that are READY, but not if they begin after that.
+sub confirmed
+{
+	my $ready = query($sub,
+		"SELECT srsublsn FROM pg_subscription_rel WHERE srrelid = 'log'::regclass"
+	);
+	query($pub, 'UPDATE other SET n = n + 1');
+	poll($pub,
+		"SELECT confirmed_flush_lsn > '$ready' FROM pg_replication_slots WHERE slot_name = 'sub'"
+	);
+	return;
+}
+
 # The function that requests the copy fails: it takes its slot with it, unless the server
 # crashes.
 foreach my $action (qw(error end))
 {
+	confirmed();
 	attach_point($sub, 'weft-resync-requested', $action);
 	$sub->psql('postgres', $resync->('log'));
 	detach_point($sub, 'weft-resync-requested');
@@ -282,6 +296,7 @@ foreach my $action (qw(error end))
 	);
 	ended("$action in the function", '0|100');
 }
+confirmed();
 attach_point($sub, 'weft-resync-requested');
 my $session = open_session($sub, on_error_stop => 0);
 $session->query_until(qr/begun/, "\\echo begun\n" . $resync->('log') . ";\n");
