@@ -67,7 +67,7 @@ INSERT INTO anna.secret VALUES ('secret');
 EOC
 set_traps($sub, 'mallory', 'anna');
 as_role($sub, 'mallory', <<'EOC');
-CREATE DOMAIN mallory.number AS int CHECK (mallory.trap('domain') IS NOT NULL);
+CREATE DOMAIN mallory.number AS int CHECK (mallory.trap('domain', VALUE) IS NOT NULL);
 CREATE TABLE mallory.t (id int PRIMARY KEY, v text CHECK (mallory.trap('check')), d mallory.number,
 	here text DEFAULT mallory.trap('default', 'x'::text),
 	made text GENERATED ALWAYS AS (mallory.trap('generated', v)) STORED);
