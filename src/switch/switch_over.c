@@ -31,6 +31,7 @@
 #include "pinned_settings.h"
 #include "replication/slot.h"
 #include "storage/latch.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "switch/fence.h"
 #include "switch/follower.h"
@@ -49,6 +50,9 @@
 
 /* Between two attempts to lock tables, or to connect, in ms. */
 #define RETRY_PAUSE 200
+
+/* How often to look whether the postmaster is alive, in ms. */
+#define POSTMASTER_INTERVAL 1000
 
 /* How often a step after the point of no return is tried again. */
 #define MAX_RETRIES 25
@@ -137,6 +141,35 @@ pin_settings(void)
 	return nest;
 }
 
+/* Called by a timer: ends this process as if somebody had asked for it. */
+static void
+look_for_postmaster(void)
+{
+	if (PostmasterIsAlive())
+		return;
+	ProcDiePending = true;
+	InterruptPending = true;
+	SetLatch(MyLatch);
+}
+
+/*
+ * Not everything that the server does in a step ends by itself when the postmaster is
+ * gone: creating a slot may wait for WAL that nobody flushes any more.  The caller would keep
+ * its locks on both sides, and this server could not start again.
+ */
+static TimeoutId
+watch_postmaster(void)
+{
+	static TimeoutId timer = MAX_TIMEOUTS;
+
+	if (timer == MAX_TIMEOUTS)
+		timer = RegisterTimeout(USER_TIMEOUT, look_for_postmaster);
+	enable_timeout_every(timer,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), POSTMASTER_INTERVAL),
+						 POSTMASTER_INTERVAL);
+	return timer;
+}
+
 /* Runs a part of the work in a subtransaction; returns its error, or NULL. */
 static ErrorData *
 guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
@@ -145,6 +178,7 @@ guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
 	ResourceOwner owner = CurrentResourceOwner;
 	SwitchPhase phase = s->attempt.phase;
 	ErrorData  *volatile error = NULL;
+	TimeoutId	timer = watch_postmaster();
 
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(old);
@@ -170,6 +204,7 @@ guarded(SwitchOver *s, bool (*work) (SwitchOver *s), bool *result)
 		ReplicationSlotCleanup(false);
 	}
 	PG_END_TRY();
+	disable_timeout(timer, false);
 	MemoryContextSwitchTo(old);
 	CurrentResourceOwner = owner;
 	return error;

@@ -10,6 +10,7 @@ use InjectionTest;
 use PostgreSQL::Test::Utils;
 use SwitchTest;
 use Test::More;
+use Time::HiRes qw(usleep);
 use WeftTest;
 
 need_injection_points();
@@ -334,5 +335,33 @@ foreach my $case (
 	only($source, $what);
 }
 switches($back, $pub, 'back at last');
+
+# The postmaster alone dies, while the caller is busy and waits for nothing.
+sub gone
+{
+	my ($pid) = @_;
+	open my $file, '<', "/proc/$pid/stat" or return 1;
+	return <$file> =~ /[)] Z /;
+}
+
+query($sub, <<'EOC');
+CREATE SEQUENCE is_busy;
+CREATE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS
+	'BEGIN PERFORM pg_catalog.nextval(''public.is_busy''); LOOP NULL; END LOOP; END';
+CREATE TRIGGER busy BEFORE UPDATE ON weft.switch_over_progress FOR EACH ROW EXECUTE FUNCTION busy();
+ALTER TABLE weft.switch_over_progress ENABLE ALWAYS TRIGGER busy;
+EOC
+my $session = open_session($sub, on_error_stop => 0);
+my $caller = $session->query('SELECT pg_backend_pid()');
+$session->query_until(qr/begun/, "\\echo begun\nCALL weft.$over;\n");
+poll($sub, 'SELECT is_called FROM is_busy');
+$sub->kill9;
+for (my $i = 0; $i < 600 && !gone($caller); $i++)
+{
+	usleep(100_000);
+}
+ok(gone($caller), 'the caller ends after its postmaster');
+kill 'KILL', $caller unless gone($caller);
+end_session($session);
 
 done_testing();
