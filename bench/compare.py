@@ -49,6 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cuts", type=int, default=20, help="cuts under load")
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--rate", type=int, help="transactions per second; default: no limit")
     parser.add_argument("--seconds", type=int, default=60, help="duration of the load")
     parser.add_argument("--directory", help="where the servers are created")
     return parser.parse_args()
@@ -192,12 +193,13 @@ def measure_load(pair: tuple[Server, Server], arguments: argparse.Namespace) -> 
     phases = {"none": lambda: time.sleep(arguments.seconds / 3), "small": small, "large": large}
     stop = threading.Event()
     clients = arguments.clients
+    rate = ("-R", str(arguments.rate)) if arguments.rate else ()
 
     def load() -> None:
         # in pieces, because nobody knows how long the comparisons take
         seed = 1
         while not stop.is_set():
-            run_load(pair[0], clients, ("-T", "5"), seed, lambda _: None)
+            run_load(pair[0], clients, ("-T", "5", *rate), seed, lambda _: None)
             seed += 1
 
     with in_background(load, stop):
@@ -213,6 +215,7 @@ def measure_load(pair: tuple[Server, Server], arguments: argparse.Namespace) -> 
             [numbers],
         )[0]
         result[f"{name}_cuts"] = {"longest_ms": found[0], "median_ms": found[1], "cuts": found[2]}
+    result["longest_pause"] = str(pair[1].value("SELECT longest_pause FROM weft.stat_cut"))
     result["differences"] = pair[1].value("SELECT count(*) FROM weft.difference")
     return result
 
