@@ -74,6 +74,12 @@ def test_faults():
             for side in (0, 1):
                 trial.start_probe(side)
             trial.wait_for_writes(50, side=0)
+            # A subscriber is open before its first switch-over: clients whose server dies
+            # would write there.
+            switch(trial, back=False)
+            trial.wait_for_writes(20, side=1)
+            switch(trial, back=True)
+            trial.wait_for_writes(20, side=0)
             for number, fault in enumerate(faults, 1):
                 one_fault(trial, fault)
                 if number % 10 == 0:
