@@ -12,8 +12,9 @@
  * made before that.  If the transaction is rolled back, the subscription, or the table's
  * synchronization, has been restarted, and nothing else.
  *
- * The slot that is created on the publisher is dropped if the function fails.  If the server
- * crashes before the commit, the slot is left over; the next call says so.
+ * The slot that is created on the publisher is dropped if the function fails.  If that is not
+ * possible, if the transaction is rolled back afterwards, or if the server crashes before the
+ * commit, the subscription's next leader drops it (copy/slot_mark.c).
  */
 #include "postgres.h"
 

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "copy/keep_slot.h"
+#include "copy/slot_mark.h"
 #include "remote_query.h"
 #include "replication/slot.h"
 #include "replication/worker_internal.h"
@@ -38,10 +39,12 @@ parse_lsn(const char *text)
 
 /*
  * Drops a slot of the same name that an earlier synchronization has left behind.  As in
- * slots.c, one that begins after the table was READY may be that of a clone of this server.
+ * slots.c, one that begins after the table was READY, and is not marked, may be that of a clone of this
+ * server.
  */
 static void
-drop_left_over(WalReceiverConn *conn, const char *purpose, const char *name, XLogRecPtr ready)
+drop_left_over(WalReceiverConn *conn, const char *purpose, const char *name, XLogRecPtr ready,
+			   bool marked)
 {
 	RemoteAnswer answer =
 		remote_query(conn, purpose,
@@ -51,7 +54,7 @@ drop_left_over(WalReceiverConn *conn, const char *purpose, const char *name, XLo
 
 	if (answer.rows == NIL)
 		return;
-	if (parse_lsn(((RemoteValue *) linitial(answer.rows))[0]) > ready)
+	if (!marked && parse_lsn(((RemoteValue *) linitial(answer.rows))[0]) > ready)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("replication slot \"%s\" already exists on the publisher", name),
@@ -73,7 +76,8 @@ keep_slot_create(WalReceiverConn *conn, const Subscription *subscription, Oid re
 								   subscription->name);
 	RemoteValue *row;
 
-	drop_left_over(conn, purpose, name, ready);
+	drop_left_over(conn, purpose, name, ready, slot_mark_found(subscription->oid, relid));
+	slot_mark_write(subscription->oid, relid);
 	row = remote_query_row(conn, purpose,
 						   psprintf("SELECT lsn::pg_catalog.text"
 									" FROM pg_catalog.pg_copy_logical_replication_slot(%s, %s, false, 'pgoutput')",
@@ -90,10 +94,14 @@ keep_slot_create(WalReceiverConn *conn, const Subscription *subscription, Oid re
 void
 keep_slot_drop(WalReceiverConn *conn, Oid subid, Oid relid)
 {
-	(void) remote_query(conn, NULL,
-						psprintf("DROP_REPLICATION_SLOT %s",
-								 quote_identifier(slot_name(subid, relid))),
-						WALRCV_OK_COMMAND, 0);
+	RemoteAnswer answer =
+		remote_query(conn, NULL,
+					 psprintf("DROP_REPLICATION_SLOT %s",
+							  quote_identifier(slot_name(subid, relid))),
+					 WALRCV_OK_COMMAND, 0);
+
+	if (answer.problem == NULL)
+		slot_mark_remove(subid, relid);
 }
 
 /* Does the slot still have everything that was committed after a position? */

@@ -24,7 +24,9 @@
  * therefore begins after the position of that, and W's slot has never been confirmed any
  * further than that position.  L leaves a slot alone that begins after it.  (The position is
  * that of READY, if the table has reached that state.  A clone that makes its slot between
- * the two would lose it.)
+ * the two would lose it.)  But L drops the slots that weft.resync_table() has left behind for READY
+ * tables, wherever they begin: they are marked (slot_mark.c).  L logs slots that it leaves alone and
+ * that nobody uses, because they keep the publisher's WAL.
  *
  * W may be about to drop the slot that L drops.  W then finds that the slot is gone, and
  * treats this as success.
@@ -37,6 +39,7 @@
 #include "catalog/pg_type.h"
 #include "compat.h"
 #include "copy/progress.h"
+#include "copy/slot_mark.h"
 #include "copy/slots.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
@@ -92,26 +95,34 @@ copy_slot_dropped(WalRcvExecResult *result)
 		slot_unused = false;
 }
 
-/* Is this the slot of a synchronized table, and not that of a clone of this server? */
+/*
+ * Is this the slot of a synchronized table, and not that of a clone of this server?  Logs a slot that
+ * is not left over, and that nobody uses.
+ */
 static bool
-is_left_over(const char *slot, const char *confirmed)
+is_left_over(Oid relid, const char *slot, const char *confirmed, bool active)
 {
-	Oid			subid;
-	Oid			relid;
 	XLogRecPtr	synchronized;
-	char		state;
+	char		state = GetSubscriptionRelState(MySubscription->oid, relid, &synchronized);
 
-	if (sscanf(slot, "pg_%u_sync_%u_", &subid, &relid) != 2 || subid != MySubscription->oid)
+	if ((state != SUBREL_STATE_SYNCDONE && state != SUBREL_STATE_READY) || confirmed == NULL)
 		return false;
-	state = GetSubscriptionRelState(subid, relid, &synchronized);
-	return (state == SUBREL_STATE_SYNCDONE || state == SUBREL_STATE_READY) &&
-		confirmed != NULL &&
-		DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(confirmed))) <= synchronized;
+	if (DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(confirmed))) <= synchronized)
+		return true;
+	if (state == SUBREL_STATE_READY && slot_mark_found(MySubscription->oid, relid))
+		return true;
+	if (!active)
+		ereport(LOG,
+				(errmsg("replication slot \"%s\" on the publisher is not used by subscription \"%s\"",
+						slot, MySubscription->name),
+				 errdetail("It keeps the publisher's WAL from being removed."),
+				 errhint("If no clone of this server, such as a promoted standby, uses the slot, drop it there with pg_drop_replication_slot.")));
+	return false;
 }
 
 /* Returns whether it is gone. */
 static bool
-drop(WalReceiverConn *conn, const char *slot)
+drop(WalReceiverConn *conn, Oid relid, const char *slot)
 {
 	RemoteAnswer answer = remote_query(conn, NULL,
 									   psprintf("DROP_REPLICATION_SLOT %s", quote_identifier(slot)),
@@ -126,6 +137,8 @@ drop(WalReceiverConn *conn, const char *slot)
 		ereport(LOG,
 				(errmsg("could not drop replication slot \"%s\" on publisher, left behind by a table synchronization of subscription \"%s\": %s",
 						slot, MySubscription->name, answer.problem)));
+	if (gone)
+		slot_mark_remove(MySubscription->oid, relid);
 	return gone;
 }
 
@@ -154,6 +167,28 @@ find_slots(WalReceiverConn *conn, List **slots)
 	return answer.problem == NULL;
 }
 
+/*
+ * Removes marks that are not needed any more.  Returns false if a slot of a mark may still be
+ * created, or could not be dropped.
+ */
+static bool
+clean_marks(bool slots_dropped)
+{
+	bool		complete = true;
+
+	foreach_oid(relid, slot_mark_tables(MySubscription->oid))
+	{
+		XLogRecPtr	position;
+
+		if (GetSubscriptionRelState(MySubscription->oid, relid, &position) == SUBREL_STATE_READY &&
+			(!slots_dropped || slot_mark_recent(MySubscription->oid, relid)))
+			complete = false;
+		else
+			slot_mark_remove(MySubscription->oid, relid);
+	}
+	return complete;
+}
+
 /* Drops slots that were left behind.  Returns false if the leader should look again. */
 static bool
 clean(WalReceiverConn *conn)
@@ -167,11 +202,16 @@ clean(WalReceiverConn *conn)
 	foreach(cell, slots)
 	{
 		char	  **row = lfirst(cell);
+		bool		active = strcmp(row[2], "true") == 0;
+		Oid			subid;
+		Oid			relid;
 
-		if (is_left_over(row[0], row[1]) &&
-			(strcmp(row[2], "true") == 0 || !drop(conn, row[0])))
+		if (sscanf(row[0], "pg_%u_sync_%u_", &subid, &relid) == 2 &&
+			is_left_over(relid, row[0], row[1], active) &&
+			(active || !drop(conn, relid, row[0])))
 			complete = false;
 	}
+	complete = clean_marks(complete) && complete;
 	CommitTransactionCommand();
 	return complete;
 }

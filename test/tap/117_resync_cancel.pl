@@ -102,6 +102,9 @@ sub ended
 		),
 		'',
 		"$what: no replication origin is left");
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_ls_dir('pg_logical') f WHERE f ~ '^weft_'"
+	);
 	return;
 }
 
@@ -283,8 +286,7 @@ sub confirmed
 	return;
 }
 
-# The function that requests the copy fails: it takes its slot with it, unless the server
-# crashes.
+# The function that requests the copy fails: it takes its slot with it.
 foreach my $action (qw(error end))
 {
 	confirmed();
@@ -296,6 +298,14 @@ foreach my $action (qw(error end))
 	);
 	ended("$action in the function", '0|100');
 }
+# Its transaction is rolled back after it has returned, or the server crashes before the commit:
+# the next leader drops the slot, or the next call if there is none.
+my $rolled_back =
+  "DO \$\$ BEGIN PERFORM weft.resync_table('sub', 'log'); RAISE EXCEPTION 'too late'; END \$\$";
+confirmed();
+refused($rolled_back, qr/too late/, 'the transaction is rolled back');
+ended('rolled back', '0|100');
+
 confirmed();
 attach_point($sub, 'weft-resync-requested');
 my $session = open_session($sub, on_error_stop => 0);
@@ -303,16 +313,39 @@ $session->query_until(qr/begun/, "\\echo begun\n" . $resync->('log') . ";\n");
 kill_process(held_at($sub, 'weft-resync-requested'));
 wait_until_up($sub);
 eval { $session->quit };
-query($pub, 'INSERT INTO log VALUES (0)');
-wait_for_apply($pub, $sub, 'sub');
-is(slots(), 1, 'kill: a slot is left over');
+ended('kill in the function', '0|100');
+
+confirmed();
+mark();
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+refused($rolled_back, qr/too late/, 'the transaction is rolled back again');
+is(slots(), 1, 'disabled: a slot is left over');
+query($sub, $resync->('log'));
+is(slots(), 1, 'disabled: the next call has a slot of its own');
+query($sub, $cancel->('log'));
+query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+ended('disabled', '1000|100');
+
+# A slot of the same name that nobody has marked may be that of a clone of this server.
+my $clone = query($sub,
+	"SELECT format('pg_%s_sync_%s_%s', s.oid, 'log'::regclass::oid, c.system_identifier) FROM pg_subscription s, pg_control_system() c"
+);
+confirmed();
+query($pub,
+	"SELECT pg_copy_logical_replication_slot('sub', '$clone', false, 'pgoutput')"
+);
 refused(
 	$resync->('log'),
-	qr/replication slot "pg_\d+_sync_\d+_\d+" already exists.*HINT:  .*pg_drop_replication_slot/s,
-	'the next call says so');
-query($pub,
-	"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
-);
+	qr/replication slot "$clone" already exists.*HINT:  .*pg_drop_replication_slot/s,
+	'the slot of a clone: the call says so');
+$offset = -s $sub->logfile;
+disable_subscription($sub, 'sub');
+query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+$sub->wait_for_log(
+	qr/LOG: .* replication slot "$clone" on the publisher is not used/,
+	$offset);
+is(slots(), 1, 'the slot of a clone: nobody drops it');
+query($pub, "SELECT pg_drop_replication_slot('$clone')");
 
 # The publisher loses the slot, before or during the copy: the table is copied, with another
 # slot, and the request cannot be cancelled.
