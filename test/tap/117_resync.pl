@@ -420,8 +420,10 @@ query($sub,
 );
 
 # The owner of the subscription may; another role may not (regress/privileges.sql).
+attach_point($sub, 'weft-replace-begin');
 resync($_) foreach @tables;
 refused($call, qr/table "t" of subscription "sub" is being synchronized/);
+release_point($sub, 'weft-replace-begin');
 resynced('all tables at once');
 
 done_testing();
