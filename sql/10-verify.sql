@@ -495,7 +495,8 @@ GRANT EXECUTE ON FUNCTION weft.repair(bigint) TO PUBLIC;
 -- arrived by replication.  It is not sent to other members.
 -- winner: the name of one of the two nodes, whose rows win; a row that was changed here since
 --	it was compared is left.  By default, the newer version of each row wins, or the newer
---	delete; a row whose version is known on neither node is left.
+--	delete; a row whose version is known on neither node is left, and so is one of which this
+--	server has forgotten when it was written (it was frozen, or track_commit_timestamp was off).
 -- apply => false: writes nothing, but weft.difference.repair_reason says what would be done.
 -- Tables with counters (weft.set_delta_columns), and tables without a key, are left.
 --

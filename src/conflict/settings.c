@@ -225,6 +225,27 @@ find_sources(void)
 	table_close(rel, AccessShareLock);
 }
 
+/*
+ * Returns the name of the origin that stands for a node for good, because rows of it have been
+ * repaired here (verify/repair_origin.c).
+ */
+char *
+settings_repair_origin_name(int node)
+{
+	return psprintf("weft_repair_%u_%d", MyDatabaseId, node);
+}
+
+/* Has the origin that stood for a node for good been dropped?  Its number may be another's now. */
+static bool
+is_dropped(const PastOrigin *past)
+{
+	char	   *name;
+
+	return U64FromFullTransactionId(past->until) == PG_UINT64_MAX &&
+		!(replorigin_by_oid(past->origin, true, &name) &&
+		  strcmp(name, settings_repair_origin_name(past->node)) == 0);
+}
+
 static void
 read_past_origin(Datum *values)
 {
@@ -233,7 +254,8 @@ read_past_origin(Datum *values)
 	past->origin = DatumGetObjectId(values[0]);
 	past->node = DatumGetInt32(values[1]);
 	past->until = DatumGetFullTransactionId(values[2]);
-	known.past_origins = lappend(known.past_origins, past);
+	if (!is_dropped(past))
+		known.past_origins = lappend(known.past_origins, past);
 }
 
 static void

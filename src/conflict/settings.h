@@ -37,6 +37,7 @@ extern bool settings_find_node(RepOriginId origin, int *node);
 extern int	settings_subscription_node(RepOriginId origin);
 extern bool settings_find_past_node(RepOriginId origin, TransactionId xid, int *node);
 extern const char *settings_subscription_of(int node);
+extern char *settings_repair_origin_name(int node);
 extern Bitmapset *settings_delta_columns(Relation rel);
 extern const ConflictTables *settings_tables(void);
 extern bool conflict_has_delta_columns(Oid relid);

@@ -68,6 +68,21 @@ version_of_xid(TransactionId xid)
 }
 
 /*
+ * Does this server not know when a transaction committed?  It forgets that once all rows are frozen
+ * that are as old, and whenever "track_commit_timestamp" has been off.  Such a row is not
+ * like one that was copied: it may be newer than what other nodes remember.
+ */
+bool
+version_is_forgotten(TransactionId xid)
+{
+	TimestampTz time;
+
+	return !TransactionIdIsCurrentTransactionId(xid) &&
+		!(TransactionIdIsNormal(xid) && track_commit_timestamp &&
+		  TransactionIdGetCommitTsData(xid, &time, NULL));
+}
+
+/*
  * Do two changes come from the same node?  If the local one's origin is unknown, then
  * the nodes' ids tell.  Without ids, two changes of the same time are taken to be of the
  * same transaction.

@@ -9,6 +9,7 @@
 #include "nodes/pg_list.h"
 
 extern RowVersion version_of_xid(TransactionId xid);
+extern bool version_is_forgotten(TransactionId xid);
 extern bool version_newer(const RowVersion *version, const RowVersion *than);
 extern bool version_wins(const RowVersion *remote, const RowVersion *local);
 extern bool version_differs(const RowVersion *local);

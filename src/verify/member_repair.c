@@ -8,7 +8,8 @@
  *	 - By default the newer side wins, as in conflict detection (conflict/version.c).  A row has
  *	   the version of whoever wrote it, a missing row that of its tombstone.  If only one side's
  *	   version is known, then that side wins, because an unknown version is older than
- *	   everything.  If neither is known, or both are the same, nothing is written.
+ *	   everything: the row was copied.  If neither is known, or both are the same, or B has
+ *	   forgotten when its row was written (version_is_forgotten()), nothing is written.
  *	 - If a winner is named, its row, or the lack of one, wins.
  *
  * If A wins, then B gets A's row with A's version, as if it had arrived by replication
@@ -75,6 +76,7 @@ typedef struct Look
 	pg_uuid_t	hash;			/* of the key */
 	FoundRow   *found;			/* the row here, locked; NULL if there is none */
 	bool		exists;			/* there is one */
+	bool		forgotten;		/* nobody knows when it was written */
 	RowVersion	version;		/* of the row here, or of its delete */
 } Look;
 
@@ -114,6 +116,7 @@ look(RowTable *table, Look *result)
 	result->hash = row_key_hash(table->rel, result->key_index, key);
 	result->found = rows == NIL ? NULL : linitial(rows);
 	result->exists = result->found != NULL;
+	result->forgotten = false;
 	memset(&result->version, 0, sizeof(RowVersion));
 	if (result->found != NULL)
 	{
@@ -122,6 +125,7 @@ look(RowTable *table, Look *result)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		row = row_writer_fetch(table, result->found);
 		result->version = row_version_of(table->rel, result->key_index, row);
+		result->forgotten = !result->version.known && version_is_forgotten(version_xmin(row));
 		ExecDropSingleTupleTableSlot(row);
 		PopActiveSnapshot();
 	}
@@ -174,12 +178,14 @@ choose_newer(const Look *at)
 	else if (there->known && here->known &&
 			 !version_newer(there, here) && !version_newer(here, there))
 		keep(at->repair, item, psprintf("both nodes have the same version (%s) of the row, but not the same row: name a winner",
-							member_version_show(here)));
+										member_version_show(here)));
+	else if (at->forgotten)
+		keep(at->repair, item, "this node does not know any more when the row was written: name a winner");
 	else if (there->known && (!here->known || version_newer(there, here)))
 		item->winner_there = true;
 	else
 		keep(at->repair, item, psprintf("this node has the newer version (%s): repair the other node",
-							member_version_show(here)));
+										member_version_show(here)));
 }
 
 static void
@@ -463,7 +469,7 @@ member_repair_all(const MemberRepair *repair, List *items, int *node)
 	}
 	else
 		foreach_ptr(Look, at, looks)
-			if (same_version(&at->item->version, &version))
-			keep(repair, at->item, "this node's clock is behind the time at which the row was written");
+		if (same_version(&at->item->version, &version))
+		keep(repair, at->item, "this node's clock is behind the time at which the row was written");
 	return true;
 }

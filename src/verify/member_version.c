@@ -69,7 +69,7 @@ member_version_parse(const char *text)
 	if (text == NULL)
 		return result;
 	result.time = strtoll(text, &end, 10);
-	if (end == text || *end != ' ')
+	if (end == text ||*end != ' ')
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("invalid version of a row")));

@@ -57,7 +57,10 @@ typedef struct RepairItem
 								 * unless read */
 	bool		winner_there;	/* decided: the row there wins */
 
-	/* The row that was found here when it was compared; NULL if there was none. */
+	/*
+	 * The row that was found here when it was compared; NULL if there was
+	 * none.
+	 */
 	RowValues	recorded;
 	bool		recorded_whole; /* no value of it was cut */
 	TimestampTz recorded_time;	/* when it had been written; 0 if unknown */
@@ -77,8 +80,8 @@ typedef struct RepairSource
 	Oid			subid;
 	char	   *subname;
 	Oid			owner;
-	char	   *node;			/* the other node; NULL if the subscription was
-								 * compared */
+	char	   *node;			/* the other node; NULL if the subscription
+								 * was compared */
 	char	   *local_node;		/* this node */
 } RepairSource;
 

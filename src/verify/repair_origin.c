@@ -71,13 +71,6 @@ repair_origin_use(void)
 	repair_origin_resume();
 }
 
-/* Returns the name of the origin that stands for a node without a subscription. */
-static char *
-node_origin_name(int node)
-{
-	return psprintf("weft_repair_%u_%d", MyDatabaseId, node);
-}
-
 /* Does an origin stand for a node for good? */
 static bool
 stands_for(RepOriginId origin, int node)
@@ -127,7 +120,7 @@ repair_origin_use_version(RowVersion *version)
 	}
 	if (origin == InvalidRepOriginId)
 	{
-		origin = replorigin_by_name(node_origin_name(version->node), true);
+		origin = replorigin_by_name(settings_repair_origin_name(version->node), true);
 		if (!stands_for(origin, version->node))
 			return false;
 		version->origin = UNKNOWN_ORIGIN;
@@ -150,11 +143,11 @@ repair_origin_create(int node)
 	/* Another process may be doing the same. */
 	LockRelationOid(table, ShareUpdateExclusiveLock);
 	AcceptInvalidationMessages();
-	origin = replorigin_by_name(node_origin_name(node), true);
+	origin = replorigin_by_name(settings_repair_origin_name(node), true);
 	if (stands_for(origin, node))
 		return;
 	if (origin == InvalidRepOriginId)
-		origin = replorigin_create(node_origin_name(node));
+		origin = replorigin_create(settings_repair_origin_name(node));
 	replorigin_advance(origin, InvalidXLogRecPtr, InvalidXLogRecPtr, false, false);
 	values[0] = ObjectIdGetDatum(origin);
 	values[1] = Int32GetDatum(node);

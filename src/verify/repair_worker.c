@@ -23,6 +23,7 @@
 #include "pinned_settings.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "replication/message.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
@@ -234,10 +235,13 @@ work(RepairShared *shared)
 		repair_table(&job, table, shared->batch_size);
 	walrcv_disconnect(job.conn);
 
-	/* Everything before this is flushed with it. */
+	/*
+	 * Everything before this is flushed with it, and standbys are waited for.
+	 * A transaction that writes nothing would do neither.
+	 */
 	set_synchronous_commit(true);
 	StartTransactionCommand();
-	(void) GetCurrentTransactionId();
+	(void) LogLogicalMessage("weft", "repaired", strlen("repaired"), true, false);
 	CommitTransactionCommand();
 }
 

@@ -152,8 +152,10 @@ hashable_text(const RowHash *hash, const PublishedColumn *column)
 		return psprintf("%s COLLATE pg_catalog.\"C\"", text);
 	if (column->type == column->publisher_type && column->type == JSONBOID)
 		text = psprintf(jsonb_text, name);
+
 	else if (column->type == column->publisher_type && column->type == TSVECTOROID)
 		text = psprintf(tsvector_text, name);
+
 	return psprintf("pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(COALESCE(%s, ''), 'UTF8')),"
 					" 'base64') COLLATE pg_catalog.\"C\"", text);
 }
