@@ -533,7 +533,10 @@ delete_as_replication(Relation rel)
 	if (!run_as_owner)
 		SwitchToUntrustedUser(rel->rd_rel->relowner, &user);
 
-	/* A trigger may roll back a subtransaction, which advances the session's origin. */
+	/*
+	 * A trigger may roll back a subtransaction, which advances the session's
+	 * origin.
+	 */
 	origin = replorigin_by_name(hidden, false);
 	replorigin_session_setup(origin, 0);
 	replorigin_session_origin = origin;

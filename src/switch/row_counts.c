@@ -128,7 +128,11 @@ compare_counts(const SwitchAttempt *attempt, WalReceiverConn *conn, const char *
 				(errcode(answer.sqlstate ? answer.sqlstate : ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not count rows on the publisher of subscription \"%s\": %s",
 						attempt->subscription->name, answer.problem)));
-	/* The session may be idle for as long as the pause may be (link_limit_idleness). */
+
+	/*
+	 * The session may be idle for as long as the pause may be
+	 * (link_limit_idleness).
+	 */
 	foreach(cell, pairs)
 		counts = lappend(counts, count_here(attempt, lfirst(cell)));
 	counts_there = link_read_copy(conn);

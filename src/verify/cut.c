@@ -283,7 +283,10 @@ export_snapshot(Cut *cut)
 					 errmsg("could not %s: unexpected answer", cut->purpose)));
 	cut->snapshot = MemoryContextStrdup(cut->context, row[0]);
 	parse_snapshot(cut, row[1], cut->seen);
-	answer = (WalEndAnswer) {.insert_lsn = row[2],.flush_lsn = row[3],.block_size = row[4]};
+	answer = (WalEndAnswer)
+	{
+		.insert_lsn = row[2],.flush_lsn = row[3],.block_size = row[4]
+	};
 	end = wal_end_get(&answer);
 	cut->seen->lsn = end.lsn;
 	cut->seen->synchronous = strcmp(row[5], "true") == 0;

@@ -559,8 +559,9 @@ sub check
 				"seed $seed, $what: $table->{full_name}, "
 			  . scalar(split /\n/, $expected)
 			  . ' differences')
-		  or diag(map { "$_ => " . ($table->{$_} // '') . "\n" }
-			  grep { !ref $table->{$_} } sort keys %$table);
+		  or diag(
+			map  { "$_ => " . ($table->{$_} // '') . "\n" }
+			grep { !ref $table->{$_} } sort keys %$table);
 	}
 	return;
 }
@@ -575,7 +576,8 @@ sub round
 	query_all($both, 'CREATE SCHEMA ' . quoted($schema));
 	foreach my $table (@tables)
 	{
-		my $list = $table->{listed}
+		my $list =
+		  $table->{listed}
 		  ? ' ('
 		  . join(', ',
 			map  { quoted($_->{name}) }

@@ -213,8 +213,8 @@ foreach my $step (qw(fence_source final open))
 				  . " FROM pg_replication_slots WHERE slot_name ~ '^weft_switch_'"
 			),
 			't',
-			"$what: the slot does not go back to where it was created")
-		  if $how eq 'subscriber crashes' && $step ne 'fence_source';
+			"$what: the slot does not go back to where it was created"
+		) if $how eq 'subscriber crashes' && $step ne 'fence_source';
 		my $now = accepting('t', $pub, $sub);
 		isnt($now, 'publisher subscriber', "$what: not both accept writes");
 		switches($over, $sub, $what)
@@ -240,10 +240,9 @@ foreach
 	my ($session, $pid) =
 	  hold_in('position', $call =~ s/[)]$/, max_pause => '1 s')/r);
 
-	is(accepting('t', $pub, $sub), '', "$what: frozen while writes are paused");
-	poll_for(
-		$source,
-		'SELECT 1',
+	is(accepting('t', $pub, $sub),
+		'', "$what: frozen while writes are paused");
+	poll_for($source, 'SELECT 1',
 		sub { return accepting('t', $pub, $sub) eq $source->name });
 	only($source, "$what, frozen");
 	like(
@@ -272,9 +271,8 @@ foreach
 	release($sub, $pid);
 	held_at($sub, 'weft-switch-fence_source');
 	detach_point($sub, 'weft-switch-fence_source');
-	is( query(
-			$target,
-			"SELECT slot_name, confirmed_flush_lsn >= '$lsn' AND "
+	is( query($target,
+				"SELECT slot_name, confirmed_flush_lsn >= '$lsn' AND "
 			  . ($what eq 'back' ? 'true' : "restart_lsn >= '$lsn'")
 			  . " FROM pg_replication_slots WHERE slot_name ~ '^(weft_switch_.*|sub)\$'"
 		) =~ s/.*[|]//r,
@@ -293,7 +291,8 @@ query($pub, 'CREATE ROLE nobody LOGIN');
 	my $other = open_session($pub);
 	delete local $ENV{PGUSER};
 	$other->query_until(qr/begun/,
-		"\\echo begun\nSELECT pg_advisory_lock(x'77656674'::int, x'73776974'::int);\n");
+		"\\echo begun\nSELECT pg_advisory_lock(x'77656674'::int, x'73776974'::int);\n"
+	);
 	release($sub, $pid);
 	poll($pub,
 		"SELECT granted FROM pg_locks l, pg_stat_activity a WHERE locktype = 'advisory' AND a.pid = l.pid AND usename = 'nobody'"

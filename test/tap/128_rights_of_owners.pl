@@ -104,8 +104,11 @@ as_role($sub, 'anna',
 	  . conninfo($pub, 'reader')
 	  . "' PUBLICATION p");
 wait_for_apply($pub, $sub, 's');
-my @everywhere = qw(domain check generated predicate expression always replica);
-only_ran_as($sub, $offset, 'mallory', [ @everywhere, 'default' ],
+my @everywhere =
+  qw(domain check generated predicate expression always replica);
+only_ran_as(
+	$sub, $offset, 'mallory',
+	[ @everywhere, 'default' ],
 	'the initial copy');
 my $logged_here = log_everything($sub);
 
@@ -138,12 +141,12 @@ my $repaired = join ', ', map { "$_ repaired" } split /, /, $differences;
 
 # Dora has second thoughts.
 my $before = plant();
-my $comparison =
-  as_role($sub, 'anna', "CALL weft.compare_subscription('s')");
+my $comparison = as_role($sub, 'anna', "CALL weft.compare_subscription('s')");
 is(found($comparison), $differences, 'an owner compares');
 only_ran_as($sub, $before, 'mallory', ['predicate'], 'an owner compares');
 
-my $rows = 'SELECT (SELECT count(*) FROM weft.comparison), (SELECT count(*) FROM weft.comparison_table),'
+my $rows =
+  'SELECT (SELECT count(*) FROM weft.comparison), (SELECT count(*) FROM weft.comparison_table),'
   . ' (SELECT count(*) FROM weft.difference), (SELECT count(*) FROM weft.comparison_candidate),'
   . ' (SELECT count(*) FROM weft.stat_comparison)';
 is(as_role($sub, 'anna', $rows), '1|4|5|0|1', 'the owner sees the results');
@@ -154,17 +157,20 @@ foreach my $role (qw(stranger mallory dora))
 
 $before = -s $sub->logfile;
 like(
-	as_role($sub, 'anna',
+	as_role(
+		$sub, 'anna',
 		"SELECT string_agg(statement, ' ') FROM weft.repair($comparison)"),
 	qr/UPDATE ONLY mallory\.t SET v = 'v' WHERE id = '4'/,
 	'the owner gets the statements');
-is( join(' ', map { $_->[0] } trapped($sub, $before)),
+is(join(' ', map { $_->[0] } trapped($sub, $before)),
 	'', 'which runs no code of others');
 my ($ret, $out, $err) =
   call_as($sub, 'anna', "CALL weft.repair($comparison, apply => true)");
 is($ret, 0, 'an owner repairs') or diag($err);
 is(found($comparison), $repaired, 'everything is repaired');
-only_ran_as($sub, $before, 'mallory', [ @everywhere, 'default' ],
+only_ran_as(
+	$sub, $before, 'mallory',
+	[ @everywhere, 'default' ],
 	'an owner repairs');
 same_tables($pub, $sub, [qw(anna.t dora.t dora.hidden)], 'rows are the same');
 
@@ -172,7 +178,9 @@ $before = plant();
 as_role($sub, 'anna', "SELECT weft.resync_table('s', '$_')")
   foreach qw(anna.t mallory.t dora.t);
 wait_for_apply($pub, $sub, 's');
-only_ran_as($sub, $before, 'mallory', [ @everywhere, 'default' ],
+only_ran_as(
+	$sub, $before, 'mallory',
+	[ @everywhere, 'default' ],
 	'tables that are copied again');
 same_tables($pub, $sub, [qw(anna.t dora.t)], 'an owner copies tables again');
 is( rows($sub, 'mallory.t', 'id, v'),
@@ -205,7 +213,8 @@ is( query(
 	0,
 	'nothing of it is found out');
 refused(
-	$sub, 'anna',
+	$sub,
+	'anna',
 	"SELECT weft.resync_table('s', 'dora.t')",
 	qr/table "t" cannot be copied again.*"anna" cannot SET ROLE to "dora"/s,
 	'copying a table of somebody else again');
@@ -231,7 +240,9 @@ like(
 	),
 	qr/^skipped: Row-level security applies to the table's owner here/,
 	'rows are not silently left out');
-refused($sub, 'anna', "SELECT weft.resync_table('s', 'mallory.t')",
+refused(
+	$sub, 'anna',
+	"SELECT weft.resync_table('s', 'mallory.t')",
 	qr/Row-level security applies/,
 	'replacing rows that are not all visible');
 query($sub, 'ALTER TABLE mallory.t NO FORCE ROW LEVEL SECURITY');
@@ -246,11 +257,13 @@ query($sub, "$careless SELECT count(*) FROM weft.switch_over_plan('s')");
 query($sub, "$careless SELECT weft.resync_table('s', 'mallory.t')");
 wait_for_apply($pub, $sub, 's');
 query($sub, "$careless SELECT count(*) FROM weft.sync_sequences('s')");
-only_ran_as($sub, $before, 'mallory', [ @everywhere, 'default' ],
+only_ran_as(
+	$sub, $before, 'mallory',
+	[ @everywhere, 'default' ],
 	'a superuser calls');
 is( query(
-		$sub, 'SELECT count(*) FROM mallory.t WHERE here IS DISTINCT FROM \'x\''
-	),
+		$sub,
+		'SELECT count(*) FROM mallory.t WHERE here IS DISTINCT FROM \'x\''),
 	0,
 	'the rows are complete');
 
@@ -263,7 +276,7 @@ query($sub, 'REVOKE SELECT ON dora.hidden FROM anna');
 as_role($sub, 'anna', "ALTER SUBSCRIPTION s SET (run_as_owner = true)");
 $before = plant();
 $comparison = query($sub, "CALL weft.compare_subscription('s')");
-is( found($comparison), $differences, 'run_as_owner: compared');
+is(found($comparison), $differences, 'run_as_owner: compared');
 like(
 	query(
 		$sub,
@@ -281,11 +294,12 @@ like(
 	join(' ', sort keys %users),
 	qr/^anna( mallory)?$/,
 	'run_as_owner: runs as the owner of the subscription');
-is( join(' ', grep { /(conninfo|superuser) yes/ } map { $_->[2] } @traps),
+is(join(' ', grep { /(conninfo|superuser) yes/ } map { $_->[2] } @traps),
 	'', 'and not as a superuser');
 query($sub, 'REVOKE DELETE ON dora.t FROM anna');
 refused(
-	$sub, 'anna',
+	$sub,
+	'anna',
 	"SELECT weft.resync_table('s', 'dora.t')",
 	qr/lacks the right to delete its rows/,
 	'run_as_owner: a table whose rows it may not delete');
@@ -311,10 +325,14 @@ foreach my $role (qw(stranger mallory))
 	  foreach (
 		"SELECT * FROM weft.repair($comparison)",
 		"CALL weft.repair($comparison, apply => true)");
-	refused($sub, $role, 'SELECT weft.switch_step()',
+	refused(
+		$sub, $role,
+		'SELECT weft.switch_step()',
 		qr/permission denied|no switch-over is in progress/,
 		'a step of a switch-over');
-	refused($sub, $role, "CALL weft.compare_node('x')",
+	refused(
+		$sub, $role,
+		"CALL weft.compare_node('x')",
 		qr/this node has no subscription to a node "x"/,
 		'comparing nodes');
 }
@@ -331,8 +349,7 @@ $holder->quit;
 
 # --- passwords ---
 
-as_role($sub, 'anna',
-	'ALTER SUBSCRIPTION s DISABLE');
+as_role($sub, 'anna', 'ALTER SUBSCRIPTION s DISABLE');
 foreach my $case (
 	[
 		'a wrong password',
@@ -346,7 +363,8 @@ foreach my $case (
 	],
 	[
 		'no need of a password',
-		$pub->connstr . " dbname=postgres user="
+		$pub->connstr
+		  . " dbname=postgres user="
 		  . query($pub, 'SELECT current_user')
 		  . " password=${RightsTest::secret}-unused",
 		qr/password is required/
@@ -365,9 +383,7 @@ foreach my $case (
 		"SELECT * FROM weft.switch_over_plan('s')",
 		"CALL weft.switch_over('s', NULL)");
 	as_role($sub, 'anna', 'ALTER SUBSCRIPTION s ENABLE');
-	refused(
-		$sub, 'anna',
-		"CALL weft.compare_subscription('s')",
+	refused($sub, 'anna', "CALL weft.compare_subscription('s')",
 		$pattern, "$what: comparing");
 	as_role($sub, 'anna', 'ALTER SUBSCRIPTION s DISABLE');
 }

@@ -46,6 +46,7 @@ query($pub, 'GRANT anna, mallory TO there');
 query($sub, 'GRANT mallory TO anna');
 ask_for_passwords($pub, 'reader', 'there');
 ask_for_passwords($sub, 'follower');
+
 foreach my $node (@$both)
 {
 	as_role($node, 'anna', <<'EOC');
@@ -117,9 +118,12 @@ sub harmless
 	my @there = trapped($pub, $since->{publisher});
 
 	only_ran_as($sub, $since->{subscriber}, 'mallory', ['predicate'], $what);
-	is( join("\n",
-			grep { !/^(reader|mallory) role no, read no, conninfo no, superuser no/ }
-			map { "$_->[1] $_->[2]" } @there),
+	is( join(
+			"\n",
+			grep {
+				!/^(reader|mallory) role no, read no, conninfo no, superuser no/
+			  }
+			  map { "$_->[1] $_->[2]" } @there),
 		'',
 		"on the publisher: $what");
 	return;
@@ -153,7 +157,8 @@ refused_call(
 	"$over)",
 	qr/rights_there: mallory\.t: role there does not own the table/,
 	'no owner of a table there');
-query($pub, 'GRANT mallory TO there; REVOKE pg_create_subscription FROM there');
+query($pub,
+	'GRANT mallory TO there; REVOKE pg_create_subscription FROM there');
 refused_call(
 	"$over)",
 	qr/rights_there: there: the role may not create a subscription/,
@@ -172,7 +177,8 @@ refused_call(
 	"$over)",
 	qr/could not connect to the publisher.*connection to server on socket/s,
 	'a dead host',
-	there => "host=/nonexistent user=there password=${RightsTest::secret}-dead");
+	there =>
+	  "host=/nonexistent user=there password=${RightsTest::secret}-dead");
 refused_call(
 	"$over)",
 	qr/password is required/,
@@ -197,7 +203,8 @@ refused_call(
 	"$over)",
 	qr/connection to server on socket/,
 	'a dead host for the way back',
-	reverse => "host=/nonexistent user=follower password=${RightsTest::secret}");
+	reverse =>
+	  "host=/nonexistent user=follower password=${RightsTest::secret}");
 refused_call(
 	"$over)",
 	qr/password is required/,

@@ -27,9 +27,12 @@ sub ask_for_passwords
 	unlink $node->data_dir . '/pg_hba.conf';
 	$node->append_conf(
 		'pg_hba.conf',
-		join('',
-			map { "local all $_ " . (/^md5/ ? 'md5' : 'scram-sha-256') . "\n" }
-			  @roles)
+		join(
+			'',
+			map {
+				"local all $_ "
+				  . (/^md5/ ? 'md5' : 'scram-sha-256') . "\n"
+			} @roles)
 		  . "local all all trust\nlocal replication all trust\n");
 	$node->reload;
 	foreach my $role (@roles)
@@ -46,8 +49,7 @@ sub conninfo
 {
 	my ($node, $role, $password) = @_;
 	$password //= "$secret-$role";
-	return $node->connstr
-	  . " dbname=postgres user=$role password=$password";
+	return $node->connstr . " dbname=postgres user=$role password=$password";
 }
 
 # Runs SQL as a role; returns status, output, and errors with notices.
@@ -129,8 +131,8 @@ sub trapped
 	my %seen;
 
 	return grep { !$seen{"@$_"}++ }
-	  map { [/trap in (\S+) ran as (\S+), (.*)/] }
-	  grep { /LOG:  (?:00000: )?trap in / }
+	  map       { [/trap in (\S+) ran as (\S+), (.*)/] }
+	  grep      { /LOG:  (?:00000: )?trap in / }
 	  split /\n/, slurp_file($node->logfile, $offset);
 }
 
@@ -144,12 +146,13 @@ sub only_ran_as
 	my %names = map { $_->[0] => 1 } @traps;
 	my @missing = grep { !$names{$_} } @$expected;
 	my @others = grep {
-		$_->[1] ne $role
-		  || $_->[2] ne 'role no, read no, conninfo no, superuser no, temporary no'
+			 $_->[1] ne $role
+		  || $_->[2] ne
+		  'role no, read no, conninfo no, superuser no, temporary no'
 	} @traps;
 
 	is("@missing", '', "traps ran: $what");
-	is( join("\n", map { join ' ', @$_ } @others),
+	is(join("\n", map { join ' ', @$_ } @others),
 		'', "none with another's rights: $what");
 	return;
 }
