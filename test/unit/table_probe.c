@@ -67,6 +67,9 @@ put(ReturnSetInfo *result, int columns, char **texts)
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
 }
 
+#define PUT(result, ...) \
+	put(result, lengthof(((char *[]) {__VA_ARGS__})), (char *[]) {__VA_ARGS__})
+
 static char *
 names(List *columns)
 {
@@ -111,15 +114,13 @@ weft_test_tables(PG_FUNCTION_ARGS)
 		initStringInfo(&list);
 		foreach(missing, table->missing_columns)
 			appendStringInfo(&list, "%s%s", list.len > 0 ? "," : "", (char *) lfirst(missing));
-		put(result, 8, (char *[])
-			{
-				published_table_name(table),
-				pstrdup(published_table_status_name(table->status)),
-				table->reason, comparable ? names(table->columns) : NULL, list.data,
-				comparable ? names(table->key) : NULL,
-				comparable ? published_table_rows(table, SIDE_LOCAL, NULL) : NULL,
-				comparable ? published_table_rows(table, SIDE_PUBLISHER, NULL) : NULL
-			});
+		PUT(result,
+			published_table_name(table),
+			pstrdup(published_table_status_name(table->status)),
+			table->reason, comparable ? names(table->columns) : NULL, list.data,
+			comparable ? names(table->key) : NULL,
+			comparable ? published_table_rows(table, SIDE_LOCAL, NULL) : NULL,
+			comparable ? published_table_rows(table, SIDE_PUBLISHER, NULL) : NULL);
 	}
 	walrcv_disconnect(conn);
 	return (Datum) 0;
@@ -199,11 +200,9 @@ show_rows(Probe *probe, CompareSide side, const char *condition, HashedRow *rows
 			if (rows[i].key == strtoi64(values[0], NULL, 10) &&
 				rows[i].row == strtoi64(values[1], NULL, 10))
 			{
-				put(probe->result, 5, (char *[])
-					{
-						side == SIDE_LOCAL ? "here" : "there", values[2], values[3],
-						values[4], psprintf("%d", count_by_key(probe, side, values[2]))
-					});
+				PUT(probe->result,
+					side == SIDE_LOCAL ? "here" : "there", values[2], values[3],
+					values[4], psprintf("%d", count_by_key(probe, side, values[2])));
 				break;
 			}
 	}
@@ -267,11 +266,11 @@ get_sums(Probe *probe, CompareSide side)
 		foreach(cell, ask(probe, side,
 						  row_hash_group_sums(&probe->hash, side,
 											  key_ranges_group(probe->ranges, side), NULL), 3))
-		{
-			char	  **row = lfirst(cell);
+	{
+		char	  **row = lfirst(cell);
 
-			sums[atoi(row[0])] = psprintf("%s %s", row[1], row[2]);
-		}
+		sums[atoi(row[0])] = psprintf("%s %s", row[1], row[2]);
+	}
 	return sums;
 }
 
@@ -298,11 +297,9 @@ weft_test_compare(PG_FUNCTION_ARGS)
 	probe.hash.table = linitial(tables->tables);
 	probe.hash.convert = tables->convert;
 	if (probe.hash.table->status != PUBLISHED_TABLE_COMPARABLE)
-		put(probe.result, 5, (char *[])
-			{
-				pstrdup(published_table_status_name(probe.hash.table->status)),
-				probe.hash.table->reason, NULL, NULL, NULL
-			});
+		PUT(probe.result,
+			pstrdup(published_table_status_name(probe.hash.table->status)),
+			probe.hash.table->reason, NULL, NULL, NULL);
 	else
 	{
 		char	  **there;
@@ -311,11 +308,9 @@ weft_test_compare(PG_FUNCTION_ARGS)
 		probe.ranges = key_ranges_plan(&probe.hash, PG_GETARG_INT64(2));
 		there = get_sums(&probe, SIDE_PUBLISHER);
 		here = get_sums(&probe, SIDE_LOCAL);
-		put(probe.result, 5, (char *[])
-			{
-				probe.ranges->mode == KEY_RANGES ? "ranges" : "buckets",
-				psprintf("%d", probe.ranges->count), there[0], here[0], NULL
-			});
+		PUT(probe.result,
+			probe.ranges->mode == KEY_RANGES ? "ranges" : "buckets",
+			psprintf("%d", probe.ranges->count), there[0], here[0], NULL);
 		for (parts = 0; parts < probe.ranges->count; parts++)
 			if (strcmp(there[parts], here[parts]) != 0)
 				compare_part(&probe, parts);
