@@ -1,16 +1,18 @@
 /*
  * remote_query.c
- *	  Queries and commands on other servers.
+ *	  Queries, commands and data of COPY on other servers.
  *
  * Everything that Weft asks of a publisher, or of another member of a group, goes through
- * remote_query().  All columns are of type text.
+ * remote_query(), except what arrives as a COPY.  All columns are of type text.
  */
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "remote_query.h"
+#include "storage/latch.h"
 #include "utils/builtins.h"
 
 /*
@@ -100,4 +102,28 @@ void
 remote_command(WalReceiverConn *conn, const char *purpose, const char *command)
 {
 	(void) remote_query(conn, purpose, command, WALRCV_OK_COMMAND, 0);
+}
+
+/*
+ * Returns the length of the next message of a COPY TO STDOUT that the other server has begun,
+ * and sets *message, which is valid until the next call; -1 at its end.  Waits for a message, for
+ * "timeout" milliseconds (-1: for ever) or until the latch is set; returns zero if there is
+ * none then.
+ */
+int
+remote_copy_receive(WalReceiverConn *conn, char **message, long timeout, WeftWaitEvent event)
+{
+	pgsocket	socket = PGINVALID_SOCKET;
+	int			length = walrcv_receive(conn, message, &socket);
+
+	CHECK_FOR_INTERRUPTS();
+	if (length != 0)
+		return length;
+	(void) WaitLatchOrSocket(MyLatch,
+							 WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH |
+							 (timeout >= 0 ? WL_TIMEOUT : 0),
+							 socket, timeout, wait_event_id(event));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return 0;
 }

@@ -1,12 +1,13 @@
 /*
  * remote_query.h
- *	  Queries and commands on other servers.
+ *	  Queries, commands and data of COPY on other servers.
  */
 #ifndef WEFT_REMOTE_QUERY_H
 #define WEFT_REMOTE_QUERY_H
 
 #include "nodes/pg_list.h"
 #include "replication/walreceiver.h"
+#include "wait_event.h"
 
 /* No query has more columns. */
 #define REMOTE_MAX_COLUMNS 9
@@ -27,5 +28,7 @@ extern RemoteAnswer remote_query(WalReceiverConn *conn, const char *purpose, con
 extern RemoteValue *remote_query_row(WalReceiverConn *conn, const char *purpose,
 									 const char *query, int columns);
 extern void remote_command(WalReceiverConn *conn, const char *purpose, const char *command);
+extern int	remote_copy_receive(WalReceiverConn *conn, char **message, long timeout,
+								WeftWaitEvent event);
 
 #endif							/* WEFT_REMOTE_QUERY_H */

@@ -32,6 +32,7 @@
 #include "copy/replace.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "publisher_connection.h"
 #include "replication/logicallauncher.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
@@ -86,23 +87,13 @@ find_subscription(char *name)
 static Publisher
 connect_publisher(const Subscription *subscription, Oid relid)
 {
-	Publisher	result = {
-		.conninfo = subscription->conninfo,
-		.subid = subscription->oid,
-		.relid = relid
+	return (Publisher)
+	{
+		.conn = publisher_connection_open(subscription, true),
+			.conninfo = subscription->conninfo,
+			.subid = subscription->oid,
+			.relid = relid
 	};
-	char	   *error = NULL;
-
-	load_file("libpqwalreceiver", false);
-	result.conn = walrcv_connect(subscription->conninfo, true, true,
-								 subscription->passwordrequired && !subscription->ownersuperuser,
-								 subscription->name, &error);
-	if (result.conn == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
-						subscription->name, error)));
-	return result;
 }
 
 /* The function has failed, or its process ends. */

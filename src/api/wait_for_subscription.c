@@ -16,6 +16,7 @@
 #include "last_error.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "publisher_connection.h"
 #include "remote_query.h"
 #include "replication/walreceiver.h"
 #include "shmem.h"
@@ -70,18 +71,9 @@ ask_publisher(WalReceiverConn *conn, const char *subscription)
 static XLogRecPtr
 get_publisher_lsn(Subscription *subscription)
 {
-	WalReceiverConn *conn;
+	WalReceiverConn *conn = publisher_connection_open(subscription, false);
 	XLogRecPtr	result;
-	char	   *error = NULL;
 
-	conn = walrcv_connect(subscription->conninfo, false, false,
-						  subscription->passwordrequired && !subscription->ownersuperuser,
-						  subscription->name, &error);
-	if (conn == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
-						subscription->name, error)));
 	PG_TRY();
 	{
 		result = ask_publisher(conn, subscription->name);
@@ -167,7 +159,6 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 
 	subscription = GetSubscription(subid, false);
 	check_enabled(subscription);
-	load_file("libpqwalreceiver", false);
 	target = get_publisher_lsn(subscription);
 
 	for (;;)

@@ -351,27 +351,16 @@ char *
 link_read_copy(WalReceiverConn *conn)
 {
 	StringInfoData data;
+	char	   *message;
+	int			length;
 
 	initStringInfo(&data);
-	for (;;)
+	while ((length = remote_copy_receive(conn, &message, PING_INTERVAL, WEFT_WAIT_SWITCH)) >= 0)
 	{
-		char	   *buffer;
-		pgsocket	socket = PGINVALID_SOCKET;
-		int			length = walrcv_receive(conn, &buffer, &socket);
-
-		if (length < 0)
-			break;
 		if (length > 0)
-		{
-			appendBinaryStringInfo(&data, buffer, length);
-			continue;
-		}
-		(void) WaitLatchOrSocket(MyLatch,
-								 WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-								 socket, PING_INTERVAL, wait_event_id(WEFT_WAIT_SWITCH));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		link_ping();
+			appendBinaryStringInfo(&data, message, length);
+		else
+			link_ping();
 	}
 	return data.data;
 }

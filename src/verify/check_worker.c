@@ -13,19 +13,15 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
-#include "ring/failure.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/timestamp.h"
 #include "verify/check_worker.h"
 #include "verify/compare.h"
 #include "verify/publisher.h"
+#include "verify/session_worker.h"
 #include "wait_event.h"
 
 /* Of a comparison; as the defaults of weft.compare_subscription(). */
@@ -155,20 +151,10 @@ work(CheckShared *shared)
 void
 check_worker_main(Datum main_arg)
 {
-	dsm_segment *segment;
-	CheckShared *shared;
+	CheckShared *shared = session_worker_attach(main_arg);
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	segment = dsm_attach(DatumGetUInt32(main_arg));
-	if (segment == NULL)
-		proc_exit(0);
-	dsm_pin_mapping(segment);
-	shared = dsm_segment_address(segment);
 	BackgroundWorkerInitializeConnectionByOid(shared->dbid, shared->userid,
 											  BGWORKER_BYPASS_ROLELOGINCHECK);
-	load_file("libpqwalreceiver", false);
 	pgstat_report_activity(STATE_RUNNING, "weft: comparison for a switch-over");
 
 	PG_TRY();
@@ -188,42 +174,11 @@ check_worker_main(Datum main_arg)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(TopMemoryContext);
-		failure_report(&shared->failure, CopyErrorData());
-		FlushErrorState();
+		session_worker_report(&shared->failure);
 		AbortOutOfAnyTransaction();
 	}
 	PG_END_TRY();
 	proc_exit(0);
-}
-
-static BackgroundWorkerHandle *
-start_worker(dsm_segment *segment)
-{
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *result;
-
-	strlcpy(worker.bgw_name, "weft comparison for a switch-over", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "weft comparison", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "check_worker_main", BGW_MAXLEN);
-	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
-	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &result))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("no background worker is available"),
-				 errhint("Increase \"max_worker_processes\".")));
-	return result;
-}
-
-static void
-terminate(int code, Datum handle)
-{
-	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
 }
 
 static void
@@ -261,12 +216,13 @@ check_worker_run(CheckOrder *order, TimestampTz deadline, void (*ping) (void))
 	shared->order = *order;
 	pg_atomic_init_u32(&shared->finished, 0);
 	failure_init(&shared->failure);
-	handle = start_worker(segment);
-	PG_ENSURE_ERROR_CLEANUP(terminate, PointerGetDatum(handle));
+	handle = session_worker_start("weft comparison for a switch-over", "weft comparison",
+								  "check_worker_main", segment);
+	PG_ENSURE_ERROR_CLEANUP(session_worker_terminate, PointerGetDatum(handle));
 	{
 		wait_for_worker(handle, deadline, ping);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(terminate, PointerGetDatum(handle));
+	PG_END_ENSURE_ERROR_CLEANUP(session_worker_terminate, PointerGetDatum(handle));
 	if (failure_reported(&shared->failure))
 		failure_throw(&shared->failure);
 	if (pg_atomic_read_u32(&shared->finished) == 0)

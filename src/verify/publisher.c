@@ -4,9 +4,9 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
+#include "publisher_connection.h"
 #include "remote_query.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -66,18 +66,8 @@ set_up(WalReceiverConn *conn, const Subscription *subscription)
 WalReceiverConn *
 publisher_connect(const Subscription *subscription)
 {
-	char	   *error = NULL;
-	WalReceiverConn *conn;
+	WalReceiverConn *conn = publisher_connection_open(subscription, false);
 
-	load_file("libpqwalreceiver", false);
-	conn = walrcv_connect(subscription->conninfo, false, false,
-						  subscription->passwordrequired && !subscription->ownersuperuser,
-						  subscription->name, &error);
-	if (conn == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
-						subscription->name, error)));
 	PG_TRY();
 	{
 		set_up(conn, subscription);

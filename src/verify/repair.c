@@ -13,9 +13,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
-#include "postmaster/bgworker.h"
 #include "shmem.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "subscription_settings.h"
 #include "utils/memutils.h"
@@ -23,6 +21,7 @@
 #include "verify/publisher.h"
 #include "verify/repair_item.h"
 #include "verify/repair_worker.h"
+#include "verify/session_worker.h"
 
 PG_FUNCTION_INFO_V1(weft_repair);
 
@@ -116,46 +115,15 @@ check_dry_run(const RepairSource *source, int64 comparison, bool apply)
 						 (long long) comparison)));
 }
 
-/* Starts the worker. */
-static BackgroundWorkerHandle *
-start_worker(dsm_segment *segment)
-{
-	BackgroundWorker worker = {0};
-	BackgroundWorkerHandle *result;
-
-	snprintf(worker.bgw_name, BGW_MAXLEN, "weft repair of comparison %lld",
-			 (long long) ((RepairShared *) dsm_segment_address(segment))->comparison);
-	strlcpy(worker.bgw_type, "weft repair", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "weft", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "repair_worker_main", BGW_MAXLEN);
-	worker.bgw_main_arg = UInt32GetDatum(dsm_segment_handle(segment));
-	worker.bgw_notify_pid = MyProcPid;
-	if (!RegisterDynamicBackgroundWorker(&worker, &result))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("no background worker is available"),
-				 errhint("Increase \"max_worker_processes\".")));
-	return result;
-}
-
-static void
-terminate(int code, Datum handle)
-{
-	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
-}
-
 /* Waits until the worker has ended; ends it if the session is canceled. */
 static void
 wait_for_worker(RepairShared *shared, BackgroundWorkerHandle *handle)
 {
-	PG_ENSURE_ERROR_CLEANUP(terminate, PointerGetDatum(handle));
+	PG_ENSURE_ERROR_CLEANUP(session_worker_terminate, PointerGetDatum(handle));
 	{
 		(void) WaitForBackgroundWorkerShutdown(handle);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(terminate, PointerGetDatum(handle));
+	PG_END_ENSURE_ERROR_CLEANUP(session_worker_terminate, PointerGetDatum(handle));
 
 	if (failure_reported(&shared->failure))
 		failure_throw(&shared->failure);
@@ -237,7 +205,10 @@ weft_repair(PG_FUNCTION_ARGS)
 	*shared = wanted;
 	pg_atomic_init_u32(&shared->finished, 0);
 	failure_init(&shared->failure);
-	wait_for_worker(shared, start_worker(segment));
+	wait_for_worker(shared,
+					session_worker_start(psprintf("weft repair of comparison %lld",
+												  (long long) comparison),
+										 "weft repair", "repair_worker_main", segment));
 	dsm_detach(segment);
 	report_summary(comparison, &wanted);
 	SPI_finish();

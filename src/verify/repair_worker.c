@@ -21,12 +21,8 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "pinned_settings.h"
-#include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
 #include "replication/message.h"
-#include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "verify/publisher.h"
@@ -34,6 +30,7 @@
 #include "verify/repair_item.h"
 #include "verify/repair_origin.h"
 #include "verify/repair_worker.h"
+#include "verify/session_worker.h"
 
 /* Differences that are still to be repaired, in order. */
 typedef struct Queue
@@ -249,19 +246,9 @@ work(RepairShared *shared)
 void
 repair_worker_main(Datum main_arg)
 {
-	dsm_segment *segment;
-	RepairShared *shared;
+	RepairShared *shared = session_worker_attach(main_arg);
 
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	segment = dsm_attach(DatumGetUInt32(main_arg));
-	if (segment == NULL)
-		proc_exit(0);
-	dsm_pin_mapping(segment);
-	shared = dsm_segment_address(segment);
 	connect_as_owner(shared);
-	load_file("libpqwalreceiver", false);
 	pgstat_report_activity(STATE_RUNNING, NULL);
 
 	PG_TRY();
@@ -271,9 +258,7 @@ repair_worker_main(Datum main_arg)
 	}
 	PG_CATCH();
 	{
-		MemoryContextSwitchTo(TopMemoryContext);
-		failure_report(&shared->failure, CopyErrorData());
-		FlushErrorState();
+		session_worker_report(&shared->failure);
 		repair_origin_clear();
 		AbortOutOfAnyTransaction();
 	}

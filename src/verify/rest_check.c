@@ -52,9 +52,7 @@
 #include "common/hashfn.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "remote_query.h"
-#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 #include "verify/compare_table.h"
@@ -109,26 +107,17 @@ typedef void (*TakeRow) (void *argument, char *first, char *second);
 static void
 read_copy(WalReceiverConn *conn, TakeRow take, void *argument)
 {
-	for (;;)
+	char	   *message;
+	int			length;
+
+	while ((length = remote_copy_receive(conn, &message, -1, WEFT_WAIT_SWITCH)) >= 0)
 	{
-		char	   *buffer;
 		char	   *line;
 		char	   *second;
-		pgsocket	socket = PGINVALID_SOCKET;
-		int			length = walrcv_receive(conn, &buffer, &socket);
 
-		CHECK_FOR_INTERRUPTS();
-		if (length < 0)
-			break;
 		if (length == 0)
-		{
-			(void) WaitLatchOrSocket(MyLatch,
-									 WL_LATCH_SET | WL_SOCKET_READABLE | WL_EXIT_ON_PM_DEATH,
-									 socket, -1, wait_event_id(WEFT_WAIT_SWITCH));
-			ResetLatch(MyLatch);
 			continue;
-		}
-		line = pnstrdup(buffer, length);
+		line = pnstrdup(message, length);
 		second = strchr(line, '\t');
 		if (second == NULL)
 			elog(ERROR, "unexpected row from the publisher: \"%s\"", line);

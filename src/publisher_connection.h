@@ -1,0 +1,14 @@
+/*
+ * publisher_connection.h
+ *	  Connects to the publisher of a subscription.
+ */
+#ifndef WEFT_PUBLISHER_CONNECTION_H
+#define WEFT_PUBLISHER_CONNECTION_H
+
+#include "catalog/pg_subscription.h"
+#include "replication/walreceiver.h"
+
+extern WalReceiverConn *publisher_connection_open(const Subscription *subscription,
+												  bool replication);
+
+#endif							/* WEFT_PUBLISHER_CONNECTION_H */
