@@ -269,7 +269,8 @@ sub disable_subscription
 	return;
 }
 
-# Return once everything that the publisher has at the call is applied.
+# Return once everything that the publisher has at the call is applied, and a pending two_phase is
+# enabled: an apply worker that starts to do so fails if ALTER SUBSCRIPTION changes the same row.
 sub wait_for_apply
 {
 	my ($pub, $sub, $name) = @_;
@@ -281,15 +282,22 @@ sub wait_for_apply
 			'postgres',
 			"SELECT weft.wait_for_subscription('$name', '${timeout}s')",
 			timeout => $timeout + 10);
-		return if $ret == 0;
-		describe($sub);
-		die $stderr;
+		if ($ret != 0)
+		{
+			describe($sub);
+			die $stderr;
+		}
 	}
 	else
 	{
 		flush_wal($pub);
 		$sub->wait_for_subscription_sync($pub, $name);
 	}
+	poll($sub, <<EOQ);
+SELECT NOT EXISTS (SELECT FROM pg_subscription s JOIN pg_subscription_rel ON srsubid = s.oid
+	WHERE subname = '$name' AND subenabled AND subtwophasestate = 'p'
+	HAVING bool_and(srsubstate = 'r'))
+EOQ
 	return;
 }
 
