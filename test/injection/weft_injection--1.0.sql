@@ -8,6 +8,11 @@ LANGUAGE C STRICT AS 'MODULE_PATHNAME';
 CREATE FUNCTION injection_detach(point text) RETURNS void
 LANGUAGE C STRICT AS 'MODULE_PATHNAME';
 
+-- Lets all go on that are held there, and whoever passed too late to notice that the point was
+-- detached, until it is attached again.
+CREATE FUNCTION injection_open(point text) RETURNS void
+LANGUAGE C STRICT AS 'MODULE_PATHNAME';
+
 -- Lets a process that is held go on.
 CREATE FUNCTION injection_release(pid int) RETURNS void
 LANGUAGE C STRICT AS 'MODULE_PATHNAME';

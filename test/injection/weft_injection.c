@@ -30,6 +30,7 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(injection_attach);
 PG_FUNCTION_INFO_V1(injection_detach);
+PG_FUNCTION_INFO_V1(injection_open);
 PG_FUNCTION_INFO_V1(injection_release);
 
 extern PGDLLEXPORT void injection_hold(COMPAT_INJECTION_ARGUMENTS);
@@ -47,6 +48,13 @@ file_name(char *name, int pid, bool released)
 	snprintf(name, MAXPGPATH, "weft_injection.%d%s", pid, released ? ".released" : "");
 }
 
+/* The file that is there while nobody is held at a point any more, as injection_open() says. */
+static void
+open_name(char *name, const char *point)
+{
+	snprintf(name, MAXPGPATH, "weft_injection_open.%s", point);
+}
+
 static bool
 exists(const char *file)
 {
@@ -60,22 +68,25 @@ hold(const char *name)
 {
 	char		file[MAXPGPATH];
 	char		released[MAXPGPATH];
+	char		open[MAXPGPATH];
 	int			fd;
 
 	file_name(file, MyProcPid, false);
 	file_name(released, MyProcPid, true);
+	open_name(open, name);
 	fd = BasicOpenFile(file, O_CREAT | O_RDWR);
 	if (fd < 0)
 		elog(ERROR, "could not create file \"%s\": %m", file);
 	close(fd);
 	pgstat_report_wait_start(WaitEventInjectionPointNew(name));
-	while (exists(file))
+	while (exists(file) && !exists(open))
 	{
 		if (!PostmasterIsAlive())
 			_exit(1);
 		pg_usleep(LOOK_INTERVAL);
 	}
 	pgstat_report_wait_end();
+	unlink(file);
 	unlink(released);
 }
 
@@ -128,7 +139,10 @@ injection_attach(PG_FUNCTION_ARGS)
 {
 	char	   *point = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	char	   *action = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	char		open[MAXPGPATH];
 
+	open_name(open, point);
+	unlink(open);
 	InjectionPointAttach(point, "weft_injection", function_for(action), NULL, 0);
 	PG_RETURN_VOID();
 }
@@ -140,6 +154,24 @@ injection_detach(PG_FUNCTION_ARGS)
 
 	if (!InjectionPointDetach(point))
 		elog(ERROR, "injection point \"%s\" is not attached", point);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Lets all processes go on that are held at a point, also one that has not reported yet that
+ * it is held: it may have looked the point up before this was detached.
+ */
+Datum
+injection_open(PG_FUNCTION_ARGS)
+{
+	char		file[MAXPGPATH];
+	int			fd;
+
+	open_name(file, text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	fd = BasicOpenFile(file, O_CREAT | O_RDWR);
+	if (fd < 0)
+		elog(ERROR, "could not create file \"%s\": %m", file);
+	close(fd);
 	PG_RETURN_VOID();
 }
 

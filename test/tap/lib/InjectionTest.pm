@@ -13,7 +13,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   need_injection_points
-  attach_point detach_point held_at held_unseen release release_point
+  attach_point detach_point held_at held_unseen release open_point release_point
   terminate wait_until_gone all_applied
 );
 
@@ -87,15 +87,24 @@ sub release
 	return;
 }
 
+# Let all go on that are held at the point, and whoever is about to be held there.  Wait until
+# they have gone.
+sub open_point
+{
+	my ($node, $point) = @_;
+
+	query($node, "SELECT injection_open('$point')");
+	waits_for($node, $point, 0);
+	return;
+}
+
 # Let all go on that are held at the point, and hold nobody there any more.
 sub release_point
 {
 	my ($node, $point) = @_;
 
 	detach_point($node, $point);
-	query($node,
-		"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
-	);
+	open_point($node, $point);
 	return;
 }
 
