@@ -48,10 +48,11 @@ subscribe($pub, $sub, 'sub', 'pub');
 waits_for($sub, 'weft-copy-drop-slot');
 is(sync_slots(), 1, 'the slot is still there');
 my $start = -s $sub->logfile;
-kill 9,
-  query($sub,
-	"SELECT pid FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
-  );
+kill_process(
+	query(
+		$sub,
+		"SELECT pid FROM pg_stat_activity WHERE wait_event = 'weft-copy-drop-slot'"
+	));
 wait_until_up($sub);
 query($pub, 'INSERT INTO t VALUES (1001)');
 wait_for_apply($pub, $sub, 'sub');

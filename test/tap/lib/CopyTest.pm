@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 use WeftTest;
 
 our @EXPORT = qw(
@@ -86,7 +87,14 @@ sub nothing_left
 		"SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name ~ '_sync_')"
 	);
 	poll($pub, $left, '0');
-	my @snapshots = glob $pub->data_dir . '/pg_snapshots/*';
+	# a session whose client has been killed may not have noticed yet
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my @snapshots;
+	while (@snapshots = glob $pub->data_dir . '/pg_snapshots/*'
+		and time < $deadline)
+	{
+		usleep(100_000);
+	}
 	return is("@snapshots", '', "$what: nothing is left on the publisher");
 }
 
