@@ -8,6 +8,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -182,25 +183,28 @@ is("@files", '', 'no file is left');
 # A transaction that is streamed for longer than wal_receiver_timeout, with shorter
 # pauses.  The publisher's process is stopped repeatedly so that it never sends a
 # keepalive; each change is a block, so the process is hardly ever stopped within
-# one.
+# one.  Returns the longest time without a change, and what it has received.
+sub stream_slowly
 {
-	set_conf($pub, debug_logical_replication_streaming => 'immediate');
-	query($pub, 'UPDATE other SET v = v + 1');
-	wait_for_apply($pub, $sub, 'sub');
-
-	my $log_start = -s $sub->logfile;
+	my ($log_start) = @_;
 	my $watch = open_session($sub);
 	my $received =
 	  'SELECT coalesce(max(received_changes), 0) FROM weft.stat_stream';
-	my $walsender = query($pub, 'SELECT pid FROM pg_stat_replication');
+	my $walsender = poll_for(
+		$pub,
+		"SELECT pid FROM pg_stat_replication WHERE state = 'streaming'",
+		sub { $_[0] =~ /^\d+$/ });
+	my $longest = 0;
 
 	kill 'STOP', $walsender;
+	my $last = time;
 	$stream->query_safe(
 		"BEGIN; INSERT INTO large SELECT 'slow ' || i, i, NULL FROM generate_series(1, 100000) i"
 	);
 	set_conf($sub, wal_receiver_timeout => '6s');
 	my $start = time;
 	my $before = 0;
+
 	while (time < $start + 10)
 	{
 		my $now = time;
@@ -211,21 +215,37 @@ is("@files", '', 'no file is left');
 		  while $seen == $before
 		  && time < $now + $PostgreSQL::Test::Utils::timeout_default;
 		kill 'STOP', $walsender;
+		$longest = max($longest, time - $last);
+		$last = time;
 		$before = $seen;
 		last
 		  if slurp_file($sub->logfile, $log_start) =~ /due to timeout/;
 		$watch->query_safe("SELECT pg_sleep(1.3)");
 	}
-	cmp_ok($before, '<', 100000, 'there were always more changes to come');
+	$longest = max($longest, time - $last);
 	kill 'CONT', $walsender;
-	unlike(
-		slurp_file($sub->logfile, $log_start),
-		qr/due to timeout/,
-		'no timeout between the blocks of a transaction');
 	set_conf($sub, wal_receiver_timeout => '60s');
 	$stream->query_safe('ROLLBACK');
 	wait_for_apply($pub, $sub, 'sub');
 	$watch->quit;
+	return ($longest, $before);
+}
+
+set_conf($pub, debug_logical_replication_streaming => 'immediate');
+query($pub, 'UPDATE other SET v = v + 1');
+wait_for_apply($pub, $sub, 'sub');
+foreach my $attempt (1 .. 20)
+{
+	my $log_start = -s $sub->logfile;
+	my ($longest, $seen) = stream_slowly($log_start);
+	my $timeout = slurp_file($sub->logfile, $log_start) =~ /due to timeout/;
+
+	# the machine was too busy to keep the pauses short
+	next if $timeout && $longest > 3 && $attempt < 20;
+	cmp_ok($seen, '<', 100000, 'there were always more changes to come');
+	ok(!$timeout, 'no timeout between the blocks of a transaction')
+	  or diag("the longest pause was $longest s");
+	last;
 }
 
 $_->quit foreach $stream, $first, $third;
