@@ -232,7 +232,8 @@ query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 poll($sub, 'SELECT count(*) = 0 FROM weft.stat_get_relation()');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 query($pub, 'INSERT INTO plain VALUES (3001, 1)');
-poll($sub, 'SELECT count(*) = 1 FROM weft.stat_relation');
+# the writer may tell the path before it has counted
+poll($sub, 'SELECT sum(inserts) = 1 FROM weft.stat_relation');
 is(stat_relation('path, reason, inserts, updates, deletes'),
 	'plain|fast||1|0|0', 'a new leader starts counting from zero');
 

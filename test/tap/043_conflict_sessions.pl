@@ -24,7 +24,8 @@ CREATE TABLE docs (id int PRIMARY KEY, v text, body text);
 ALTER TABLE docs ALTER body SET STORAGE EXTERNAL;
 EOS
 connect_members(\@nodes);
-my $session = open_session($n1);
+# a deadlock may end this session's transaction
+my $session = open_session($n1, on_error_stop => 0);
 my $pid = $session->query_safe('SELECT pg_backend_pid()');
 
 sub writer_waits

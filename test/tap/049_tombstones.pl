@@ -9,6 +9,7 @@ use lib "$FindBin::RealBin/lib";
 use ConflictTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
@@ -28,13 +29,20 @@ poll($node,
 	"SELECT clock_timestamp() > '$newest'::timestamptz + interval '2 s'");
 
 # Every thousandth tombstone of a session removes up to a thousand.
+my $start = time;
 query($node, 'DELETE FROM t WHERE id BETWEEN 501 AND 2500');
+my $duration = time - $start;
 is( query(
 		$node,
 		"SELECT count(*) FROM weft.tombstone WHERE recorded_at <= '$newest'"),
 	0,
 	'old ones are removed');
-is(query($node, 'SELECT count(*) FROM weft.tombstone'),
-	2000, 'and no others');
+SKIP:
+{
+	skip 'the first of them may have been old when the last were made', 1
+	  if $duration >= 1;
+	is(query($node, 'SELECT count(*) FROM weft.tombstone'),
+		2000, 'and no others');
+}
 $node->stop;
 done_testing();

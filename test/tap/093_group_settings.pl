@@ -44,7 +44,9 @@ foreach my $node ($a, $b, $c)
 		default_transaction_isolation => 'repeatable read',
 		default_transaction_read_only => 'on');
 }
-my $rw = 'SET default_transaction_read_only = off; ';
+# on a busy machine, the calls themselves may take longer
+my $rw =
+  'SET default_transaction_read_only = off; SET transaction_timeout = 0; ';
 my $hold = open_session($a);
 query($c, $rw . sprintf "SELECT weft.create_node('c', \$\$%s\$\$)", dsn($c));
 query($c, $rw . sprintf "SELECT weft.join_node_group(\$\$%s\$\$)", dsn($a));
