@@ -138,9 +138,8 @@ unlike(
 # --- connections that are idle ---
 
 $pub->safe_psql('postgres',
-	"ALTER SYSTEM SET idle_session_timeout = '300ms'; SELECT pg_reload_conf()"
-);
-is( compare('nullable', ", max_rows_per_second => 80000"),
+	"ALTER SYSTEM SET idle_session_timeout = '2s'; SELECT pg_reload_conf()");
+is( compare('nullable', ", max_rows_per_second => 15000"),
 	"done $rows "
 	  . ($rows + 3) . "\n"
 	  . join("\n",
