@@ -167,6 +167,8 @@ query($sub,
 	"SELECT pg_create_logical_replication_slot('history', 'test_decoding')");
 is(left_out('hot', 3, map { "UPDATE hot SET v = $_ WHERE id = 1" } 1 .. 3),
 	0, "none while the subscriber's WAL is decoded");
+# only what is flushed is decoded
+flush_wal($sub);
 is( query(
 		$sub,
 		"SELECT count(*) FROM pg_logical_slot_get_changes('history', NULL, NULL) WHERE data ~ 'public.hot: UPDATE'"

@@ -130,6 +130,8 @@ sub check_decoding
 {
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
+	# only what is flushed is decoded
+	flush_wal($sub);
 	foreach my $table (qw(plain large typed))
 	{
 		is( query($sub,

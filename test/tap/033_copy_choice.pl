@@ -98,6 +98,8 @@ foreach my $table (@tables)
 indexes_sound($sub, 'all kinds');
 nothing_left($pub, 'all kinds');
 same_rows(rows($sub, 'outside'), rows($pub, 'outside'), 'outside is equal');
+# only what is flushed is decoded
+flush_wal($sub);
 is( query($sub,
 		<<'EOS'), '5000|f', 'values that are stored out of line only on the subscriber can be decoded');
 SELECT count(*), bool_or(data ~ 'unchanged-toast')
