@@ -8,6 +8,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 use WeftTest;
 
 plan skip_all => 'the functions are those of Weft' unless weft();
@@ -50,6 +51,23 @@ sub problems
 		  grep { $_->{severity} ne 'ok' }
 		  @{ $found->{$check} }
 	} keys %$found;
+}
+
+# One test: nothing is found, but for sessions of this test that are just ending.
+sub no_problem
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my ($found, $problems);
+
+	do
+	{
+		$found = findings();
+		$problems = problems($found);
+	} while ($problems =~ /^sessions[|]/ && time < $deadline);
+	is($problems, '', $what);
+	return $found;
 }
 
 # Each case: [check, severity, object, part of the problem, SQL there, SQL here, SQL there to
@@ -775,8 +793,7 @@ EOS
 	wait_for_apply($pub, $sub, 'sub');
 	query($sub, "ANALYZE t; SELECT weft.sync_sequences('sub')");
 
-	my $found = findings();
-	is(problems($found), '', "${what}nothing to complain about");
+	my $found = no_problem("${what}nothing to complain about");
 	my %checks = map { $_ => 1 } keys %$found;
 
 	# All of them with the oldest publisher, which every query must suit; a sample with the other.
@@ -818,10 +835,7 @@ EOS
 		wait_until_fine(grep { $late{$_} } map { $_->[0] } @$group)
 		  if grep { $late{ $_->[0] } } @$group;
 		# This is also the state before the next group.
-		is( problems(findings()),
-			'',
-			"${what}undone: " . join ', ',
-			map { $_->[0] } @$group);
+		no_problem("${what}undone: " . join ', ', map { $_->[0] } @$group);
 	}
 
 	# What the publisher has written is never SQL in a remedy, whatever it contains.
@@ -876,6 +890,16 @@ EOS
 	# Sessions, and transactions that have been open for more than 5 seconds.
 	my $busy = open_session($pub);
 	my $busy_here = open_session($sub);
+	my ($begun, $severity);
+	do
+	{
+		# on a busy machine, they may be open for too long when they are looked at
+		$begun = time;
+		$busy->query_safe('BEGIN; SELECT count(*) FROM t');
+		$severity = findings()->{long_transactions}[0]{severity};
+		$busy->query_safe('COMMIT');
+	} while ($severity ne 'ok' && time - $begun >= 5);
+	is($severity, 'ok', "${what}long_transactions: not at once");
 	$busy->query_safe(
 		"SET application_name = 'shop'; BEGIN; SELECT count(*) FROM t");
 	$busy_here->query_safe('BEGIN; SELECT count(*) FROM t');
@@ -885,9 +909,6 @@ EOS
 		"${what}sessions");
 	foreach my $check ('long_transactions', 'long_transactions_here')
 	{
-		is(findings()->{$check}[0]{severity},
-			'ok', "$what$check: not at once")
-		  if $check eq 'long_transactions';
 		poll($sub,
 			"SELECT count(*) = 1 FROM weft.switch_over_plan('sub') WHERE check_name = '$check' AND severity = 'warning' AND remedy ~ 'pg_terminate_backend'"
 		);
