@@ -240,7 +240,9 @@ same_tables($pub, $sub, \@tables, 'the leader was terminated in a backlog');
 
 # From the leader's buffer into the spool, and to the server's own code.
 set_conf($pub, logical_decoding_work_mem => '64kB');
+pause_subscription($sub, 'sub');
 query($sub, 'ALTER SUBSCRIPTION sub SET (streaming = on)');
+query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 cost(\&load_many_rows, 'streamed transaction');
 cmp_ok(
 	query(

@@ -21,7 +21,7 @@ our @EXPORT = qw(
   new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll poll_for
   waits_for writer_waits_for_lock
-  subscribe disable_subscription wait_for_apply wait_until_up
+  subscribe disable_subscription pause_subscription wait_for_apply wait_until_up
   leader_pid writer_pids kill_process flush_wal describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
@@ -265,6 +265,18 @@ sub disable_subscription
 	query($sub, "ALTER SUBSCRIPTION $name DISABLE");
 	poll($sub,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')"
+	);
+	return;
+}
+
+# Disable one of a node's subscriptions, and return once nothing of it is applied any more.
+sub pause_subscription
+{
+	my ($sub, $name) = @_;
+
+	query($sub, "ALTER SUBSCRIPTION $name DISABLE");
+	poll($sub,
+		"SELECT count(*) = 0 FROM pg_stat_subscription WHERE subname = '$name' AND pid IS NOT NULL"
 	);
 	return;
 }
