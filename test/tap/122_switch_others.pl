@@ -71,6 +71,7 @@ is( query(
 # The slot of the other one has another name there: the plan does not see it.
 query($sub, 'ALTER SUBSCRIPTION sub_b DISABLE');
 query($sub, 'ALTER SUBSCRIPTION sub_b SET (slot_name = NONE)');
+wait_until_connected($pub, $sub, 'sub');
 is(switch_over($sub, 'sub'), '', 'switched over');
 query($sub, 'ALTER SUBSCRIPTION sub_b SET (slot_name = sub_b)');
 query($sub, 'ALTER SUBSCRIPTION sub_b ENABLE');
@@ -119,7 +120,10 @@ is(switch_back($new, 'renamed', 'sequence_margin => 0'),
 query($new, 'ALTER SUBSCRIPTION renamed RENAME TO sub');
 is(query($old, "SELECT nextval('numbers.ids') > 50"),
 	't', 'a sequence of another schema, of a default');
+my $leader = leader_pid($new, 'sub');
 query($new, 'ALTER SUBSCRIPTION sub SET PUBLICATION everything');
+poll($new, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $leader");
+wait_until_connected($old, $new, 'sub');
 wait_for_apply($old, $new, 'sub');
 is(switch_over($new, 'sub'), '', 'switched over, with all tables');
 query($new, "SELECT weft.sync_sequences('sub')");

@@ -12,8 +12,11 @@ use WeftTest;
 
 our @EXPORT = qw(
   connection call_switch switch_over switch_back refuses accepts accepting
-  left_over
+  left_over $patient wait_until_connected
 );
+
+# On a busy machine, the steps of a pause may take much longer than on others.
+our $patient = "max_pause => '2 min'";
 
 sub connection
 {
@@ -32,13 +35,44 @@ sub call_switch
 	return $ret == 0 ? '' : $stderr || 'failed';
 }
 
+# The plan refuses a subscription that is not connected.  Return once an apply worker is
+# connected that is not about to end because the slot is still in use.
+sub wait_until_connected
+{
+	my ($pub, $sub, $name) = @_;
+
+	return
+	  if query($sub,
+		"SELECT subenabled FROM pg_subscription WHERE subname = '$name'") ne
+	  't';
+	poll_for(
+		$pub,
+		"SELECT backend_start FROM pg_stat_activity JOIN pg_replication_slots ON active_pid = pid WHERE slot_name = '$name'",
+		sub {
+			my ($since) = @_;
+			return $since ne ''
+			  && query($sub,
+				"SELECT count(*) FROM pg_stat_activity JOIN pg_stat_subscription USING (pid) WHERE subname = '$name' AND worker_type = 'apply' AND backend_start < '$since'"
+			  );
+		});
+	return;
+}
+
+# With the options, if any, and with $patient unless they limit the pause.
+sub with_options
+{
+	my ($options) = @_;
+	return ", $patient" unless $options;
+	return $options =~ /max_pause/ ? ", $options" : ", $options, $patient";
+}
+
 sub switch_over
 {
 	my ($sub, $name, $options) = @_;
 	return call_switch($sub,
 			"switch_over('$name', '"
 		  . connection($sub) . "'"
-		  . ($options ? ", $options" : '')
+		  . with_options($options)
 		  . ')');
 }
 
@@ -46,7 +80,7 @@ sub switch_back
 {
 	my ($sub, $name, $options) = @_;
 	return call_switch($sub,
-		"switch_back('$name'" . ($options ? ", $options" : '') . ')');
+		"switch_back('$name'" . with_options($options) . ')');
 }
 
 # Is a command refused by a fence?  Returns its standard error.
