@@ -214,6 +214,7 @@ query($sub,
 	"SELECT pg_create_logical_replication_slot('decoding', 'test_decoding')");
 resync('nokey');
 wait_for_apply($pub, $sub, 'sub');
+flush_wal($sub);
 my $decoded =
   "SELECT count(*) FILTER (WHERE data ~ 'nokey: DELETE'), count(*) FILTER (WHERE data ~ 'nokey: INSERT')"
   . " FROM pg_logical_slot_peek_changes('decoding', NULL, NULL";
@@ -258,9 +259,7 @@ foreach my $point (
 		terminate($sub, $pid) if $mishap eq 'terminate';
 		terminate($sub, leader_pid($sub, 'sub')) if $mishap eq 'leader';
 		wait_until_up($sub);
-		query($sub,
-			"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
-		);
+		open_point($sub, $point);
 		resynced($what);
 		query($pub, "DELETE FROM nokey WHERE id < 0");
 		wait_for_apply($pub, $sub, 'sub');
@@ -302,7 +301,7 @@ foreach my $point (undef, 'weft-copy-range-done')
 	}
 	else
 	{
-		query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+		pause_subscription($sub, 'sub');
 		resync('nokey');
 	}
 	$sub->stop('immediate');
@@ -326,7 +325,7 @@ query($pub, 'ALTER PUBLICATION pub SET (publish_via_partition_root = true)');
 attach_point($sub, 'weft-replace-deleted');
 resync('nokey');
 my ($held) = held_at($sub, 'weft-replace-deleted');
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 detach_point($sub, 'weft-replace-deleted');
 terminate($sub, $held);
 release($sub, $held);
@@ -336,9 +335,9 @@ query($sub,
 my $hidden =
   "SELECT count(*) FROM pg_replication_origin WHERE roname ~ '^weft_resync_'";
 is(query($sub, $hidden), 1, 'an origin is left over');
-query($pub,
-	"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name ~ '_sync_|^sub\$'"
-);
+my $slots = "pg_replication_slots WHERE slot_name ~ '_sync_|^sub\$'";
+poll($pub, "SELECT NOT bool_or(active) FROM $slots");
+query($pub, "SELECT pg_drop_replication_slot(slot_name) FROM $slots");
 query($sub,
 	'TRUNCATE t CASCADE; TRUNCATE nokey, parted, numbered, fires, tags, other'
 );
@@ -408,7 +407,7 @@ refused("SELECT weft.resync_table('sub', 'parted')",
 refused("SELECT weft.resync_table('second', 'parted_0')",
 	qr/It has no replication slot/);
 query($sub, 'DROP SUBSCRIPTION second');
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 query($sub, "UPDATE pg_subscription SET subtwophasestate = 'e'");
 refused($call, qr/Its option "two_phase" is enabled/);
 query($sub,

