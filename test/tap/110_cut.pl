@@ -84,8 +84,10 @@ sub make_cuts
 	my @pauses;
 	my $attempts = 0;
 	my $late = 0;
+	my $made = 0;
 
-	foreach my $i (1 .. $number)
+	# On a busy machine, a requester may be too late.
+	while ($made < $number && $late < 10 * $number)
 	{
 		my ($here, $there, $held, $tried) = split /\|/,
 		  $session->query_safe(
@@ -101,20 +103,19 @@ sub make_cuts
 			$late++;
 			next;
 		}
-		push @wrong, "cut $i: here $here, there $there" if $here ne $there;
+		$made++;
+		push @wrong, "cut $made: here $here, there $there" if $here ne $there;
 	}
 	$session->quit;
 	is(join("\n", @wrong),
 		'', "$what: both sides are the same at $number cuts");
-	cmp_ok(
-		$late, '<=',
-		$number / 10,
-		"$what: nearly all cuts last for as long as they may");
+	is($made, $number, "$what: cuts last for as long as they may");
 	note(
 		sprintf
-		  '%s: %d cuts, %d snapshots, pauses in ms: median %s, worst %s',
+		  '%s: %d cuts, %d too late, %d snapshots, pauses in ms: median %s, worst %s',
 		$what,
 		$number,
+		$late,
 		$attempts,
 		median(@pauses),
 		(sort { $a <=> $b } @pauses)[-1]);
