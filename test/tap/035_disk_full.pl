@@ -119,10 +119,7 @@ run_out_of_room(
 	'streamed',
 	qr/could not write[^\n]*$no_room/,
 	sub {
-		query($sub, 'ALTER SUBSCRIPTION streamed DISABLE');
-		poll($sub,
-			"SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE subname = 'streamed' AND pid IS NOT NULL)"
-		);
+		pause_subscription($sub, 'streamed');
 		query($sub, 'ALTER SUBSCRIPTION streamed ENABLE');
 		query($pub,
 			"INSERT INTO streamed SELECT i, repeat('x', 10000) FROM generate_series(1, 5000) i"

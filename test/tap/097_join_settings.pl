@@ -87,8 +87,8 @@ $session->query_safe(
 );
 
 # An orphan is on both members, since each of the two changes is valid where it is made.
-query($a, 'ALTER SUBSCRIPTION weft_g_b_a DISABLE');
-query($b, 'ALTER SUBSCRIPTION weft_g_a_b DISABLE');
+pause_subscription($a, 'weft_g_b_a');
+pause_subscription($b, 'weft_g_a_b');
 query($a, 'DELETE FROM parents WHERE id = 1');
 query($b, 'INSERT INTO children VALUES (1, 1)');
 query($a, 'ALTER SUBSCRIPTION weft_g_b_a ENABLE');

@@ -31,17 +31,6 @@ INSERT INTO taken VALUES (1, 101), (2, 102);
 EOS
 quiet(\@nodes);
 
-# A subscription of a member receives nothing for a while.
-sub pause
-{
-	my ($node, $name) = @_;
-	query($node, "ALTER SUBSCRIPTION $name DISABLE");
-	poll($node,
-		"SELECT count(*) = 0 FROM pg_stat_subscription WHERE subname = '$name' AND pid IS NOT NULL"
-	);
-	return;
-}
-
 sub go_on
 {
 	my ($node, $name) = @_;
@@ -68,8 +57,8 @@ foreach my $claim ('committed', 'uncommitted')
 	my $id = $claim eq 'committed' ? 1 : 2;
 	my $other = $id + 10;
 
-	pause($n2, 'from_n1');
-	pause($n3, 'from_n2');
+	pause_subscription($n2, 'from_n1');
+	pause_subscription($n3, 'from_n2');
 	attach_point($n3, 'weft-conflict-store');
 	query($n1, "INSERT INTO taken VALUES ($other, 7)");
 	my ($older) = held_at($n3, 'weft-conflict-store');
@@ -102,7 +91,7 @@ foreach my $claim ('committed', 'uncommitted')
 # A row is missing when its delete arrives at n3 and waits for its turn.  When its turn has
 # come, but before it is decided, the row arrives from the member that has created it.
 {
-	pause($n3, 'from_n2');
+	pause_subscription($n3, 'from_n2');
 	query($n2, 'INSERT INTO t VALUES (20, 0)');
 	wait_for_apply($n2, $n1, 'from_n2');
 
@@ -135,7 +124,7 @@ foreach my $id (21, 22)
 {
 	my ($row, $delete);
 
-	pause($n3, "from_n$_") foreach 1, 2;
+	pause_subscription($n3, "from_n$_") foreach 1, 2;
 	query($n1, "INSERT INTO t VALUES ($id, 0)");
 	wait_for_apply($n1, $n2, 'from_n1');
 	query($n2, "DELETE FROM t WHERE id = $id");
@@ -179,8 +168,8 @@ foreach my $id (21, 22)
 # The same, but another writer has deleted the row, left a tombstone, and is about to
 # commit.
 {
-	pause($n3, 'from_n1');
-	pause($n2, 'from_n1');
+	pause_subscription($n3, 'from_n1');
+	pause_subscription($n2, 'from_n1');
 	query($n1, 'UPDATE t SET v = 1 WHERE id = 6');
 	attach_point($n3, 'weft-writer-commits');
 	query($n2, 'DELETE FROM t WHERE id = 6');

@@ -157,7 +157,7 @@ foreach
 
 # Before the first attempt, of both tables, and twice.
 mark();
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 query($sub, $resync->($_)) foreach qw(t log);
 change(1);
 query($sub, $cancel->($_)) foreach qw(t log log);
@@ -317,7 +317,7 @@ ended('kill in the function', '0|100');
 
 confirmed();
 mark();
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 refused($rolled_back, qr/too late/, 'the transaction is rolled back again');
 is(slots(), 1, 'disabled: a slot is left over');
 query($sub, $resync->('log'));
@@ -385,7 +385,7 @@ kill 'CONT', $leader;
 ended('complete', '0|100');
 
 # Whoever drops the subscription, or takes the table out of it, drops the slot.
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 query($sub, $resync->($_)) foreach qw(t log);
 is(slots(), 2, 'two slots');
 query($pub, 'ALTER PUBLICATION pub DROP TABLE t');
@@ -394,7 +394,7 @@ query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 poll($pub,
 	"SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name ~ '_sync_'"
 );
-query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+pause_subscription($sub, 'sub');
 query($sub, $resync->('other'));
 is(slots(), 1, 'one slot');
 query($sub, 'DROP SUBSCRIPTION sub');
