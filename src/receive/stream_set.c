@@ -349,8 +349,9 @@ stream_set_collect(void)
 
 		if (!is_over(stream))
 			continue;
-		pg_atomic_write_u32(&stream->shared->state, STREAM_FREE);
+		/* Whoever no longer sees the transaction finds no file, either. */
 		spool_delete(&files, stream->number);
+		pg_atomic_write_u32(&stream->shared->state, STREAM_FREE);
 		MemoryContextDelete(stream->context);
 		ended_streams = foreach_delete_current(ended_streams, cell);
 	}
