@@ -269,7 +269,7 @@ fails(
 
 # Apply is blocked by a lock, first on a row that is to be changed, then on a table that
 # is to be copied.
-my $blocker = $sub->background_psql('postgres');
+my $blocker = open_session($sub);
 $blocker->query_safe('BEGIN; LOCK TABLE t');
 insert_row();
 fails(

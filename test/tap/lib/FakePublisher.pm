@@ -46,7 +46,7 @@ our @EXPORT = qw(error_response);
 my $max_attempts = 20;
 
 # How many seconds a worker has to notice that a message is damaged.
-my $max_pending = 30;
+my $max_pending = 120;
 
 # A message of the frontend/backend protocol, for "bytes".
 sub error_response
