@@ -111,7 +111,7 @@ static void
 look(RowTable *table, Look *result)
 {
 	TupleTableSlot *key = row_writer_key(table, result->item->identity);
-	List	   *rows = row_table_find(table, result->item->identity);
+	List	   *rows = row_table_find(table, result->item->identity, result->item->publisher);
 
 	result->hash = row_key_hash(table->rel, result->key_index, key);
 	result->found = rows == NIL ? NULL : linitial(rows);
@@ -134,13 +134,20 @@ look(RowTable *table, Look *result)
 }
 
 static bool
-is_equal(RowTable *table, const Look *at)
+is_equal(const Look *at)
 {
-	RowValues	there = at->item->publisher;
+	if (at->item->publisher == NULL || at->found == NULL)
+		return at->item->publisher == NULL && at->found == NULL;
+	return at->found->equal;
+}
 
-	if (there == NULL || at->found == NULL)
-		return there == NULL && at->found == NULL;
-	return row_table_equal(table, there, at->found->values);
+/* Has the row here the values that were recorded?  It is locked. */
+static bool
+has_recorded_values(RowTable *table, const RepairItem *item)
+{
+	List	   *rows = row_table_find(table, item->identity, item->recorded);
+
+	return rows != NIL && ((FoundRow *) linitial(rows))->equal;
 }
 
 /* Is the row here, or the lack of one, still what was recorded? */
@@ -154,8 +161,8 @@ is_as_recorded(RowTable *table, const Look *at)
 			!repair_items_deleted_since(at->repair->comparison, RelationGetRelid(table->rel),
 										&at->hash);
 	return item->recorded != NULL && item->recorded_whole &&
-		row_table_equal(table, item->recorded, at->found->values) &&
-		(!at->version.known || at->version.time == item->recorded_time);
+		(!at->version.known || at->version.time == item->recorded_time) &&
+		has_recorded_values(table, item);
 }
 
 static void
@@ -194,7 +201,7 @@ choose(RowTable *table, const Look *at)
 	RepairItem *item = at->item;
 
 	item->winner_there = false;
-	if (is_equal(table, at))
+	if (is_equal(at))
 		item->outcome = REPAIR_VANISHED;
 	else if (at->repair->winner == WINNER_NEWER)
 		choose_newer(at);
@@ -260,9 +267,8 @@ store_here(RowTable *table, const Look *at)
 		row_writer_update(table, at->found, at->item->publisher);
 	else
 		row_writer_insert(table, at->item->publisher);
-	rows = row_table_find(table, at->item->identity);
-	if (list_length(rows) != 1 ||
-		!row_table_equal(table, ((FoundRow *) linitial(rows))->values, at->item->publisher))
+	rows = row_table_find(table, at->item->identity, at->item->publisher);
+	if (list_length(rows) != 1 || !((FoundRow *) linitial(rows))->equal)
 		ereport(ERROR,
 				(errcode(ERRCODE_TRIGGERED_ACTION_EXCEPTION),
 				 errmsg("the row still differed after it was written: a trigger has changed or suppressed it, or a column is generated in another way here")));

@@ -16,8 +16,8 @@
 #include "utils/memutils.h"
 #include "verify/publisher_rows.h"
 
-/* How many rows are read at first, and at most. */
-#define FIRST_ROWS 4
+/* How many rows are read at first, when nothing is known of their size, and at most. */
+#define FIRST_ROWS 1
 #define MAX_ROWS 1000
 
 /* How much is read at a time, as far as that can be known. */
@@ -77,7 +77,11 @@ rows_that_fit(const Progress *progress)
 	return Max(Min(BYTES_AT_A_TIME / Max(progress->bytes / progress->rows, 1), MAX_ROWS), 1);
 }
 
-/* Reads the next rows; returns false if there are no more. */
+/*
+ * Reads the next rows; returns false if there are no more.  An error that the publisher reports
+ * keeps its SQLSTATE: it may be about one row, whose text is longer than a message can be, or has
+ * characters that this database cannot have.
+ */
 static bool
 fetch(WalReceiverConn *conn, const char *table, Progress *progress)
 {
@@ -92,7 +96,7 @@ fetch(WalReceiverConn *conn, const char *table, Progress *progress)
 						 progress->columns, types);
 	if (result->status != WALRCV_OK_TUPLES)
 		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
+				(errcode(result->sqlstate ? result->sqlstate : ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not read rows of table %s from the publisher: %s", table,
 						result->err ? result->err : "unexpected answer")));
 	count = take_rows(progress, result);

@@ -28,13 +28,16 @@
 #include "verify/row_repair.h"
 #include "verify/row_writer.h"
 
-/* Returns the local rows of an item that are published, locked. */
+/*
+ * Returns the local rows of an item that are published, locked, and compared with "wanted" unless
+ * that is NULL.
+ */
 static List *
-find_published(RowTable *table, const RepairItem *item)
+find_published(RowTable *table, const RepairItem *item, RowValues wanted)
 {
 	List	   *result = NIL;
 
-	foreach_ptr(FoundRow, found, row_table_find(table, item->identity))
+	foreach_ptr(FoundRow, found, row_table_find(table, item->identity, wanted))
 		if (found->published)
 		result = lappend(result, found);
 	return result;
@@ -49,8 +52,8 @@ choose(RowTable *table, const RepairItem *item)
 {
 	FoundRow   *result = NULL;
 
-	foreach_ptr(FoundRow, found, row_table_find(table, item->identity))
-		if (result == NULL || row_table_equal(table, found->values, item->publisher))
+	foreach_ptr(FoundRow, found, row_table_find(table, item->identity, item->publisher))
+		if (result == NULL || found->equal)
 		result = found;
 	return result;
 }
@@ -59,12 +62,12 @@ choose(RowTable *table, const RepairItem *item)
 static bool
 is_repaired(RowTable *table, const RepairItem *item)
 {
-	List	   *rows = find_published(table, item);
+	List	   *rows = find_published(table, item, item->publisher);
 
 	if (list_length(rows) != item->publisher_count)
 		return false;
 	foreach_ptr(FoundRow, found, rows)
-		if (!row_table_equal(table, found->values, item->publisher))
+		if (!found->equal)
 		return false;
 	return true;
 }
@@ -97,7 +100,7 @@ update_row(RowTable *table, const FoundRow *found, RowValues row)
 static void
 delete_others(RowTable *table, const RepairItem *item, const FoundRow *kept)
 {
-	foreach_ptr(FoundRow, found, find_published(table, item))
+	foreach_ptr(FoundRow, found, find_published(table, item, NULL))
 		if (kept == NULL || found->relid != kept->relid ||
 			!ItemPointerEquals(&found->place, unconstify(ItemPointerData *, &kept->place)))
 		delete_row(table, found);
@@ -107,7 +110,7 @@ delete_others(RowTable *table, const RepairItem *item, const FoundRow *kept)
 static void
 repair_count(RowTable *table, const RepairItem *item)
 {
-	List	   *rows = find_published(table, item);
+	List	   *rows = find_published(table, item, NULL);
 	int64		count = list_length(rows);
 
 	for (int64 i = item->publisher_count; i < count; i++)
@@ -149,13 +152,24 @@ static void
 repair_one(RowTable *table, void *arg)
 {
 	RepairItem *item = arg;
+	MemoryContext old = CurrentMemoryContext;
+	MemoryContext context;
 
 	if (is_repaired(table, item))
 	{
 		item->outcome = REPAIR_VANISHED;
 		return;
 	}
+	context = AllocSetContextCreate(old, "weft row that is written", ALLOCSET_DEFAULT_SIZES);
+
+	/*
+	 * The new row can be large, and is not needed any more when it is
+	 * checked.
+	 */
+	MemoryContextSwitchTo(context);
 	write_row(table, item);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
 	check_repaired(table, item);
 	item->outcome = REPAIR_DONE;
 }

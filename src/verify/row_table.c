@@ -8,6 +8,9 @@
  * write under the settings of pinned_settings.c.  No cast to text is used, because a
  * cast may be anybody's function.
  *
+ * A text can have up to 1 GB.  Therefore the texts of local rows are made one at a time, compared
+ * with what is wanted, and forgotten.
+ *
  * A local row that is found is locked until the transaction ends, and the values are those
  * of the version that is locked.  Therefore nothing that the caller has compared changes
  * before it commits.
@@ -23,6 +26,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
@@ -102,14 +106,11 @@ same_text(const char *a, const char *b)
 	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* Are two rows equal? */
-bool
-row_table_equal(RowTable *table, RowValues a, RowValues b)
+/* Does a column belong to what identifies a row?  Without a key, all of them do. */
+static bool
+identifies(RowTable *table, int column)
 {
-	for (int i = 0; i < table->count; i++)
-		if (!same_text(a[i], b[i]))
-			return false;
-	return true;
+	return table->in_key[column] || table->published->key == NIL;
 }
 
 /* Have two rows the same key?  In a table without one, they must be equal. */
@@ -117,7 +118,7 @@ bool
 row_table_same_key(RowTable *table, RowValues a, RowValues b)
 {
 	for (int i = 0; i < table->count; i++)
-		if ((table->in_key[i] || table->published->key == NIL) && !same_text(a[i], b[i]))
+		if (identifies(table, i) && !same_text(a[i], b[i]))
 			return false;
 	return true;
 }
@@ -230,8 +231,59 @@ local_query(RowTable *table, RowValues row, Parameters *parameters)
 	return query.data;
 }
 
+/* Returns the text of a column of a result; NULL if it is null. */
+static char *
+column_text(HeapTuple tuple, TupleDesc desc, int number)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tuple, desc, number, &isnull);
+	Oid			function;
+	bool		is_varlena;
+
+	if (isnull)
+		return NULL;
+	getTypeOutputInfo(SPI_gettypeid(desc, number), &function, &is_varlena);
+	return OidOutputFunctionCall(function, value);
+}
+
+/*
+ * Compares the columns of a row that has been found with "wanted", which may be NULL.  Returns
+ * false if it has not the key after all.
+ */
+static bool
+compare_found(RowTable *table, FoundRow *found, HeapTuple tuple, TupleDesc desc, RowValues key,
+			  RowValues wanted)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "weft text of a value",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	bool		result = true;
+
+	found->equal = wanted != NULL;
+	for (int i = 0; result && i < table->count; i++)
+	{
+		char	   *text;
+
+		if (wanted == NULL && !identifies(table, i))
+			continue;
+		text = column_text(tuple, desc, i + 4);
+
+		result = !identifies(table, i) || same_text(text, key[i]);
+		if (wanted != NULL)
+		{
+			found->same[i] = same_text(text, wanted[i]);
+			found->equal = found->equal && found->same[i];
+		}
+		MemoryContextReset(context);
+	}
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return result;
+}
+
+/* Returns NULL if the row has not the key. */
 static FoundRow *
-read_found(RowTable *table, HeapTuple tuple, TupleDesc desc)
+read_found(RowTable *table, HeapTuple tuple, TupleDesc desc, RowValues key, RowValues wanted)
 {
 	FoundRow   *result = palloc0(sizeof(FoundRow));
 	bool		isnull;
@@ -240,27 +292,18 @@ read_found(RowTable *table, HeapTuple tuple, TupleDesc desc)
 	ItemPointerCopy((ItemPointer) DatumGetPointer(SPI_getbinval(tuple, desc, 2, &isnull)),
 					&result->place);
 	result->published = DatumGetBool(SPI_getbinval(tuple, desc, 3, &isnull));
-	result->values = palloc0(Max(table->count, 1) * sizeof(char *));
-	for (int i = 0; i < table->count; i++)
-	{
-		Datum		value = SPI_getbinval(tuple, desc, i + 4, &isnull);
-		Oid			function;
-		bool		is_varlena;
-
-		if (isnull)
-			continue;
-		getTypeOutputInfo(SPI_gettypeid(desc, i + 4), &function, &is_varlena);
-		result->values[i] = OidOutputFunctionCall(function, value);
-	}
-	return result;
+	if (wanted != NULL)
+		result->same = palloc(Max(table->count, 1) * sizeof(bool));
+	return compare_found(table, result, tuple, desc, key, wanted) ? result : NULL;
 }
 
 /*
- * Finds and locks the local rows (FoundRow) that have the key of "row", or, in a table
- * without a key, all of its values.  Called as the user of row_table_begin().
+ * Finds and locks the local rows (FoundRow) that have the key of "key", or, in a table
+ * without a key, all of its values; compares them with "wanted", unless that is NULL.  Called as
+ * the user of row_table_begin().
  */
 List *
-row_table_find(RowTable *table, RowValues row)
+row_table_find(RowTable *table, RowValues key, RowValues wanted)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	Parameters	parameters = {
@@ -268,7 +311,7 @@ row_table_find(RowTable *table, RowValues row)
 		palloc(Max(table->count, 1) * sizeof(Oid)),
 		palloc(Max(table->count, 1) * sizeof(Datum))
 	};
-	char	   *query = local_query(table, row, &parameters);
+	char	   *query = local_query(table, key, &parameters);
 	List	   *result = NIL;
 
 	SPI_connect();
@@ -278,9 +321,10 @@ row_table_find(RowTable *table, RowValues row)
 	MemoryContextSwitchTo(caller);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		FoundRow   *found = read_found(table, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
+		FoundRow   *found = read_found(table, SPI_tuptable->vals[i], SPI_tuptable->tupdesc,
+									   key, wanted);
 
-		if (row_table_same_key(table, found->values, row))
+		if (found != NULL)
 			result = lappend(result, found);
 	}
 	SPI_finish();

@@ -32,14 +32,20 @@ typedef struct FoundRow
 	ItemPointerData place;
 	bool		published;		/* does the publication's row filter accept
 								 * it? */
-	RowValues	values;
+
+	/*
+	 * Which columns have the text of the row with which it was compared, and
+	 * whether all have; NULL and false if it was compared with none.  The
+	 * texts themselves are not kept: each can be as long as a value can be.
+	 */
+	bool	   *same;
+	bool		equal;
 } FoundRow;
 
 extern RowTable *row_table_open(const PublishedTable *published, bool run_as_owner);
 extern void row_table_close(RowTable *table);
 extern bool row_table_begin(RowTable *table, UserContext *context);
-extern List *row_table_find(RowTable *table, RowValues row);
-extern bool row_table_equal(RowTable *table, RowValues a, RowValues b);
+extern List *row_table_find(RowTable *table, RowValues key, RowValues wanted);
 extern bool row_table_same_key(RowTable *table, RowValues a, RowValues b);
 extern char *row_table_publisher_query(RowTable *table, bool convert, bool versions,
 									   List *rows);

@@ -131,6 +131,26 @@ make_slot(TupleDesc desc)
 	return MakeSingleTupleTableSlot(CreateTupleDescCopyConstr(desc), &TTSOpsVirtual);
 }
 
+/*
+ * Stores the values of a slot whose arrays have been filled, and forgets what they were made in:
+ * a value can have up to 1 GB, and the executor makes copies of its own.
+ */
+static TupleTableSlot *
+store_values(TupleTableSlot *slot, MemoryContext values)
+{
+	ExecStoreVirtualTuple(slot);
+	ExecMaterializeSlot(slot);
+	MemoryContextDelete(values);
+	return slot;
+}
+
+static MemoryContext
+create_values_context(void)
+{
+	return AllocSetContextCreate(CurrentMemoryContext, "weft values of a row",
+								 ALLOCSET_DEFAULT_SIZES);
+}
+
 /* Sets up the executor for a partitioned table, whose indexes cannot be opened like others. */
 static EState *
 prepare_root(Relation rel, ResultRelInfo **info)
@@ -210,6 +230,8 @@ row_writer_insert(RowTable *table, RowValues row)
 	TupleTableSlot *slot = make_slot(desc);
 	bool	   *given = palloc0(desc->natts * sizeof(bool));
 	EState	   *estate = CreateExecutorState();
+	MemoryContext values = create_values_context();
+	MemoryContext old = MemoryContextSwitchTo(values);
 
 	ExecClearTuple(slot);
 	for (int i = 0; i < table->count; i++)
@@ -224,17 +246,22 @@ row_writer_insert(RowTable *table, RowValues row)
 	for (int i = 0; i < desc->natts; i++)
 		if (!given[i])
 			set_default(table, slot, i, estate);
-	ExecStoreVirtualTuple(slot);
-	insert_slot(table, slot);
+	MemoryContextSwitchTo(old);
+	insert_slot(table, store_values(slot, values));
 	FreeExecutorState(estate);
 }
 
-/* Makes the new version of a row in its table, which may be a partition. */
+/*
+ * Makes the new version of a row in its table, which may be a partition.  It has been compared
+ * with "row".
+ */
 static TupleTableSlot *
 make_new_version(RowTable *table, const FoundRow *found, RowValues row, Relation rel,
 				 TupleTableSlot *old, AttrMap *changed)
 {
 	TupleTableSlot *slot = make_slot(RelationGetDescr(rel));
+	MemoryContext values = create_values_context();
+	MemoryContext caller = MemoryContextSwitchTo(values);
 
 	ExecClearTuple(slot);
 	slot_getallattrs(old);
@@ -243,16 +270,15 @@ make_new_version(RowTable *table, const FoundRow *found, RowValues row, Relation
 	for (int i = 0; i < table->count; i++)
 	{
 		AttrNumber	number = get_attnum(RelationGetRelid(rel), table->columns[i]->name);
-		bool		same = (row[i] == NULL) == (found->values[i] == NULL) &&
-			(row[i] == NULL || strcmp(row[i], found->values[i]) == 0);
 
-		if (same || is_generated(rel, number))
+		if (found->same[i] || is_generated(rel, number))
 			continue;
 		set_column(slot, number, row[i]);
 		changed->attnums[number - 1] = i;
 	}
 	slot->tts_tableOid = RelationGetRelid(rel);
-	return ExecStoreVirtualTuple(slot);
+	MemoryContextSwitchTo(caller);
+	return store_values(slot, values);
 }
 
 /* Reads the version of a row that has been found. */
@@ -291,7 +317,7 @@ row_writer_key(RowTable *table, RowValues row)
 }
 
 /*
- * Gives a locked row the values of "row".  Columns whose text is the same already are not
+ * Gives a locked row the values of "row", with which it has been compared.  Columns whose text is the same already are not
  * touched, nor are columns that the publisher does not have.
  */
 void
