@@ -52,7 +52,8 @@ typedef enum CutLoss
 {
 	CUT_LOSS_NONE,
 	CUT_LOSS_STILL,				/* apply has stood still for too long */
-	CUT_LOSS_DEADLINE,			/* the requester's time is over */
+	CUT_LOSS_DEADLINE,			/* the requester's time is over, before the
+								 * leader stood */
 	CUT_LOSS_MEMORY,			/* too much was sent meanwhile */
 	CUT_LOSS_LEADER,			/* the leader has ended */
 } CutLoss;
@@ -94,7 +95,7 @@ typedef struct CutRequest
 
 	/* Of the requester; set with WANTED. */
 	ProcNumber	requester;
-	TimestampTz deadline;
+	TimestampTz deadline;		/* until the leader stands */
 	CutLimits	limits;
 
 	ProcNumber	leader;			/* INVALID_PROC_NUMBER: there is none */

@@ -227,13 +227,13 @@ judge(void)
 	}
 }
 
-/* Goes on if that is due. */
+/* Goes on if that is due.  The deadline is that of reaching the cut. */
 static void
 check_limits(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	if (now >= deadline)
+	if (stands_since == 0 && now >= deadline)
 		lose(CUT_LOSS_DEADLINE);
 	else if (stands_since != 0 ?
 			 TimestampDifferenceExceeds(stands_since, now, limits.stand) :
@@ -509,7 +509,7 @@ time_left(void)
 	TimestampTz due = deadline;
 
 	if (stands_since != 0)
-		due = Min(due, TimestampTzPlusMilliseconds(stands_since, limits.stand));
+		due = TimestampTzPlusMilliseconds(stands_since, limits.stand);
 	else if (still_since != 0)
 		due = Min(due, TimestampTzPlusMilliseconds(still_since, limits.attempt));
 	if (given && reception.received_lsn < snapshot->lsn)

@@ -151,6 +151,19 @@ is( query(
 	'nobody who is late may commit');
 applies_again('late requester');
 
+# That is another limit than the one for reaching the cut, which a busy machine may exceed.
+my $held;
+foreach my $seconds (1, 2, 4, 8, 16, 32, 64)
+{
+	my (undef, $stdout, $error) = $sub->psql('postgres',
+		"SELECT weft_test_cut_write('sub', 'SELECT pg_sleep($seconds)', ${seconds}000, 600000)"
+	);
+	$held = $stdout;
+	last unless $error =~ /timed out/;
+}
+is($held, 't', 'the leader stands for longer than the time to reach a cut');
+applies_again('longer than the time to reach a cut');
+
 # But not if the cut is pinned, which may take longer than the limit on a busy machine.
 $session = open_session($sub);
 my $limit;
