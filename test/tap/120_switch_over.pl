@@ -90,9 +90,10 @@ EOC
 	return;
 }
 
-sub run_test
+# A publisher, and its subscriber, with rows.
+sub create_pair
 {
-	my ($major, $install_path, @options) = @_;
+	my ($major, $install_path) = @_;
 	my $pub = new_publisher(
 		"pub$major",
 		stock => 1,
@@ -111,6 +112,12 @@ sub run_test
 	write_rows($pub);
 	subscribe($pub, $sub, 'sub', 'pub');
 	wait_for_apply($pub, $sub, 'sub');
+	return ($pub, $sub);
+}
+
+sub test_switch_over
+{
+	my ($major, $pub, $sub) = @_;
 
 	# a transaction whose snapshot is older than the fences
 	my $old = open_session($pub, on_error_stop => 0);
@@ -143,6 +150,12 @@ sub run_test
 		call_switch($sub, $call),
 		qr/has already been switched over/,
 		'calling it again is an error');
+	return;
+}
+
+sub test_following
+{
+	my ($pub, $sub) = @_;
 
 	ok(query($sub, "SELECT nextval('free') > 77") eq 't', 'a free sequence');
 	write_rows($sub);
@@ -161,6 +174,12 @@ sub run_test
 		  slurp_file($node->logfile);
 		is("@shown", '', 'no password in the log of ' . $node->name);
 	}
+	return;
+}
+
+sub test_switch_back
+{
+	my ($major, $pub, $sub) = @_;
 
 	is(switch_back($sub, 'sub'), '', "$major: switched back")
 	  or die 'nothing to be tested';
@@ -180,8 +199,13 @@ sub run_test
 		),
 		'plan arm_target fence_target arm_source create_slot subscribe catch_up sequences_before fence_source drain sequences verify position final stop open remove follow disarm',
 		'the steps');
+	return;
+}
 
-	# without a way back
+sub test_no_way_back
+{
+	my ($major, $pub, $sub) = @_;
+
 	is( call_switch(
 			$sub, "switch_over('sub', NULL, verify => 'none', $patient)"),
 		'',
@@ -191,6 +215,18 @@ sub run_test
 	like(switch_back($sub, 'sub'), qr/there is no way back/, 'no way back');
 	is(left_over($_), '', 'nothing is left on ' . $_->name)
 	  foreach $pub, $sub;
+	return;
+}
+
+sub run_test
+{
+	my ($major, $install_path) = @_;
+	my ($pub, $sub) = create_pair($major, $install_path);
+
+	test_switch_over($major, $pub, $sub);
+	test_following($pub, $sub);
+	test_switch_back($major, $pub, $sub);
+	test_no_way_back($major, $pub, $sub);
 	$sub->stop;
 	$pub->stop;
 	return;
