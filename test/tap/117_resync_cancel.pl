@@ -155,6 +155,18 @@ foreach
 	ended("at $point", '1000|100');
 }
 
+# What is applied here is not flushed yet, so that the publisher has not been told, and the slot
+# begins earlier than the rows.
+mark();
+set_conf($sub, wal_writer_delay => '10s', wal_writer_flush_after => '1GB');
+attach_point($sub, 'weft-replace-begin');
+change();
+query($sub, $resync->('log'));
+held_at($sub, 'weft-replace-begin');
+cancel_held('log', 'weft-replace-begin');
+ended('applied, but not flushed', '1000|100');
+set_conf($sub, wal_writer_delay => '200ms', wal_writer_flush_after => '1MB');
+
 # Before the first attempt, of both tables, and twice.
 mark();
 pause_subscription($sub, 'sub');

@@ -1,6 +1,8 @@
-# weft.compare_node() that loses a process in the middle: the process that called it, a process that helps it,
-# the apply worker, the walsender, its connection.  Nothing remains of it, no member is held, and it can be
-# called again.
+# weft.compare_node() that loses a process in the middle: the process that called it, the apply worker,
+# the walsender, its connection.  Nothing remains of it, no member is held, and it can be called again.
+#
+# A process that is killed takes its server with it; one that is terminated leaves the others to
+# clean up behind it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -42,38 +44,44 @@ sub pid_of
 
 my $number = 0;
 
-# A comparison that is held at a point; whom find() returns is killed then.
-sub killed
+# A comparison that is held at a point; whom find() returns is then killed or terminated.
+sub lost
 {
-	my ($what, $point, $find) = @_;
-	my ($stdout, $stderr) = ('', '');
+	my ($how, $what, $point, $find) = @_;
+	my ($stdin, $stdout, $stderr) =
+	  ("CALL weft.compare_node('a', jobs => 2);\n\\echo ended\n", '', '');
 
 	attach_point($b, $point);
-	my $run = IPC::Run::start(
-		[
-			'psql', '-XAtq',
-			'-d', $b->connstr('postgres'),
-			'-c', "CALL weft.compare_node('a', jobs => 2)"
-		],
-		'<',
-		\undef,
-		'>',
-		\$stdout,
-		'2>',
-		\$stderr);
+	my $run =
+	  IPC::Run::start([ 'psql', '-XAtq', '-d', $b->connstr('postgres') ],
+		'<', \$stdin, '>', \$stdout, '2>', \$stderr);
+	$run->pump_nb;
 	my ($pid) = held_at($b, $point);
 	my $victim = $find->($pid);
 	detach_point($b, $point);
-	kill_process($victim);
-	wait_until_up($_) foreach $a, $b;
-	open_point($b, $point);
-	$run->finish;
+
+	if ($how eq 'killed')
+	{
+		kill_process($victim);
+		wait_until_up($_) foreach $a, $b;
+	}
+	else
+	{
+		kill 'TERM', $victim;
+	}
+	query($b,
+		"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
+	);
+
+	# The session stays open, so that its end does not hide what remains.  It has ended if its server
+	# has crashed.
+	eval { $run->pump until $stdout =~ /ended/; };
 	note($stderr);
 
 	# it may have been able to go on, but then it has the right result
 	my $result = $stdout =~ /^(\d+)/ ? $1 : 'none';
 	poll($b,
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid OR application_name = 'weft comparison'"
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'weft comparison'"
 	);
 	is( query(
 			$b,
@@ -84,7 +92,13 @@ sub killed
 	poll($_,
 		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR state LIKE 'idle in transaction%')"
 	) foreach $a, $b;
-	pass("$what: no snapshot is held, nor a transaction open");
+	poll($a,
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+	);
+	pass("$what: no snapshot is held, no transaction open, no connection left"
+	);
+	$stdin .= "\\q\n";
+	eval { $run->finish; };
 
 	query($a, 'INSERT INTO first VALUES (' . (2000 + ++$number) . ', 0)');
 	query($b, 'INSERT INTO first VALUES (' . (3000 + $number) . ', 0)');
@@ -102,23 +116,30 @@ sub killed
 	return;
 }
 
-my $to_a = "pid <> pg_backend_pid() AND backend_type = 'client backend'";
-foreach my $point (qw(weft-cut-held weft-compare-snapshot))
+# A process on the other member with which this one compares.
+sub session_there
 {
-	killed("$point, the apply worker",
-		$point, sub { leader_pid($b, $subscription) });
-	killed("$point, the caller", $point, sub { $_[0] });
-	killed(
-		"$point, a session on the other member",
-		$point,
-		sub {
-			pid_of($a,
-				"$to_a AND query LIKE '%snapshot%' OR $to_a AND state LIKE 'idle%'"
-			);
-		});
+	my $to_a = "pid <> pg_backend_pid() AND backend_type = 'client backend'";
+	return pid_of($a,
+		"$to_a AND query LIKE '%snapshot%' OR $to_a AND state LIKE 'idle%'");
 }
-killed('the walsender',
-	'weft-compare-snapshot',
-	sub { pid_of($a, "backend_type = 'walsender'") });
+
+foreach my $how (qw(killed terminated))
+{
+	foreach my $point (qw(weft-cut-held weft-compare-snapshot))
+	{
+		my $what = "$how, at $point";
+
+		lost(
+			$how, "$what, the apply worker",
+			$point, sub { leader_pid($b, $subscription) });
+		lost($how, "$what, the caller", $point, sub { $_[0] });
+		lost($how, "$what, a session on the other member",
+			$point, \&session_there);
+	}
+	lost($how, "$how, the walsender",
+		'weft-compare-snapshot',
+		sub { pid_of($a, "backend_type = 'walsender'") });
+}
 
 done_testing();
