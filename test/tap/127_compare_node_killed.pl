@@ -69,9 +69,7 @@ sub lost
 	{
 		kill 'TERM', $victim;
 	}
-	query($b,
-		"SELECT injection_release(pid) FROM pg_stat_activity WHERE wait_event = '$point'"
-	);
+	open_point($b, $point);
 
 	# The session stays open, so that its end does not hide what remains.  It has ended if its server
 	# has crashed.
