@@ -212,7 +212,7 @@ is(query($c, 'SELECT xmin, * FROM t ORDER BY id'),
 	$untouched_c, 'nothing is sent to third nodes');
 
 # A named winner.  One row is changed in between, and the winner does not know it yet.
-query($a, 'ALTER SUBSCRIPTION weft_g_b_a DISABLE');
+pause_subscription($a, 'weft_g_b_a');
 query($b, "UPDATE t SET v = 4, x = 'changed since' WHERE id = 13");
 (undef, undef, $err) =
   $b->psql('postgres', "CALL weft.repair($id, apply => true, winner => 'c')");
@@ -261,8 +261,8 @@ is(versions($_, 'true'), versions($c, 'true'), 'with equal versions')
 # Later updates are decided as if the rows had been replicated: an older one that arrives late
 # loses, a newer one wins.
 as_other_origin($b, "UPDATE t SET x = 'wrong' WHERE id IN (20, 21)");
-query($b, 'ALTER SUBSCRIPTION weft_g_c_b DISABLE');
-query($a, 'ALTER SUBSCRIPTION weft_g_c_a DISABLE');
+pause_subscription($b, 'weft_g_c_b');
+pause_subscription($a, 'weft_g_c_a');
 query($c, "UPDATE t SET x = 'late' WHERE id = 20");
 query($a, "UPDATE t SET x = 'last' WHERE id = 20");
 query($c, "UPDATE t SET x = 'last' WHERE id = 21");

@@ -92,7 +92,7 @@ is($count, 3, 'a has four tombstones');
 is(deleted($b), $traces, 'and b has the same');
 
 # A value that a newer row has had.  The other node does not know of it yet.
-query($a, 'ALTER SUBSCRIPTION weft_g_b_a DISABLE');
+pause_subscription($a, 'weft_g_b_a');
 as_other_origin($b, 'DELETE FROM u WHERE id = 4');
 query($b, "INSERT INTO u VALUES (40, 'v4'); DELETE FROM u WHERE id = 40");
 $id = differ([ 'u', 'missing here', '{"id": "4"}' ]);
@@ -110,7 +110,7 @@ same_on_all(\@nodes, [qw(t u)], 'the other node loses it, too');
 
 # A session inserts and deletes the row again while it is repaired.
 as_other_origin($b, 'DELETE FROM t WHERE id IN (5, 6, 7)');
-my $session = $b->background_psql('postgres');
+my $session = open_session($b);
 $session->query_safe(
 	"BEGIN; INSERT INTO t VALUES (5, 'session'); DELETE FROM t WHERE id = 5");
 $id = differ([ 't', 'missing here', '{"id": "5"}' ]);
@@ -154,7 +154,7 @@ as_other_origin($b,
 $id = differ(
 	[ 't', 'missing here', '{"id": "8"}' ],
 	[ 't', 'missing here', '{"id": "9"}' ]);
-query($a, 'ALTER SUBSCRIPTION weft_g_b_a DISABLE');
+pause_subscription($a, 'weft_g_b_a');
 query($b, "INSERT INTO t VALUES (8, 'session')");
 query($b, 'DELETE FROM t WHERE id = 8');
 like(
