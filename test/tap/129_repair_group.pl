@@ -335,7 +335,7 @@ is(versions($b, 'id > 2000'), $true, 'with the right versions');
 
 # Damage and repairs under load, which changes the same rows.  Each node remembers what its
 # sessions have written to rows that no session inserts or deletes: the last of it must win.
-my $numbers = "\\set a random(1, 100)\n\\set q random(1, 30)\n";
+my $numbers = "\\set a random(1, 90)\n\\set q random(1, 30)\n";
 my @others = (
 	"$numbers DELETE FROM t WHERE id = :q;\n" => 2,
 	"$numbers INSERT INTO t VALUES (:q, 0, 'new') ON CONFLICT DO NOTHING;\n"
@@ -387,9 +387,20 @@ foreach my $i (0 .. 2)
 		"UPDATE t SET x = 'damage' WHERE id <= 100 AND id % 7 = $i; DELETE FROM t WHERE id <= 100 AND id % 7 = $i + 3; INSERT INTO t SELECT i, 0, 'damage' FROM generate_series(1, 40) i ON CONFLICT DO NOTHING"
 	);
 	$id = compare($node, $other);
+
+	# Meanwhile a session changes rows that differ, and the other node does not know of it yet.
+	my $back = subscription_name('g', $node, $other);
+	my $changed = 'id > 90 AND id % 7 = ' . $i;
+	pause_subscription($other, $back);
+	query($node,
+		"WITH u AS (UPDATE t SET v = v + 1, x = 'session' WHERE $changed RETURNING id, x) INSERT INTO written SELECT * FROM u"
+	);
 	my $message = repair($node, $id);
 	like($message, qr/NOTICE:  comparison $id: /, 'repaired under load');
 	note($message);
+	is(query($node, "SELECT DISTINCT x FROM t WHERE $changed"),
+		'session', 'what is newer is not overwritten');
+	query($other, "ALTER SUBSCRIPTION $back ENABLE");
 }
 end_load($_) foreach @load;
 wait_for_group('g', @nodes);
