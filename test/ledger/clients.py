@@ -266,7 +266,7 @@ class Probe(threading.Thread):
         self.join(30)
 
 
-def accepts_writes(server: Server, patience: float = 20.0) -> bool:
+def accepts_writes(server: Server, patience: float = 120.0) -> bool:
     """Whether a server accepts each kind of write now; all or none must be accepted.
 
     Any error but the fence's comes after the fence.  The server may be starting.

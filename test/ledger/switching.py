@@ -282,9 +282,9 @@ def call_until_done(
 
 
 def switch(trial: Trial, back: bool, options: str = "") -> None:
-    """Over or back, without a fault."""
+    """Over or back, without a fault.  On a busy machine, a pause may take long."""
     progress = Progress(trial.servers[1])
-    call = Call(trial.servers, back, options)
+    call = Call(trial.servers, back, options or ", max_pause => '100 s'")
     call.start()
     error = call.finish()
     if error is not None:
