@@ -424,8 +424,7 @@ sub same_tables
 sub errors_logged
 {
 	my ($node, $offset) = @_;
-	return join "\n",
-	  grep { !/ERROR:  canceling autovacuum task$/ }
+	return join "\n", grep { !/ERROR:  canceling autovacuum task$/ }
 	  grep { !/(origin with ID \d+ is already|slot "\w+" is) active for PID/ }
 	  grep { /\[\d+\] (ERROR|PANIC): |TRAP: / }
 	  split /\n/, slurp_file($node->logfile, $offset // 0);
