@@ -28,6 +28,7 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "message_builder.h"
+#include "miscadmin.h"
 #include "receive/feedback.h"
 #include "replication/syncrep.h"
 #include "replication/worker_internal.h"
@@ -47,6 +48,8 @@ typedef struct CommitPosition
 static CommitPosition awaited;	/* not known to be flushed, if valid */
 static CommitPosition newest;
 static XLogRecPtr flushed;		/* the newest remote_end that is flushed */
+static XLogRecPtr durable;		/* as synchronous_commit asks: up to this
+								 * local_end */
 static bool native_is_behind;	/* newest is not in the server's account */
 
 /* Has the server's apply loop committed anything since the newest of these? */
@@ -130,22 +133,28 @@ feedback_flush_pending(void)
 }
 
 /*
- * Makes what is committed as durable as the subscription's synchronous_commit asks for.
- * The writers have left that to the leader.
+ * Makes what writers have committed as durable as the subscription's synchronous_commit asks
+ * for.  They have left that to the leader.  Called before anything is reported.  This server's
+ * synchronous standbys may lack what somebody else has flushed.
  */
 static void
 flush_as_asked(void)
 {
-	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF || !feedback_flush_pending())
+	XLogRecPtr	end = newest.local_end;
+
+	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF || end <= durable)
 		return;
 
-	XLogFlush(newest.local_end);
+	XLogFlush(end);
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
 	{
 		HOLD_INTERRUPTS();
-		SyncRepWaitForLSN(newest.local_end, true);
+		SyncRepWaitForLSN(end, true);
 		RESUME_INTERRUPTS();
+		/* A wait that is cancelled must not be followed by a report. */
+		CHECK_FOR_INTERRUPTS();
 	}
+	durable = end;
 }
 
 static void
@@ -196,6 +205,7 @@ feedback_send(WalReceiverConn *conn, XLogRecPtr received, bool force, bool reque
 void
 feedback_flush(WalReceiverConn *conn, XLogRecPtr received)
 {
+	flush_as_asked();
 	XLogFlush(local_wal_end());
 	check_flush();
 	send_status(conn, received, flushed, newest.remote_end, GetCurrentTimestamp(), false);

@@ -102,6 +102,54 @@ EOS
 	same_tables($pub, $sub, ['t'], "$synchronous_commit: nothing is lost");
 }
 
+# The subscription asks for this server's synchronous standbys, too: that somebody else flushes
+# the WAL is not enough.
+query($sub, 'CREATE TABLE filler ()');
+set_conf($sub, synchronous_standby_names => 'nobody');
+my $probe = open_session($sub);
+my $probe_pid = $probe->query_safe('SELECT pg_backend_pid()');
+
+# returns never, because once the setting is in effect, it waits
+$probe->query_until(qr/begun/,
+	"\\echo begun\nDO 'BEGIN LOOP INSERT INTO filler DEFAULT VALUES; COMMIT; END LOOP; END';\n"
+);
+poll($sub,
+	"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $probe_pid"
+);
+my $user = open_session($sub);
+$user->query_safe(
+	'SET synchronous_commit = local; BEGIN; SELECT FROM t WHERE id = 1 FOR UPDATE'
+);
+query($pub, 'UPDATE t SET v = v + 1');
+my $asked = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+writer_waits_for_lock($sub);
+query($sub, "SELECT injection_points_attach('weft-leader-drained', 'wait')");
+waits_for($sub, 'weft-leader-drained');
+$user->query_safe('COMMIT');
+poll(
+	$sub,
+	'SELECT v FROM t WHERE id = 1',
+	query($pub, 'SELECT v FROM t WHERE id = 1'));
+$user->query_safe('CREATE TABLE flushed_by_user ()');
+$user->quit;
+query($sub, <<'EOS');
+SELECT injection_points_detach('weft-leader-drained');
+SELECT injection_points_wakeup('weft-leader-drained');
+EOS
+my $told =
+  "SELECT flush_lsn >= '$asked' FROM pg_stat_replication WHERE application_name = 'sub'";
+poll_for(
+	$sub,
+	"SELECT wait_event FROM pg_stat_activity WHERE backend_type = 'logical replication apply worker'",
+	sub { return $_[0] eq 'SyncRep' || query($pub, $told) eq 't' });
+is(query($pub, $told),
+	'f', "what this server's synchronous standby lacks is not reported");
+query($sub, "SELECT pg_terminate_backend($probe_pid)");
+$probe->{run}->kill_kill;
+set_conf($sub, synchronous_standby_names => '');
+poll($pub, $told);
+pass('it is once nobody waits for that standby');
+
 # A transaction that the server's apply loop has applied must not count as flushed because
 # a later one, which has written nothing on the subscriber, needs no flush.
 query($pub, 'INSERT INTO t VALUES (2, 0), (3, 0)');
