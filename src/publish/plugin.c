@@ -40,6 +40,7 @@
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
+#include "access/xlogutils.h"
 #include "commands/defrem.h"
 #include "compat.h"
 #include "fmgr.h"
@@ -424,12 +425,23 @@ choose_compression(int version, const char *method)
 	return COMPRESSION_OFF;
 }
 
+/*
+ * Is the output sent by START_REPLICATION?  SQL functions, which a walsender may call, too, have
+ * no function that is told of progress; and they stop where they like, and advance the slot past
+ * what would be held back.
+ */
+static bool
+streams(LogicalDecodingContext *ctx)
+{
+	return am_walsender && ctx->reader->routine.page_read != read_local_xlog_page;
+}
+
 static void
 startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 {
 	const char *method;
 	int			version = take_options(&ctx->output_plugin_options, &method);
-	bool		in_batches = !is_init && version >= BATCH_FIRST_VERSION && am_walsender;
+	bool		in_batches = !is_init && version >= BATCH_FIRST_VERSION && streams(ctx);
 
 	if (in_batches)
 		rows_take_options(&ctx->output_plugin_options);

@@ -1,5 +1,6 @@
 # The output plugin holds transactions back while decoding is far behind: only briefly,
-# and not while the walsender waits for standbys.  Large rows are sent on their own.
+# and not while the walsender waits for standbys.  Large rows are sent on their own.  SQL functions
+# get no batches, whoever calls them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -113,6 +114,23 @@ SELECT injection_points_wakeup('weft-plugin-page');
 EOS
 	return;
 }
+
+# With a limit, and without: the functions return what has been decoded.
+query($pub,
+	"SELECT pg_create_logical_replication_slot('functions', 'weft')");
+insert(10);
+fill();
+foreach my $limit (3, 'NULL')
+{
+	my $peek =
+		"SELECT count(*), md5(string_agg(encode(data, 'hex'), ',')) FROM pg_logical_slot_peek_binary_changes("
+	  . "'functions', NULL, $limit, 'proto_version', '4', 'publication_names', 'pub', 'weft_batch_version', '1')";
+
+	is( $pub->safe_psql('postgres', $peek, replication => 'database'),
+		query($pub, $peek),
+		"SQL functions return the same in a walsender, limit $limit");
+}
+query($pub, "SELECT pg_drop_replication_slot('functions')");
 
 SKIP:
 {
