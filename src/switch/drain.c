@@ -51,9 +51,9 @@ reached(const SwitchAttempt *attempt)
 			return InvalidXLogRecPtr;
 		return applied_position(attempt->subscription->oid);
 	}
-	return side_lsn(SIDE_HERE,
-					psprintf("SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
-							 quote_literal_cstr(switch_attempt_object_name(attempt))));
+	return side_lsn(side_value(SIDE_HERE,
+							   psprintf("SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+										quote_literal_cstr(switch_attempt_object_name(attempt)))));
 }
 
 /*
@@ -64,7 +64,7 @@ XLogRecPtr
 drain(const SwitchAttempt *attempt, TimestampTz deadline)
 {
 	SwitchSide	source = ATTEMPT_SOURCE(attempt);
-	XLogRecPtr	target = side_lsn(source, flushed);
+	XLogRecPtr	target = side_lsn(side_value(source, flushed));
 	TimestampTz next_nudge = GetCurrentTimestamp();
 	XLogRecPtr	lsn;
 

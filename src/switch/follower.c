@@ -162,15 +162,15 @@ follower_create_slot(const SwitchAttempt *attempt)
 
 	drop_slot(target, slot, GetCurrentTimestamp());
 	if (!attempt->back)
-		(void) side_value(target,
-						  psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
-								   quote_literal_cstr(slot)));
+		(void) side_slot_value(target,
+							   psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput')",
+										quote_literal_cstr(slot)));
 	else
-		(void) side_value(target,
-						  psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, false, %s%s)",
-								   quote_literal_cstr(slot), quote_literal_cstr(attempt->plugin),
-								   attempt->two_phase ? "true" : "false",
-								   !knows_failover ? "" : attempt->subscription->failover ? ", true" : ", false"));
+		(void) side_slot_value(target,
+							   psprintf("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, false, %s%s)",
+										quote_literal_cstr(slot), quote_literal_cstr(attempt->plugin),
+										attempt->two_phase ? "true" : "false",
+										!knows_failover ? "" : attempt->subscription->failover ? ", true" : ", false"));
 }
 
 /* A line of COPY's text format. */
@@ -292,10 +292,10 @@ advance_origin(Oid subscription, XLogRecPtr position)
 static XLogRecPtr
 advance_slot(const SwitchAttempt *attempt)
 {
-	return side_lsn(ATTEMPT_TARGET(attempt),
-					psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
-							 " pg_catalog.pg_current_wal_flush_lsn())",
-							 quote_literal_cstr(new_slot(attempt))));
+	return side_lsn(side_slot_value(ATTEMPT_TARGET(attempt),
+									psprintf("SELECT end_lsn FROM pg_catalog.pg_replication_slot_advance(%s,"
+											 " pg_catalog.pg_current_wal_flush_lsn())",
+											 quote_literal_cstr(new_slot(attempt)))));
 }
 
 /*

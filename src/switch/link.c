@@ -41,6 +41,9 @@
 /* How long a session that was cut off may keep its lock until a new one gives up, in ms. */
 #define LOCK_RETRY 50
 
+/* After this many milliseconds a query about a slot is canceled for the first time. */
+#define SLOT_FIRST_LIMIT 10000
+
 /* Between two pings, in milliseconds. */
 #define PING_INTERVAL 500
 
@@ -146,11 +149,11 @@ without_severity(const char *message)
 	return message;
 }
 
+/* Returns the session's answer, which may be an error. */
 static RemoteAnswer
-execute(const char *command, WalRcvExecStatus expected, int columns)
+ask(const char *command, WalRcvExecStatus expected, int columns)
 {
 	RemoteAnswer answer;
-	int			sqlstate;
 
 	if (the_link.conn == NULL)
 		ereport(ERROR,
@@ -158,9 +161,17 @@ execute(const char *command, WalRcvExecStatus expected, int columns)
 				 errmsg("the connection to %s is lost", purpose())));
 	answer = remote_query(the_link.conn, NULL, command, expected, columns);
 	the_link.next_ping = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PING_INTERVAL);
-	if (answer.problem == NULL)
-		return answer;
-	sqlstate = answer.sqlstate;
+	return answer;
+}
+
+/* Fails if the answer is an error. */
+static void
+check_answer(const RemoteAnswer *answer)
+{
+	int			sqlstate = answer->sqlstate;
+
+	if (answer->problem == NULL)
+		return;
 	if (is_lost(sqlstate))
 	{
 		link_close();
@@ -168,7 +179,16 @@ execute(const char *command, WalRcvExecStatus expected, int columns)
 	}
 	ereport(ERROR,
 			(errcode(sqlstate),
-			 errmsg("%s: %s", purpose(), without_severity(answer.problem))));
+			 errmsg("%s: %s", purpose(), without_severity(answer->problem))));
+}
+
+static RemoteAnswer
+execute(const char *command, WalRcvExecStatus expected, int columns)
+{
+	RemoteAnswer answer = ask(command, expected, columns);
+
+	check_answer(&answer);
+	return answer;
 }
 
 /*
@@ -323,13 +343,47 @@ link_rows(const char *query, int columns)
 	return execute(query, WALRCV_OK_TUPLES, columns).rows;
 }
 
+static char *
+first_value(List *rows)
+{
+	return rows == NIL ? NULL : ((RemoteValue *) linitial(rows))[0];
+}
+
 /* Runs a query of one column; returns its first value, or NULL. */
 char *
 link_value(const char *query)
 {
-	List	   *rows = link_rows(query, 1);
+	return first_value(link_rows(query, 1));
+}
 
-	return rows == NIL ? NULL : ((RemoteValue *) linitial(rows))[0];
+/*
+ * The same for a query that creates or advances a slot, and may be run several times.
+ *
+ * Such a query may wait for WAL to be flushed.  If the postmaster there is killed meanwhile,
+ * then nobody flushes it any more, and the server's code does not notice: this session would
+ * wait for an answer, and that server could not start again before somebody kills the
+ * process.  Therefore the query is canceled after some time.  If the postmaster is gone, then
+ * this ends the session there; if not, the query is run again, and gets twice the time.
+ */
+char *
+link_slot_value(const char *query)
+{
+	for (int limit = SLOT_FIRST_LIMIT;; limit = Min(limit, INT_MAX / 2) * 2)
+	{
+		TimestampTz begin = GetCurrentTimestamp();
+		RemoteAnswer answer;
+		bool		canceled;
+
+		link_run(psprintf("SET statement_timeout = %d", limit));
+		answer = ask(query, WALRCV_OK_TUPLES, 1);
+		canceled = answer.problem && answer.sqlstate == ERRCODE_QUERY_CANCELED &&
+			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), limit);
+		if (!canceled)
+			check_answer(&answer);
+		link_run("RESET statement_timeout");
+		if (!canceled)
+			return first_value(answer.rows);
+	}
 }
 
 /* Runs a COPY FROM STDIN with this data, which neither views nor logs show. */

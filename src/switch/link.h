@@ -28,6 +28,7 @@ extern WalReceiverConn *link_connection(void);
 extern int	link_version(void);
 extern void link_run(const char *command);
 extern char *link_value(const char *query);
+extern char *link_slot_value(const char *query);
 extern List *link_rows(const char *query, int columns);
 extern void link_send(const char *copy, const char *line);
 extern char *link_read_copy(WalReceiverConn *conn);

@@ -100,12 +100,17 @@ side_value(SwitchSide side, const char *query)
 	return rows == NIL ? NULL : ((char **) linitial(rows))[0];
 }
 
-/* The same as an LSN; zero for NULL. */
-XLogRecPtr
-side_lsn(SwitchSide side, const char *query)
+/* The same for a query that creates or advances a slot, and may be run several times. */
+char *
+side_slot_value(SwitchSide side, const char *query)
 {
-	char	   *value = side_value(side, query);
+	return side == SIDE_THERE ? link_slot_value(query) : side_value(side, query);
+}
 
+/* Returns a value as an LSN; NULL is InvalidXLogRecPtr. */
+XLogRecPtr
+side_lsn(const char *value)
+{
 	if (value == NULL)
 		return InvalidXLogRecPtr;
 	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(value)));

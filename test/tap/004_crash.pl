@@ -96,26 +96,6 @@ sub random_moment
 	return;
 }
 
-# The processes of a server, the postmaster first.
-sub server_pids
-{
-	my ($node) = @_;
-	my ($postmaster) =
-	  slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
-	my @pids = ($postmaster);
-
-	foreach my $file (glob '/proc/[0-9]*/stat')
-	{
-		# a process may have ended by now
-		open my $fh, '<', $file or next;
-		my $stat = <$fh> // '';
-		push @pids, $1
-		  if $stat =~ /^(\d+) \(.*\) \S (\d+)/ and $2 == $postmaster;
-		close $fh;
-	}
-	return @pids;
-}
-
 # Kills the postmaster, and also the other processes unless they are to notice that
 # themselves; starts the server once all have ended.
 sub kill_server

@@ -22,7 +22,7 @@ our @EXPORT = qw(
   query query_all open_session set_conf poll poll_for
   waits_for writer_waits_for_lock
   subscribe disable_subscription pause_subscription wait_for_apply wait_until_up
-  leader_pid writer_pids kill_process flush_wal describe
+  leader_pid writer_pids server_pids kill_process flush_wal describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
@@ -338,6 +338,26 @@ sub flush_wal
 		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
 	);
 	return;
+}
+
+# The processes of a server, the postmaster first.
+sub server_pids
+{
+	my ($node) = @_;
+	my ($postmaster) =
+	  slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my @pids = ($postmaster);
+
+	foreach my $file (glob '/proc/[0-9]*/stat')
+	{
+		# a process may have ended by now
+		open my $fh, '<', $file or next;
+		my $stat = <$fh> // '';
+		push @pids, $1
+		  if $stat =~ /^(\d+) \(.*\) \S (\d+)/ and $2 == $postmaster;
+		close $fh;
+	}
+	return @pids;
 }
 
 # kill -9 a process of a server, and wait until it is gone: until the postmaster has
