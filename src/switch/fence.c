@@ -41,7 +41,9 @@
  * the session is gone.  But then that session is gone, too, and nobody but that very session
  * makes the fence final (fence_make_final() runs in it, and looks at its own lock).  Whoever
  * takes the lock again closes the fence again first, and thereby waits for such a writer.
- * Nothing that was drained before counts then: another attempt has another ID.
+ * Nothing that was drained before counts then: another attempt has another ID.  The session may
+ * have made the fence final before it went, after the writer has read the value.  Therefore a
+ * writer that finds the lock gone reads the value again.
  *
  * Four more sequences belong to a provisional fence.  "session" is the PID of the session that
  * closed it: every role may take the advisory lock, and nobody else's keeps a fence closed.
@@ -129,11 +131,15 @@ static const char create_function[] =
 " IF value < 0 THEN"
 "  SELECT last_value INTO STRICT expiry FROM weft_switch.until;"
 "  IF NOT " LOCK_IS_HELD_BY("(SELECT last_value FROM weft_switch.session)")
-"   OR expiry = (SELECT last_value FROM weft_switch.expired) THEN RETURN NULL; END IF;"
-"  IF expiry < " NOW " THEN"
+"   OR expiry = (SELECT last_value FROM weft_switch.expired) THEN"
+"   SELECT last_value INTO STRICT value FROM weft_switch.state;"
+"   IF value <= 0 THEN RETURN NULL; END IF;"
+"  ELSIF expiry < " NOW " THEN"
 "   IF pg_catalog.nextval('weft_switch.claim') = 1 THEN"
 "    PERFORM pg_catalog.setval('weft_switch.expired', expiry); RETURN NULL; END IF;"
 "  END IF;"
+" END IF;"
+" IF value < 0 THEN"
 "  RAISE EXCEPTION 'table \"%%.%%\" is fenced: a switch-over to another server is in progress', TG_TABLE_SCHEMA, TG_TABLE_NAME"
 "   USING ERRCODE = 'read_only_sql_transaction',"
 "   HINT = 'Try again in a moment: either this server continues, or another one has taken its place.';"

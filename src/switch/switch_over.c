@@ -252,10 +252,11 @@ run_limited(SwitchOver *s, char **result)
 	TimestampTz deadline = limit_of_step(s);
 	TimestampTz before = get_timeout_active(STATEMENT_TIMEOUT) ?
 		get_timeout_finish_time(STATEMENT_TIMEOUT) : 0;
+	bool		replace = before == 0 || before > deadline;
 	bool		again;
 
 	s->limit = deadline;
-	if (before == 0 || before > deadline)
+	if (replace)
 		enable_timeout_after(STATEMENT_TIMEOUT,
 							 Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), deadline), 1));
 	PG_TRY();
@@ -266,14 +267,18 @@ run_limited(SwitchOver *s, char **result)
 	{
 		/*
 		 * A cancel that comes too late must not hit what follows, such as
-		 * undoing.
+		 * undoing.  If the caller's own timeout has ended the step, that is
+		 * over.
 		 */
-		if (get_timeout_indicator(STATEMENT_TIMEOUT, true))
-			QueryCancelPending = false;
-		if (before == 0)
-			disable_timeout(STATEMENT_TIMEOUT, false);
-		else
-			enable_timeout_at(STATEMENT_TIMEOUT, before);
+		if (replace)
+		{
+			if (get_timeout_indicator(STATEMENT_TIMEOUT, true))
+				QueryCancelPending = false;
+			if (before == 0)
+				disable_timeout(STATEMENT_TIMEOUT, false);
+			else
+				enable_timeout_at(STATEMENT_TIMEOUT, before);
+		}
 	}
 	PG_END_TRY();
 	return again;

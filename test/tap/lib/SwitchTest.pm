@@ -24,13 +24,14 @@ sub connection
 	return $node->connstr . ' dbname=postgres';
 }
 
-# Calls a procedure; returns its standard error, '' if it succeeds.
+# Calls a procedure, after another command if there is one; returns its standard error, '' if
+# it succeeds.
 sub call_switch
 {
-	my ($sub, $call) = @_;
+	my ($sub, $call, $before) = @_;
 	my ($ret, $stdout, $stderr) = $sub->psql(
 		'postgres',
-		"CALL weft.$call",
+		($before ? "$before;\n" : '') . "CALL weft.$call",
 		timeout => $PostgreSQL::Test::Utils::timeout_default);
 	return $ret == 0 ? '' : $stderr || 'failed';
 }
