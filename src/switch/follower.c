@@ -69,6 +69,25 @@ follower_read_slot(SwitchAttempt *attempt)
 	attempt->two_phase = ((char **) linitial(rows))[1][0] == 't';
 }
 
+/*
+ * Back: makes sure that the slot that will be created has no namesake, which this attempt would
+ * drop.  Whatever an earlier one has left is gone by now.
+ */
+void
+follower_check_slot(const SwitchAttempt *attempt)
+{
+	if (side_value(SIDE_THERE,
+				   psprintf("SELECT true FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+							quote_literal_cstr(attempt->slot))) == NULL)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_DUPLICATE_OBJECT),
+			 errmsg("replication slot \"%s\" of the publisher of subscription \"%s\" belongs to somebody else",
+					attempt->slot, attempt->subscription->name),
+			 errdetail("The slot of the subscription was dropped by the switch-over, and is to be created again."),
+			 errhint("Drop that slot, or give it another name.")));
+}
+
 /* The columns of all published tables there: [[schema, table, column], ...], as jsonb. */
 static char *
 columns_there(const SwitchAttempt *attempt)

@@ -8,6 +8,7 @@
 #include "switch/switch_attempt.h"
 
 extern void follower_read_slot(SwitchAttempt *attempt);
+extern void follower_check_slot(const SwitchAttempt *attempt);
 extern void follower_publish(const SwitchAttempt *attempt);
 extern void follower_create_slot(const SwitchAttempt *attempt);
 extern void follower_subscribe(const SwitchAttempt *attempt, const char *connection);

@@ -148,33 +148,42 @@ side_name(const SwitchAttempt *attempt, SwitchSide side)
 		psprintf("the publisher of subscription \"%s\"", attempt->subscription->name);
 }
 
-/*
- * Fails if somebody else relies on a fence that this attempt would open, or could.  There is
- * one value for all tables of a database: another subscription, or another subscriber
- * of the same publisher, may have closed it.  Its tables have writers elsewhere.
- *
- * Both locks are held.  Therefore a negative value is what a dead session has left, and
- * nobody else changes the values until the attempt is over.
- */
+/* Somebody else relies on a fence that this attempt would open, or could. */
 static void
-check_fences(const SwitchAttempt *attempt)
+refuse_fence(const SwitchAttempt *attempt, SwitchSide side)
 {
-	SwitchSide	source = ATTEMPT_SOURCE(attempt);
-	SwitchSide	target = ATTEMPT_TARGET(attempt);
-	int64		value = fence_state(target);
-	SwitchSide	side;
-
-	if (fence_state(source) > 0)
-		side = source;
-	else if (value > 0 && !switch_attempt_is_own(attempt, value))
-		side = target;
-	else
-		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("the fence of %s belongs to another switch-over", side_name(attempt, side)),
 			 errdetail("There is one fence for all tables of a database.  Another server may accept the writes that it refuses."),
 			 errhint("Switch that one back, or cancel it.  If no other server accepts writes, run there: SELECT setval('weft_switch.state', 0).")));
+}
+
+/*
+ * Fails if the fence of the target is not this attempt's to open.  There is one value for all
+ * tables of a database: another subscription may have closed it, and its tables have writers
+ * elsewhere.
+ *
+ * Both locks are held, or that of the target.  Therefore a negative value is what a dead session
+ * has left, and nobody else changes the values until the attempt is over.
+ */
+void
+steps_check_target(const SwitchAttempt *attempt)
+{
+	SwitchSide	target = ATTEMPT_TARGET(attempt);
+	int64		value = fence_state(target);
+
+	if (value > 0 && !switch_attempt_is_own(attempt, value))
+		refuse_fence(attempt, target);
+}
+
+/* The same for both sides: another subscriber may have closed that of the source. */
+static void
+check_fences(const SwitchAttempt *attempt)
+{
+	if (fence_state(ATTEMPT_SOURCE(attempt)) > 0)
+		refuse_fence(attempt, ATTEMPT_SOURCE(attempt));
+	steps_check_target(attempt);
 }
 
 static char *

@@ -57,6 +57,7 @@ extern const char *steps_name(SwitchStep step);
 extern bool steps_is_needed(const SwitchAttempt *attempt, const SwitchOptions *options,
 							SwitchStep step);
 extern bool steps_needs_link(const SwitchAttempt *attempt, SwitchStep step);
+extern void steps_check_target(const SwitchAttempt *attempt);
 extern bool steps_run(SwitchAttempt *attempt, SwitchOptions *options, SwitchStep step, char **result);
 
 #endif							/* WEFT_SWITCH_STEPS_H */

@@ -501,7 +501,9 @@ begin_new(SwitchOver *s, const SwitchAttempt *last)
 	attempt->phase = PHASE_BEGUN;
 	attempt->follow = back || s->options.reverse != NULL;
 	open_link(s);
-	if (!back)
+	if (back)
+		follower_check_slot(attempt);
+	else
 		follower_read_slot(attempt);
 	switch_attempt_store(attempt);
 	enter_step(s, STEP_PLAN);
@@ -547,6 +549,7 @@ begin_cancel(SwitchOver *s, bool any)
 	s->step = STEP_END;
 	if (active_side(&s->attempt) == SIDE_HERE)
 		return;
+	steps_check_target(&s->attempt);
 	fence_open(SIDE_HERE);
 	s->position = switch_attempt_steps(&s->attempt);
 	enter_step(s, STEP_DISARM);

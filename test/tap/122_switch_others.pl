@@ -51,6 +51,15 @@ like(
 	qr/belongs to another switch-over/,
 	'nor if nothing differs');
 who('a', 'subscriber other', 'after a second failure of the other');
+
+# Meanwhile somebody else has a slot of the name that the way back creates.
+query($pub, "SELECT pg_create_logical_replication_slot('sub', 'pgoutput')");
+like(
+	switch_back($sub, 'sub'),
+	qr/replication slot "sub" .* belongs to somebody else/,
+	'somebody else has the slot');
+who('a', 'subscriber other', 'somebody else has the slot');
+query($pub, "SELECT pg_drop_replication_slot('sub')");
 is(switch_back($sub, 'sub'), '', 'switched back');
 who('a', 'publisher other', 'after the way back');
 
@@ -67,6 +76,16 @@ is( query(
 	),
 	'sub_b error',
 	'it is in the plan');
+
+# To cancel an attempt that was refused does not open what it has not closed.
+foreach my $call ("switch_over('sub_b', NULL)", "switch_over_cancel('sub_b')")
+{
+	like(
+		call_switch($sub, $call),
+		qr/the fence of this server belongs to another switch-over/,
+		"$call: refused");
+	who('a', 'publisher other', $call);
+}
 
 # The slot of the other one has another name there: the plan does not see it.
 query($sub, 'ALTER SUBSCRIPTION sub_b DISABLE');
