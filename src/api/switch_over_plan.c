@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "connection_string.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -51,6 +52,7 @@ with_connection(const Subscription *subscription, char *conninfo)
 {
 	Subscription *result = palloc(sizeof(Subscription));
 
+	connection_string_check(conninfo, "the publisher", !superuser());
 	*result = *subscription;
 	result->conninfo = conninfo;
 	result->passwordrequired = true;

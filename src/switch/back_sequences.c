@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "nodes/value.h"
 #include "switch/back_sequences.h"
 #include "switch/fence.h"
@@ -27,9 +28,10 @@ publishes_all_tables(const SwitchAttempt *attempt)
 }
 
 /*
- * The sequences here that have been used: name, direction, and a value that none of them has
- * reached.  They are the same as for the way there (verify/sequences.c): those that columns
- * of the subscription's tables own or take defaults from, and others in the tables' schemas.
+ * The sequences here that have been used, or may have been: name, direction, whether the caller
+ * may read it, and a value that none of them has reached.  They are the same as for the way there
+ * (verify/sequences.c): those that columns of the subscription's tables own or take defaults
+ * from, and others in the tables' schemas.
  */
 static char *
 sequences_here(const SwitchAttempt *attempt, int64 margin)
@@ -46,16 +48,42 @@ sequences_here(const SwitchAttempt *attempt, int64 margin)
 							   "   AND d.objid = a.oid AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass)"
 							   " SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object("
 							   "'name', pg_catalog.format('%%I.%%I', s.schemaname, s.sequencename), 'up', s.increment_by > 0,"
+							   "'readable', pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE'),"
 							   " 'value', CASE WHEN s.increment_by > 0"
 							   " THEN least(s.max_value, s.last_value + s.increment_by::pg_catalog.numeric * (s.cache_size + " INT64_FORMAT "))"
 							   " ELSE greatest(s.min_value, s.last_value + s.increment_by::pg_catalog.numeric * (s.cache_size + " INT64_FORMAT ")) END))"
 							   " FROM pg_catalog.pg_sequences s JOIN pg_catalog.pg_namespace n ON n.nspname = s.schemaname"
 							   " JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = s.sequencename"
-							   " WHERE s.last_value IS NOT NULL AND s.schemaname NOT IN ('weft', 'weft_switch')"
+							   " WHERE (s.last_value IS NOT NULL OR NOT pg_catalog.has_sequence_privilege(c.oid, 'SELECT, USAGE'))"
+							   " AND s.schemaname NOT IN ('weft', 'weft_switch')"
 							   " AND (%s OR c.oid IN (SELECT oid FROM used) OR n.oid IN (SELECT t.relnamespace"
 							   "  FROM replicated r JOIN pg_catalog.pg_class t ON t.oid = r.oid))",
 							   fence_base_tables(attempt, SIDE_HERE), margin, margin,
 							   publishes_all_tables(attempt) ? "true" : "false"));
+}
+
+/*
+ * Fails if the value of a sequence that exists there is not known here: the other server would
+ * make numbers again that this one has used.
+ */
+static void
+require_readable(const char *sequences)
+{
+	char	   *unreadable =
+		side_value(SIDE_THERE,
+				   psprintf("SELECT pg_catalog.string_agg(r.name, ', ' ORDER BY r.name COLLATE \"C\")"
+							" FROM pg_catalog.jsonb_to_recordset(%s) AS r (name text, readable boolean)"
+							" JOIN pg_catalog.pg_sequence q ON q.seqrelid = pg_catalog.to_regclass(r.name)"
+							" WHERE NOT r.readable", quote_literal_cstr(sequences)));
+
+	if (unreadable != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("role \"%s\" may not read sequence %s here",
+						GetUserNameFromId(GetUserId(), false), unreadable),
+				 errdetail("The other server would make numbers again that this one has used."),
+				 errhint("GRANT SELECT ON SEQUENCE %s TO %s;", unreadable,
+						 quote_identifier(GetUserNameFromId(GetUserId(), false)))));
 }
 
 /*
@@ -69,6 +97,7 @@ back_sequences_sync(const SwitchAttempt *attempt, int64 margin)
 
 	if (sequences == NULL)
 		return;
+	require_readable(sequences);
 	side_run_block(SIDE_THERE,
 				   psprintf("DECLARE s record; BEGIN"
 							" FOR s IN SELECT r.name, r.up, r.value, q.seqmin, q.seqmax"

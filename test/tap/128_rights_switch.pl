@@ -59,6 +59,11 @@ CREATE TABLE mallory.t (id int PRIMARY KEY, v text);
 CREATE INDEX ON mallory.t (v) WHERE mallory.trap('predicate');
 EOC
 }
+
+# Somebody else's sequence, with no more rights than are needed to set it.
+query_all($both, 'CREATE SEQUENCE anna.numbers');
+query($pub, 'GRANT SELECT, UPDATE ON SEQUENCE anna.numbers TO there');
+query($sub, 'GRANT UPDATE ON SEQUENCE anna.numbers TO anna');
 query($pub, <<'EOC');
 INSERT INTO anna.t (v) SELECT 'v' FROM generate_series(1, 10);
 SET SESSION AUTHORIZATION mallory;
@@ -77,11 +82,11 @@ as_role($sub, 'anna',
 	  . "' PUBLICATION p");
 wait_for_apply($pub, $sub, 's');
 
-# Calls a procedure without passwords in its text: they are read from a table.  In the text,
+# Runs a statement without passwords in its text: they are read from a table.  In the text,
 # "reverse" and "there" stand for the connection strings.  Returns standard error.
-sub call
+sub run
 {
-	my ($role, $call, %strings) = @_;
+	my ($role, $statement, %strings) = @_;
 	my $reverse = $strings{reverse} // conninfo($sub, 'follower');
 	my $there = $strings{there} // conninfo($pub, 'there');
 	my ($ret, $out, $err) = call_as($sub, $role, <<EOC);
@@ -92,10 +97,16 @@ $reverse	$there
 \\.
 DO \$\$ DECLARE reverse text; there text; BEGIN
 	SELECT s.reverse, s.there INTO reverse, there FROM pg_temp.strings s;
-	CALL weft.$call;
+	$statement;
 END \$\$
 EOC
 	return $ret == 0 ? '' : $err;
+}
+
+sub call
+{
+	my ($role, $call, %strings) = @_;
+	return run($role, "CALL weft.$call", %strings);
 }
 my $pause = "max_pause => '2 min', timeout => '5 min'";
 my $over = "switch_over('s', reverse, there, $pause";
@@ -189,6 +200,12 @@ refused_call(
 	qr/invalid connection string for the publisher/,
 	'nonsense for the publisher',
 	there => "host=/x password=${RightsTest::secret} nonsense");
+like(
+	run('anna',
+		"PERFORM FROM weft.switch_over_plan('s', true, there)",
+		there => "host=/x password=not quoted${RightsTest::secret}"),
+	qr/invalid connection string for the publisher/,
+	'nonsense for the plan');
 refused_call(
 	"$over)",
 	qr/invalid connection string for the way back/,
@@ -259,6 +276,20 @@ foreach my $role ('anna', '')
 			'the subscription there has the right owner');
 		replicates($sub, $pub, 'the old server follows');
 
+		# what cannot be read cannot be set there
+		query($sub,
+			"SELECT nextval('anna.numbers') FROM generate_series(1, 5000)");
+		if ($role && $verify->[0] eq 'counts')
+		{
+			like(
+				call($role, "$back)"),
+				qr/may not read sequence anna\.numbers/,
+				'no right to read a sequence here');
+			accepts($sub, 'INSERT INTO anna.t VALUES (1000)',
+				'no right to read a sequence here');
+			query($sub, 'GRANT USAGE ON SEQUENCE anna.numbers TO anna');
+		}
+
 		$what = "$who, verify => '$verify->[1]'";
 		$since = now();
 		is(call($role, "$back, verify => '$verify->[1]')"),
@@ -266,6 +297,12 @@ foreach my $role ('anna', '')
 		harmless($since, "switched back: $what");
 		is(left_over($pub) . left_over($sub), '', 'nothing is left');
 		replicates($pub, $sub, 'this server follows');
+		is( query(
+				$pub,
+				"SELECT nextval('anna.numbers') > "
+				  . query($sub, 'SELECT last_value FROM anna.numbers')),
+			't',
+			'a sequence of somebody else');
 	}
 
 	# What the last one has created belongs to somebody else.
