@@ -17,7 +17,8 @@ need_injection_points();
 my $pub = new_publisher('publisher', stock => 1);
 my $sub = new_subscriber('subscriber');
 
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)'
 );
 query($pub, 'CREATE PUBLICATION pub FOR TABLE t, u');
@@ -71,8 +72,8 @@ foreach
 	like(
 		$writer->{stderr},
 		qr/is fenced: another server accepts/,
-		"$what: a writer that was slow is refused")
-	  or die 'both sides differ';
+		"$what: a writer that was slow is refused"
+	) or die 'both sides differ';
 	$writer->quit;
 	is(query($source, 'SELECT count(*) FROM t'),
 		'0', "$what: nothing is written behind the fence");

@@ -285,7 +285,9 @@ foreach my $role ('anna', '')
 				call($role, "$back)"),
 				qr/may not read sequence anna\.numbers/,
 				'no right to read a sequence here');
-			accepts($sub, 'INSERT INTO anna.t VALUES (1000)',
+			accepts(
+				$sub,
+				'INSERT INTO anna.t VALUES (1000)',
 				'no right to read a sequence here');
 			query($sub, 'GRANT USAGE ON SEQUENCE anna.numbers TO anna');
 		}
