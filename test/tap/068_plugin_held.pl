@@ -116,14 +116,13 @@ EOS
 }
 
 # With a limit, and without: the functions return what has been decoded.
-query($pub,
-	"SELECT pg_create_logical_replication_slot('functions', 'weft')");
+query($pub, "SELECT pg_create_logical_replication_slot('functions', 'weft')");
 insert(10);
 fill();
 foreach my $limit (3, 'NULL')
 {
 	my $peek =
-		"SELECT count(*), md5(string_agg(encode(data, 'hex'), ',')) FROM pg_logical_slot_peek_binary_changes("
+	  "SELECT count(*), md5(string_agg(encode(data, 'hex'), ',')) FROM pg_logical_slot_peek_binary_changes("
 	  . "'functions', NULL, $limit, 'proto_version', '4', 'publication_names', 'pub', 'weft_batch_version', '1')";
 
 	is( $pub->safe_psql('postgres', $peek, replication => 'database'),

@@ -30,8 +30,7 @@ sub ask_for_passwords
 		join(
 			'',
 			map {
-				"local all $_ "
-				  . (/^md5/ ? 'md5' : 'scram-sha-256') . "\n"
+				"local all $_ " . (/^md5/ ? 'md5' : 'scram-sha-256') . "\n"
 			} @roles)
 		  . "local all all trust\nlocal replication all trust\n");
 	$node->reload;
