@@ -325,7 +325,7 @@ query($pub, 'ALTER PUBLICATION pub SET (publish_via_partition_root = true)');
 attach_point($sub, 'weft-replace-deleted');
 resync('nokey');
 my ($held) = held_at($sub, 'weft-replace-deleted');
-pause_subscription($sub, 'sub');
+query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
 detach_point($sub, 'weft-replace-deleted');
 terminate($sub, $held);
 release($sub, $held);
