@@ -25,6 +25,10 @@
  * that end before the position in its keepalives.  The subscriber must not take that
  * position as received.
  *
+ * If the latest batch has BATCH_SYNCHRONOUS, the publisher counts this stream's walsender among
+ * its synchronous standbys, so sessions may be waiting until the subscriber has flushed a
+ * transaction.  The subscriber should not let them wait.
+ *
  * The subscriber asks for batches with an option of START_REPLICATION, whose value is the
  * newest version of this format that it can read.  The publisher uses only what both that
  * version and its own contain.
@@ -39,11 +43,13 @@
 #define BATCH_TYPE '#'
 #define BATCH_MORE_HELD 0x01
 #define BATCH_LZ4 0x02			/* since version 2 */
+#define BATCH_SYNCHRONOUS 0x04	/* since version 3 */
 
 #define BATCH_OPTION "weft_batch_version"
 #define BATCH_FIRST_VERSION 1
 #define BATCH_LZ4_VERSION 2
-#define BATCH_VERSION 2
+#define BATCH_SYNCHRONOUS_VERSION 3
+#define BATCH_VERSION 3
 
 #define BATCH_COMPRESSION_OPTION "weft_compression"
 

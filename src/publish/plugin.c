@@ -58,6 +58,7 @@
 #include "replication/output_plugin.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "utils/builtins.h"
 #include "wire.h"
 
@@ -113,6 +114,7 @@ typedef struct Gathering
 	instr_time	held_since;		/* valid while something may be held */
 	bool		alone;			/* messages are sent at once, as they are */
 	Compression compression;	/* as the subscriber has asked */
+	int			version;		/* of batches, that both sides know */
 } Gathering;
 
 /*
@@ -185,6 +187,14 @@ append_compressed(void)
 #endif
 }
 
+/* Does this server count the walsender among its synchronous standbys? */
+static bool
+is_synchronous(void)
+{
+	/* Only this process writes it. */
+	return MyWalSnd != NULL && MyWalSnd->sync_standby_priority > 0;
+}
+
 /* Sends the batch; with "hold", more may be held back from now on. */
 static void
 send_batch(bool hold)
@@ -192,6 +202,7 @@ send_batch(bool hold)
 	StringInfo	outer = gathering.outer;
 	StringInfo	batch = gathering.batch;
 	int			flags_offset;
+	uint8		flags = hold ? BATCH_MORE_HELD : 0;
 
 	/*
 	 * An error in a transaction that was aborted meanwhile may have left half
@@ -206,7 +217,9 @@ send_batch(bool hold)
 	replaced.prepare_write(gathering.context, gathering.last_lsn, gathering.last_xid, true);
 	pq_sendbyte(outer, BATCH_TYPE);
 	flags_offset = outer->len;
-	pq_sendbyte(outer, hold ? BATCH_MORE_HELD : 0);
+	if (gathering.version >= BATCH_SYNCHRONOUS_VERSION && is_synchronous())
+		flags |= BATCH_SYNCHRONOUS;
+	pq_sendbyte(outer, flags);
 	if (gathering.compression == COMPRESSION_LZ4 && append_compressed())
 		outer->data[flags_offset] |= BATCH_LZ4;
 	else
@@ -456,6 +469,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	gathering.complete = 0;
 	gathering.more_held = false;
 	gathering.alone = false;
+	gathering.version = Min(version, BATCH_VERSION);
 	gathering.compression = choose_compression(version, method);
 	replaced.prepare_write = ctx->prepare_write;
 	replaced.write = ctx->write;
@@ -473,7 +487,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ctx->callbacks.stream_change_cb = gather_stream_change;
 	ereport(DEBUG1,
 			(errmsg_internal("messages are sent in batches of version %d%s",
-							 Min(version, BATCH_VERSION),
+							 gathering.version,
 							 gathering.compression == COMPRESSION_LZ4 ? ", compressed with LZ4" : "")));
 }
 

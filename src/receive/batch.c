@@ -12,6 +12,7 @@
 #include "receive/batch.h"
 #include "receive/connection.h"
 #include "receive/damage.h"
+#include "receive/feedback.h"
 #include "receive/led_subscription.h"
 #include "receive/reception.h"
 #include "utils/memutils.h"
@@ -84,7 +85,7 @@ bool
 batch_open(const char *message, int length)
 {
 	WireCursor	cursor;
-	uint8		known = BATCH_MORE_HELD;
+	uint8		known = BATCH_MORE_HELD | BATCH_SYNCHRONOUS;
 	uint8		flags;
 
 	if (!connection_sends_batches() || message[0] != 'w' || length <= DATA_HEADER_LENGTH ||
@@ -101,6 +102,7 @@ batch_open(const char *message, int length)
 		damage_report(NULL, "a batch ends too early");
 	if (connection_compression() == COMPRESSION_LZ4)
 		known |= BATCH_LZ4;
+	feedback_publisher_waits((flags & BATCH_SYNCHRONOUS) != 0);
 	if (flags & ~known)
 		damage_report(NULL, "a batch has flags that were not requested");
 	publisher_holds = (flags & BATCH_MORE_HELD) != 0;

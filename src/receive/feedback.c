@@ -16,6 +16,40 @@
  * Two pairs of positions are enough, however many transactions there are: the pair that is
  * awaited, and the newest one, which becomes the awaited one when that is flushed.
  *
+ * Three things make the leader flush, instead of leaving that to the WAL writer, which does it
+ * every wal_writer_delay:
+ *
+ * 1. The subscription's synchronous_commit.  If it asks for that, the leader also waits for this
+ *	  server's own synchronous standbys, whoever has flushed the WAL here.
+ *
+ * 2. The publisher counts the walsender among its synchronous standbys; the output plugin
+ *	  says so (publish/batch_format.h).  Then sessions wait there.
+ *
+ * 3. The leader has been idle for weft.flush_delay.  Nobody waits, as far as the leader
+ *	  knows, but it cannot know: the publisher may have no plugin that would tell.
+ *
+ * In the first two cases the leader flushes at every pause at which a commit is not on disk yet:
+ * one flush for everything that was committed during the previous one.  In the third case it
+ * does so only when drained, and only if that many milliseconds have passed without another
+ * commit.  Therefore traffic without such gaps costs no flush, and other traffic at most one for
+ * each gap.
+ *
+ * Why the leader: the WAL writer, if it is woken, writes, but it does not flush before
+ * wal_writer_delay is over.  If a writer flushed, then transactions behind would wait for
+ * it, because it is in their turn, and the leader would have to be woken once more, to tell
+ * the publisher.  The leader receives nothing while it flushes; but whoever waits for the
+ * flush sends nothing, either, and what arrives meanwhile is read in one go.  Leaders of
+ * several subscriptions share flushes, as committing sessions do: XLogFlush() returns at once
+ * if somebody else has flushed that far.
+ *
+ * Flushing in cases 2 and 3 is not necessary for correctness.  It changes only when
+ * GetFlushRecPtr(), to which every report is compared, advances.  If the leader dies between
+ * flush and report, then the next one reports the replication origin's position.
+ *
+ * A transaction that the server's apply loop has committed, or one of its parallel apply
+ * workers, ends before the insert position that the leader sees when the loop calls again.
+ * What is prepared, and its end, is flushed by the server itself.
+ *
  * While transactions are in flight, the leader sends feedback itself; otherwise the
  * server's apply loop does.  The loop keeps its own account, which
  * feedback_synchronize_native() brings up to date.  That account knows nothing about the
@@ -27,6 +61,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "guc.h"
 #include "message_builder.h"
 #include "miscadmin.h"
 #include "receive/feedback.h"
@@ -55,6 +90,16 @@ static bool native_is_behind;	/* newest is not in the server's account */
 /* Has the server's apply loop committed anything since the newest of these? */
 static bool native_committed;
 
+/* Everything that the server's apply loop has committed ends before this. */
+static XLogRecPtr native_end;
+
+/* The publisher counts this subscription as a synchronous standby. */
+static bool publisher_waits;
+
+/* The leader is idle: since when, and up to where it would flush. */
+static XLogRecPtr idle_end;
+static TimestampTz idle_since;
+
 /* What the publisher was told, and when. */
 static struct
 {
@@ -81,6 +126,14 @@ void
 feedback_native_committed(void)
 {
 	native_committed = true;
+	native_end = local_wal_end();
+}
+
+/* Does the publisher count this subscription as a synchronous standby?  Said by each batch. */
+void
+feedback_publisher_waits(bool waits)
+{
+	publisher_waits = waits;
 }
 
 /*
@@ -132,20 +185,26 @@ feedback_flush_pending(void)
 	return !XLogRecPtrIsInvalid(awaited.remote_end);
 }
 
+/* Returns the end of everything that has been committed for this subscription. */
+static XLogRecPtr
+committed_end(void)
+{
+	return Max(newest.local_end, native_end);
+}
+
 /*
- * Makes what writers have committed as durable as the subscription's synchronous_commit asks
- * for.  They have left that to the leader.  Called before anything is reported.  This server's
- * synchronous standbys may lack what somebody else has flushed.
+ * Makes what writers have committed as durable as the subscription's synchronous_commit, or the
+ * publisher, asks for.  They have left that to the leader.  Called before anything is reported.
  */
 static void
 flush_as_asked(void)
 {
 	XLogRecPtr	end = newest.local_end;
 
-	if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF || end <= durable)
+	if (end <= durable)
 		return;
-
-	XLogFlush(end);
+	if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF || publisher_waits)
+		XLogFlush(end);
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH)
 	{
 		HOLD_INTERRUPTS();
@@ -154,7 +213,39 @@ flush_as_asked(void)
 		/* A wait that is cancelled must not be followed by a report. */
 		CHECK_FOR_INTERRUPTS();
 	}
-	durable = end;
+	if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
+		durable = end;
+}
+
+/*
+ * Called when drained, and nothing has arrived.  If it is time to, flushes what is committed, and
+ * returns false.  Returns false, too, if there is nothing to flush, or if that is left to the
+ * WAL writer.  Otherwise sets *delay to the milliseconds after which to call again, unless
+ * something arrives, and returns true.
+ */
+bool
+feedback_flush_when_idle(long *delay)
+{
+	XLogRecPtr	end = committed_end();
+	TimestampTz now;
+
+	if (end <= GetFlushRecPtr(NULL) || (weft_flush_delay < 0 && !publisher_waits))
+		return false;
+	if (!publisher_waits && weft_flush_delay > 0)
+	{
+		now = GetCurrentTimestamp();
+		if (idle_end != end)
+		{
+			idle_end = end;
+			idle_since = now;
+		}
+		*delay = TimestampDifferenceMilliseconds(now,
+												 TimestampTzPlusMilliseconds(idle_since, weft_flush_delay));
+		if (*delay > 0 && *delay <= weft_flush_delay)
+			return true;
+	}
+	XLogFlush(end);
+	return false;
 }
 
 static void

@@ -137,6 +137,8 @@ stream_ended(void)
 static bool
 wait_for_message(void)
 {
+	long		delay;
+
 	if (hold_active())
 	{
 		interrupt_tuning(false);
@@ -146,6 +148,12 @@ wait_for_message(void)
 		pause_nap();
 	else if (pause_drained() && !stream_set_in_block())
 	{
+		if (feedback_flush_when_idle(&delay) && messages_between_transactions())
+		{
+			pause_sleep_at_most(delay, reception.socket, leader_ring.collected + 1,
+								WEFT_WAIT_LEADER_MAIN);
+			return true;
+		}
 		reception.begun_since_pause = 0;
 		interrupt_tuning(true);
 		if (messages_between_transactions())

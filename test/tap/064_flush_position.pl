@@ -21,7 +21,8 @@ plan skip_all => 'the server was built without injection points'
 
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber',
-	conf => "autovacuum = off\nrestart_after_crash = on");
+	conf =>
+	  "autovacuum = off\nrestart_after_crash = on\nweft.flush_delay = -1");
 plan skip_all => 'the extension injection_points is not there'
   unless query(
 	$sub,

@@ -1,0 +1,160 @@
+# The leader flushes when somebody waits for it: if the publisher counts the subscription
+# as a synchronous standby, at once; otherwise once it has been idle for
+# weft.flush_delay.
+#
+# The WAL writer is stopped, so the subscriber's WAL reaches the disk only if the leader
+# flushes it.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher',
+	conf => "logical_decoding_work_mem = 64kB\nsynchronous_commit = local");
+my $sub = new_subscriber('subscriber',
+	conf =>
+	  "autovacuum = off\nrestart_after_crash = on\nweft.flush_delay = -1");
+
+query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v int)');
+query($pub,
+	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 9) i; CREATE PUBLICATION pub FOR TABLE t'
+);
+subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel, two_phase = true');
+wait_for_apply($pub, $sub, 'sub');
+poll($sub,
+	"SELECT count(*) = 0 FROM pg_subscription WHERE subtwophasestate <> 'e'");
+
+my $wal_writer;
+
+sub stop_wal_writer
+{
+	$wal_writer = query($sub,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill 'STOP', $wal_writer;
+	return;
+}
+
+# Crash, so that what is not flushed is lost, and check that nothing is.
+sub crash
+{
+	my ($name) = @_;
+	kill_process($wal_writer);
+	wait_until_up($sub);
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, ['t'], "$name: nothing is lost in a crash");
+	return;
+}
+
+# Apply a change, and return its end once the publisher knows that it is applied.
+sub apply
+{
+	my ($sql) = @_;
+	query($pub, $sql);
+	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+	poll($pub,
+		"SELECT replay_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub'"
+	);
+	return $end;
+}
+
+sub flushed
+{
+	my ($end) = @_;
+	return
+	  "SELECT flush_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub'";
+}
+
+# Wait for a transaction that the server's apply loop applies: it does so while it is
+# to skip another one.
+sub native
+{
+	query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$_[0]')");
+	return;
+}
+
+# Nobody waits.
+stop_wal_writer();
+my $end = apply('UPDATE t SET v = v + 1 WHERE id = 1');
+is(query($pub, flushed($end)),
+	'f', 'weft.flush_delay = -1: the leader leaves it to the WAL writer');
+
+# The leader is idle.
+query($sub,
+	"ALTER SYSTEM SET weft.flush_delay = '20ms'; SELECT pg_reload_conf()");
+poll($pub, flushed($end));
+pass('what was committed before is flushed after weft.flush_delay');
+$end = apply('UPDATE t SET v = v + 1 WHERE id = 2');
+poll($pub, flushed($end));
+pass('and so is what is committed now');
+query($sub, "ALTER SYSTEM SET weft.flush_delay = 0; SELECT pg_reload_conf()");
+$end = apply('UPDATE t SET v = v + 1 WHERE id = 3');
+poll($pub, flushed($end));
+pass('and without a delay');
+native('FFFFFFFF/0');
+$end = apply('UPDATE t SET v = v + 1 WHERE id = 2');
+poll($pub, flushed($end));
+pass("the same for the server's apply loop");
+crash('idle');
+
+# The publisher waits.  What the subscriber does not flush, it waits for until the time-out.
+query($sub,
+	"ALTER SYSTEM SET weft.flush_delay = -1; SELECT pg_reload_conf()");
+set_conf($pub, synchronous_standby_names => 'sub');
+poll($pub,
+	"SELECT sync_state = 'sync' FROM pg_stat_replication WHERE application_name = 'sub'"
+);
+stop_wal_writer();
+
+sub returns
+{
+	my ($name, @commands) = @_;
+	my $timeout = $PostgreSQL::Test::Utils::timeout_default;
+	my ($status, $out, $err) = $pub->psql(
+		'postgres',
+		join("\n",
+			"SET statement_timeout = '${timeout}s';",
+			'SET synchronous_commit = on;',
+			map { "$_;" } @commands));
+	is($err, '', "$name: the publisher does not wait for the WAL writer");
+	return;
+}
+
+returns("server's apply loop", 'UPDATE t SET v = v + 1 WHERE id = 4');
+native('none');
+returns("after it", 'UPDATE t SET v = v + 1 WHERE id = 4');
+returns('transaction', 'UPDATE t SET v = v + 1 WHERE id = 5');
+returns(
+	'savepoints', 'BEGIN',
+	'UPDATE t SET v = v + 1 WHERE id = 5', 'SAVEPOINT s',
+	'UPDATE t SET v = v + 1 WHERE id = 6', 'COMMIT');
+returns('streamed transaction',
+	'INSERT INTO t SELECT i, 0 FROM generate_series(10, 9000) i');
+returns(
+	'prepared transaction',
+	'BEGIN',
+	'UPDATE t SET v = v + 1 WHERE id = 7',
+	"PREPARE TRANSACTION 'p'");
+returns('its end', "COMMIT PREPARED 'p'");
+crash('synchronous');
+
+# A synchronous standby that is no longer one.
+set_conf($pub, synchronous_standby_names => '');
+poll($pub,
+	"SELECT sync_state = 'async' FROM pg_stat_replication WHERE application_name = 'sub'"
+);
+stop_wal_writer();
+$end = apply('UPDATE t SET v = v + 1 WHERE id = 8');
+is(query($pub, flushed($end)),
+	'f', 'a publisher that no longer waits is not flushed for');
+crash('asynchronous');
+
+$sub->stop;
+$pub->stop;
+done_testing();
