@@ -19,6 +19,7 @@ int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
 int			weft_copy_workers_per_table = 2;
+int			weft_decode_ahead = 1024;
 int			weft_flush_delay = 5;
 int			weft_max_copy_workers = 8;
 int			weft_max_stream_writers = 2;
@@ -96,6 +97,10 @@ static const IntegerParameter integers[] = {
 		"Sets the number of helpers that take part in the initial copy of one table.",
 		"Zero leaves the initial copy to the server's own code.",
 	&weft_copy_workers_per_table, 0, WEFT_MAX_COPY_WORKERS, PGC_SIGHUP, 0},
+	{"weft.decode_ahead",
+		"Sets how much WAL a publisher decodes at once while it is far behind.",
+		"Zero reads one record at a time. Used for slots with the output plugin \"weft\".",
+	&weft_decode_ahead, 0, 64 * 1024, PGC_SIGHUP, GUC_UNIT_KB},
 	{"weft.flush_delay",
 		"Sets how long a subscription is idle before it flushes what it has applied.",
 		"0 flushes as soon as nothing is in flight, -1 leaves that to the WAL writer. "

@@ -35,6 +35,7 @@ extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */
 extern char *weft_conflict_history_types;
 extern int	weft_copy_workers_per_table;
+extern int	weft_decode_ahead;	/* in kB */
 extern int	weft_flush_delay;	/* in milliseconds */
 extern int	weft_max_copy_workers;
 extern int	weft_max_stream_writers;

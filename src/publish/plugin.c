@@ -51,6 +51,7 @@
 #include "portability/instr_time.h"
 #include "postmaster/interrupt.h"
 #include "publish/batch_format.h"
+#include "publish/decode_ahead.h"
 #include "publish/row_message.h"
 #include "publish/rows.h"
 #include "replication/logical.h"
@@ -383,15 +384,41 @@ gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	ctx->out = gathering.batch;
 }
 
-/* In place of the walsender's: the decoder needs a page, and may wait for it. */
+/* A page is read; the walsender may wait for it. */
 static int
-gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
+read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 				 XLogRecPtr record, char *buffer)
 {
 	compat_injection_point("weft-plugin-page");
 	if (page + length > end_of_wal() || may_wait_for_standbys() || held_too_long())
 		send_batch(false);
 	return replaced.read_page(reader, page, length, record, buffer);
+}
+
+/*
+ * May a stretch of WAL be decoded in one go?  Not on a standby, and not if somebody waits for
+ * the subscriber's replies, or this walsender for standbys.
+ */
+static bool
+may_decode_ahead(void)
+{
+	return !RecoveryInProgress() && !is_synchronous() && !ConfigReloadPending &&
+		!may_wait_for_standbys();
+}
+
+/* In place of the walsender's: the decoder needs a page. */
+static int
+gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
+				 XLogRecPtr record, char *buffer)
+{
+	if (may_decode_ahead())
+	{
+		XLogRecPtr	end = GetFlushRecPtr(NULL);
+
+		if (decode_ahead(record, end - Min(end, FAR_BEHIND), end))
+			return -1;
+	}
+	return read_page(reader, page, length, record, buffer);
 }
 
 /*
@@ -483,6 +510,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ctx->write = gather_write;
 	ctx->update_progress = gather_progress;
 	ctx->reader->routine.page_read = gather_read_page;
+	decode_ahead_start(ctx, read_page);
 	ctx->callbacks.change_cb = gather_change;
 	ctx->callbacks.stream_change_cb = gather_stream_change;
 	ereport(DEBUG1,

@@ -1,0 +1,14 @@
+/*
+ * decode_ahead.h
+ *	  Decodes a stretch of WAL in one go.
+ */
+#ifndef WEFT_DECODE_AHEAD_H
+#define WEFT_DECODE_AHEAD_H
+
+#include "access/xlogreader.h"
+#include "replication/logical.h"
+
+extern void decode_ahead_start(LogicalDecodingContext *context, XLogPageReadCB read_page);
+extern bool decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end);
+
+#endif							/* WEFT_DECODE_AHEAD_H */
