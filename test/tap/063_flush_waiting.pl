@@ -145,6 +145,10 @@ returns('its end', "COMMIT PREPARED 'p'");
 crash('synchronous');
 
 # A synchronous standby that is no longer one.
+poll($pub,
+	"SELECT sync_state = 'sync' FROM pg_stat_replication WHERE application_name = 'sub'"
+);
+returns('still', 'UPDATE t SET v = v + 1 WHERE id = 8');
 set_conf($pub, synchronous_standby_names => '');
 poll($pub,
 	"SELECT sync_state = 'async' FROM pg_stat_replication WHERE application_name = 'sub'"
