@@ -387,7 +387,7 @@ gather_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 /* A page is read; the walsender may wait for it. */
 static int
 read_page(XLogReaderState *reader, XLogRecPtr page, int length,
-				 XLogRecPtr record, char *buffer)
+		  XLogRecPtr record, char *buffer)
 {
 	compat_injection_point("weft-plugin-page");
 	if (page + length > end_of_wal() || may_wait_for_standbys() || held_too_long())

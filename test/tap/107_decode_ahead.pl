@@ -124,7 +124,8 @@ make_backlog(300);
 $log_start = -s $pub->logfile;
 enable();
 wait_for_apply($pub, $sub, 'sub');
-is(stretches($log_start), 0, 'a synchronous standby gets one record at a time');
+is(stretches($log_start), 0,
+	'a synchronous standby gets one record at a time');
 set_conf($pub, synchronous_standby_names => '');
 
 # an error in the middle of a stretch
