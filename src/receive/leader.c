@@ -148,6 +148,7 @@ wait_for_message(void)
 		pause_nap();
 	else if (pause_drained() && !stream_set_in_block())
 	{
+		interrupt_tuning(true);
 		if (feedback_flush_when_idle(&delay) && messages_between_transactions())
 		{
 			pause_sleep_at_most(delay, reception.socket, leader_ring.collected + 1,
@@ -155,7 +156,6 @@ wait_for_message(void)
 			return true;
 		}
 		reception.begun_since_pause = 0;
-		interrupt_tuning(true);
 		if (messages_between_transactions())
 		{
 			housekeeping_between_transactions();
