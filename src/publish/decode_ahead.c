@@ -4,20 +4,19 @@
  *
  * After every WAL record, the walsender's loop asks the kernel whether the subscriber has sent
  * anything.  While decoding is far behind the end of the WAL, that costs more than decoding
- * some kinds of records does.  Therefore the walsender then decodes up to
- * weft.decode_ahead of WAL at once.
+ * some kinds of records does.  Therefore up to weft.decode_ahead of WAL is then decoded at once.
  *
- * Actors: the server's loop L and its reader R (context->reader); a second reader A.
+ * Actors: the walsender's loop L and its reader R (context->reader); a second reader A.
  *
- * 1. R asks for a page, to read the record at X.  This request goes through plugin.c, which calls
- *	  decode_ahead().  A reads and decodes records from X on.  A takes the place of
- *	  R in the decoding context meanwhile, because decoding asks that for its position.
+ * 1. R asks for a page, to read the record at X.  plugin.c answers such requests, and calls
+ *	  decode_ahead().  A reads and decodes records from X on.  Meanwhile A takes the place of
+ *	  R in the decoding context, because decoding asks that for its position.
  *
- * 2. A stops at Y, the beginning of a record that is not decoded.  R is moved to Y, and gets no page.  L
- *	  takes this for a record that is not there yet.  It comes around: it processes replies, signals,
- *	  time-outs and a changed configuration, and sends keepalives.
+ * 2. A stops at Y, the beginning of a record that is not decoded.  R is moved to Y, and gets
+ *	  no page.  L takes this for a record that is not there yet, and comes around: it processes
+ *	  replies, signals, time-outs and a changed configuration.
  *
- * 3. R reads the record at Y, and those after it in the same page, on L's behalf.  A begins
+ * 3. R reads the record at Y, and those after it in the same page, for L.  A begins
  *	  again with a later record.
  *
  * L knows the position that it has sent (sentPtr) only from what R has read.  Between 1 and
@@ -27,57 +26,65 @@
  *
  *	 - pg_stat_replication.sent_lsn may be behind write_lsn for that long.
  *
- *	 - WalSndDone(), at shutdown, waits until the subscriber has confirmed exactly sentPtr.  It
- *	   would wait for ever if R had nothing left to read.  Therefore a record is decoded by A only
- *	   if it ends before a limit, and the limit is before the end of the WAL that was flushed.  The record
- *	   at Y is either flushed, or so long that its end is not flushed yet; at shutdown the
- *	   server flushes it.  In both cases R reads it before L can think that it has caught up.
- *
  *	 - L thinks that it has caught up if R is at the end of the WAL.  Y is before it.
  *
- * Replies are processed late by one stretch.  Synchronous commits wait for those; therefore
- * plugin.c calls this only for walsenders that are no synchronous standbys.  A
- * stretch ends after RUN_TIME, too.  A single record, such as the commit of a large transaction, may take longer, as it
- * does for L; the server's own functions then see to replies and time-outs.
+ *	 - WalSndDone(), at shutdown, waits until the subscriber has confirmed exactly sentPtr.  It
+ *	   would wait forever if R had nothing left to read.  Therefore A decodes a record only if
+ *	   it ends before a limit, which is before the end of the flushed WAL.  The record at Y
+ *	   is either flushed, or so long that its end is not flushed yet, and at shutdown the server
+ *	   flushes it.  In both cases R reads it before L can think that it has caught up.
  *
- * A never waits: it gets no page that ends behind the WAL known to be flushed, and plugin.c does not call this while the
- * walsender may have to wait for standbys.  plugin.c calls it only on a primary and
- * on the current timeline, so A needs to follow no timeline.
+ * Replies are processed late by one stretch.  Synchronous commits wait for those; therefore
+ * this is not done in walsenders of synchronous standbys.  A stretch ends after RUN_TIME.
+ * A single record, such as the commit of a large transaction, may take longer, as it does for
+ * L; the server's own functions then see to replies and time-outs.  They, and those that read a
+ * page, may reload the configuration.  If A must not go on under the new one (decode_ahead_start()), then
+ * it stops after the record.
+ *
+ * A never waits for WAL: it gets no page that ends behind the WAL known to be flushed.  During
+ * recovery, where timelines may change at any time, A is not used.  After a promotion, R reads
+ * historic timelines alone.
  *
  * If anything is wrong with the WAL, A says nothing and stops.  R will find the same, and
  * L reports it.  If decoding throws an error, R takes its place back, and A's file is closed
- * with the context's memory; the walsender throws the context away.
+ * when the context's memory is freed; the walsender gives the context up.
  */
 #include "postgres.h"
 
+#include "access/rmgr.h"
+#include "access/xlog.h"
 #include "compat.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
-#include "postmaster/interrupt.h"
 #include "publish/decode_ahead.h"
 #include "replication/decode.h"
 
 /* The longest stretch, in milliseconds: too short to show as lag, or in time-outs. */
 #define RUN_TIME 10
 
-/* The clock is read after this many records. */
+/* The clock is read after this many records, and after the end of a transaction. */
 #define RECORDS_PER_CHECK 16
 
 /* Static because a walsender decodes one slot at a time. */
 static LogicalDecodingContext *context;
 static XLogReaderState *ahead;	/* reader A; NULL until it is needed */
 static XLogPageReadCB read_page;
+static bool (*may_go_on) (void);
 static XLogRecPtr known_end;	/* of flushed WAL; A reads no further */
 static XLogRecPtr turn_of_server;	/* Y: R reads this record itself */
 
-/* Called for each decoding context, before it reads anything.  A reads with this function. */
+/*
+ * Called for each decoding context, before it reads anything.  A reads pages with "page_read",
+ * and stops if "allowed" returns false.
+ */
 void
-decode_ahead_start(LogicalDecodingContext *ctx, XLogPageReadCB page_read)
+decode_ahead_start(LogicalDecodingContext *ctx, XLogPageReadCB page_read, bool (*allowed) (void))
 {
 	context = ctx;
 	ahead = NULL;				/* gone with the previous context */
 	read_page = page_read;
+	may_go_on = allowed;
 	turn_of_server = InvalidXLogRecPtr;
 }
 
@@ -136,9 +143,16 @@ time_is_over(instr_time begin)
 	return INSTR_TIME_GET_MILLISEC(now) >= RUN_TIME;
 }
 
+/* Is it time to look at the clock?  The end of a transaction may have taken long. */
+static bool
+check_time(int count)
+{
+	return count % RECORDS_PER_CHECK == 0 || XLogRecGetRmid(ahead) == RM_XACT_ID;
+}
+
 /*
- * Decodes records from "first" on, which end up to "last".  Returns the beginning of the first one
- * that is not decoded.
+ * Decodes records from "first" on, which end up to "last".  Returns the beginning of the
+ * first one that is not decoded.
  */
 static XLogRecPtr
 decode_records(XLogRecPtr first, XLogRecPtr last)
@@ -159,17 +173,16 @@ decode_records(XLogRecPtr first, XLogRecPtr last)
 		compat_injection_point("weft-plugin-decodes-ahead");
 		next = ahead->EndRecPtr;
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending ||
-			(count % RECORDS_PER_CHECK == 0 && time_is_over(begin)))
+		if (!may_go_on() || (check_time(count) && time_is_over(begin)))
 			return next;
 	}
 }
 
 /*
- * Called when the server's reader asks for a page to read "record", while all of the WAL before
- * "end" is flushed, and no record that ends behind "limit" may be decoded.  Returns
- * true if records have been decoded and the reader must not get the page, because it was moved
- * behind them.
+ * Called when the server's reader asks for a page to read "record", while all of the WAL
+ * before "end" is flushed, and no record that ends behind "limit" may be decoded.  Returns true
+ * if records have been decoded and the reader must not get the page, because it was moved behind
+ * them.
  */
 bool
 decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end)
@@ -180,7 +193,7 @@ decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end)
 
 	if (weft_decode_ahead == 0 || record == turn_of_server || record >= last ||
 		!XLogRecPtrIsInvalid(server->overwrittenRecPtr) ||
-		server->currTLI == 0 || !XLogRecPtrIsInvalid(server->currTLIValidUntil))
+		server->currTLI != GetWALInsertionTimeLine())
 		return false;
 	if (ahead == NULL)
 		ahead = make_reader();

@@ -8,7 +8,8 @@
 #include "access/xlogreader.h"
 #include "replication/logical.h"
 
-extern void decode_ahead_start(LogicalDecodingContext *context, XLogPageReadCB read_page);
+extern void decode_ahead_start(LogicalDecodingContext *context, XLogPageReadCB read_page,
+							   bool (*may_go_on) (void));
 extern bool decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end);
 
 #endif							/* WEFT_DECODE_AHEAD_H */

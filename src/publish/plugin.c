@@ -396,8 +396,8 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 }
 
 /*
- * May a stretch of WAL be decoded in one go?  Not on a standby, and not if somebody waits for
- * the subscriber's replies, or this walsender for standbys.
+ * May a stretch of WAL be decoded in one go?  Not on a standby, not if somebody may wait for the
+ * subscriber's replies, or this walsender for standbys, and not if all that may change.
  */
 static bool
 may_decode_ahead(void)
@@ -510,7 +510,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ctx->write = gather_write;
 	ctx->update_progress = gather_progress;
 	ctx->reader->routine.page_read = gather_read_page;
-	decode_ahead_start(ctx, read_page);
+	decode_ahead_start(ctx, read_page, may_decode_ahead);
 	ctx->callbacks.change_cb = gather_change;
 	ctx->callbacks.stream_change_cb = gather_stream_change;
 	ereport(DEBUG1,

@@ -1,6 +1,6 @@
 # While it is far behind, the publisher decodes a stretch of WAL in one go
 # (publish/decode_ahead.c): the same arrives; the publisher can be stopped at any time; an
-# error in the middle costs nothing.
+# error in the middle costs nothing; a standby does it only once it is promoted.
 
 use strict;
 use warnings FATAL => 'all';
@@ -13,24 +13,36 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my $pub = new_publisher('publisher',
-	conf => "log_min_messages = debug1\nlogical_decoding_work_mem = 1MB");
+my $pub = new_publisher('publisher', conf => <<'EOC');
+hot_standby_feedback = on
+log_min_messages = debug1
+logical_decoding_work_mem = 256kB
+EOC
 my $sub = new_subscriber('subscriber', conf => 'autovacuum = off');
-my $schema = 'CREATE TABLE t (id int PRIMARY KEY, v int, w text)';
 
-query_all([ $pub, $sub ], $schema);
-query($pub,
-	'INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i; CREATE PUBLICATION pub FOR TABLE t'
-);
+query_all([ $pub, $sub ],
+	'CREATE TABLE t (id int PRIMARY KEY, v int, w text)');
+query($pub, <<'EOS');
+INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i;
+CREATE PUBLICATION pub FOR TABLE t;
+SELECT pg_create_logical_replication_slot('functions', 'weft');
+EOS
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel, two_phase = true');
 wait_for_apply($pub, $sub, 'sub');
 poll($sub,
 	"SELECT count(*) = 0 FROM pg_subscription WHERE subtwophasestate <> 'e'");
 
+my $has_injection = ($ENV{enable_injection_points} // '') eq 'yes'
+  && query(
+	$pub,
+	"SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'"
+  );
+query($pub, 'CREATE EXTENSION injection_points') if $has_injection;
+
 # Many transactions, some of which are rolled back, and records of all lengths.
 my $next_id = 1000;
 
-sub make_backlog
+sub make_transactions
 {
 	my ($number) = @_;
 	$next_id += 100000;
@@ -53,17 +65,28 @@ BEGIN
 		ELSE
 			COMMIT;
 		END IF;
-		IF i % 400 = 0 THEN
+		IF i % 100 = 0 THEN
 			PERFORM pg_logical_emit_message(true, 'long', repeat('x', 300000));
 			COMMIT;
 		END IF;
 	END LOOP;
 END \$\$;
+EOS
+	return;
+}
+
+# The same, a prepared transaction, a streamed one, and the end of a segment.
+sub make_backlog
+{
+	disable_subscription($sub, 'sub');
+	make_transactions(300);
+	query($pub, <<"EOS");
+SET synchronous_commit = local;
 BEGIN;
 DELETE FROM t WHERE id > $next_id AND id % 10 = 0;
 PREPARE TRANSACTION 'p$next_id';
 SELECT pg_switch_wal();
-INSERT INTO t SELECT $next_id + 20000 + i, i, 'large' FROM generate_series(1, 20000) i;
+INSERT INTO t SELECT $next_id + 20000 + i, i, 'large' FROM generate_series(1, 5000) i;
 COMMIT PREPARED 'p$next_id';
 EOS
 	return;
@@ -71,8 +94,8 @@ EOS
 
 sub stretches
 {
-	my ($log_start) = @_;
-	my $log = slurp_file($pub->logfile, $log_start);
+	my ($node, $log_start) = @_;
+	my $log = slurp_file($node->logfile, $log_start);
 	my @stretches = $log =~ /decoded ahead from LSN/g;
 	return scalar @stretches;
 }
@@ -83,17 +106,27 @@ sub enable
 	return;
 }
 
-disable_subscription($sub, 'sub');
-make_backlog(1200);
+make_backlog();
 my $log_start = -s $pub->logfile;
 enable();
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'a backlog');
-cmp_ok(stretches($log_start), '>', 0, 'it was decoded in stretches');
+cmp_ok(stretches($pub, $log_start), '>', 0, 'it was decoded in stretches');
 
-# stopped while it is behind: the server waits until the subscriber has everything
-disable_subscription($sub, 'sub');
-make_backlog(1200);
+# SQL functions stop where they like, whoever calls them.
+my $peek = <<'EOS';
+SELECT count(*), md5(string_agg(encode(data, 'hex'), ','))
+FROM pg_logical_slot_peek_binary_changes('functions', NULL, 10,
+	'proto_version', '4', 'publication_names', 'pub', 'weft_batch_version', '3')
+EOS
+is( $pub->safe_psql('postgres', $peek, replication => 'database'),
+	query($pub, $peek),
+	'SQL functions return the same in a walsender');
+query($pub, "SELECT pg_drop_replication_slot('functions')");
+
+# Stopped while it is behind: the server waits until the subscriber has everything.
+set_conf($pub, 'weft.decode_ahead' => '256kB');
+make_backlog();
 $log_start = -s $pub->logfile;
 enable();
 $pub->wait_for_log(qr/decoded ahead from LSN/, $log_start);
@@ -107,48 +140,99 @@ $pub->start;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'nothing is lost by that');
 
-# not if it is turned off, and not if somebody may wait for replies
+# not if it is turned off
 set_conf($pub, 'weft.decode_ahead' => 0);
 disable_subscription($sub, 'sub');
-make_backlog(300);
+make_transactions(100);
 $log_start = -s $pub->logfile;
 enable();
 wait_for_apply($pub, $sub, 'sub');
-is(stretches($log_start), 0, 'weft.decode_ahead = 0 turns it off');
-set_conf(
-	$pub,
-	'weft.decode_ahead' => '256kB',
-	synchronous_standby_names => 'sub');
-disable_subscription($sub, 'sub');
-make_backlog(300);
-$log_start = -s $pub->logfile;
-enable();
-wait_for_apply($pub, $sub, 'sub');
-is(stretches($log_start), 0,
-	'a synchronous standby gets one record at a time');
-set_conf($pub, synchronous_standby_names => '');
+is(stretches($pub, $log_start), 0, 'weft.decode_ahead = 0 turns it off');
+set_conf($pub, 'weft.decode_ahead' => '128kB');
 
-# an error in the middle of a stretch
 SKIP:
 {
-	skip 'the server was built without injection points', 2
-	  unless ($ENV{enable_injection_points} // '') eq 'yes';
-	query($pub, 'CREATE EXTENSION injection_points');
-	disable_subscription($sub, 'sub');
-	make_backlog(600);
-	query($pub,
-		"SELECT injection_points_attach('weft-plugin-decodes-ahead', 'error')"
-	);
+	skip 'the server was built without injection points', 7
+	  unless $has_injection;
+
+	# an error in the middle of a stretch
+	my $point = 'weft-plugin-decodes-ahead';
+	make_backlog();
+	query($pub, "SELECT injection_points_attach('$point', 'error')");
 	$log_start = -s $pub->logfile;
 	enable();
 	$pub->wait_for_log(
-		qr/ERROR: .*error triggered for injection point weft-plugin-decodes-ahead/,
-		$log_start);
-	query($pub,
-		"SELECT injection_points_detach('weft-plugin-decodes-ahead')");
+		qr/ERROR: .*error triggered for injection point $point/, $log_start);
+	query($pub, "SELECT injection_points_detach('$point')");
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, ['t'], 'nothing is lost by an error');
-	cmp_ok(stretches($log_start), '>', 0, 'and the next walsender goes on');
+	cmp_ok(stretches($pub, $log_start),
+		'>', 0, 'and the next walsender goes on');
+
+	# In the middle of a stretch, the subscriber becomes a synchronous standby: sessions
+	# may wait for each reply.
+	disable_subscription($sub, 'sub');
+	make_transactions(100);
+	query($pub, "SELECT injection_points_attach('$point', 'wait')");
+	$log_start = -s $pub->logfile;
+	enable();
+	waits_for($pub, $point);
+	set_conf($pub, synchronous_standby_names => 'sub');
+	query($pub, "SELECT injection_points_detach('$point')");
+	query($pub, "SELECT injection_points_wakeup('$point')");
+	wait_for_apply($pub, $sub, 'sub');
+	is(stretches($pub, $log_start),
+		1, 'a synchronous standby gets one record at a time');
+	set_conf($pub, synchronous_standby_names => '');
+
+	# The publisher is a standby, which is promoted while its walsender is behind.
+	$pub->backup('backup');
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$standby->init_from_backup($pub, 'backup', has_streaming => 1);
+	$standby->start;
+	my $slot = IPC::Run::start(
+		[
+			'pg_recvlogical', '-d', $standby->connstr('postgres'),
+			'-P', 'weft', '-S', 'on_standby', '--create-slot'
+		]);
+	poll($standby,
+		"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'on_standby' AND restart_lsn IS NOT NULL"
+	);
+	query($pub, 'SELECT pg_log_standby_snapshot()');
+	$slot->finish;
+	wait_for_apply($pub, $sub, 'sub');
+	disable_subscription($sub, 'sub');
+	my $connection = $standby->connstr('postgres') =~ s/'/''/gr;
+	query($sub, <<"EOS");
+ALTER SUBSCRIPTION sub SET (slot_name = NONE);
+DROP SUBSCRIPTION sub;
+TRUNCATE t;
+CREATE SUBSCRIPTION sub CONNECTION '$connection' PUBLICATION pub
+	WITH (create_slot = false, slot_name = on_standby, copy_data = false, enabled = false);
+EOS
+	query($pub, 'TRUNCATE t; SELECT pg_switch_wal()');
+	make_transactions(300);
+	$pub->wait_for_replay_catchup($standby);
+	query($standby,
+		"SELECT injection_points_attach('weft-plugin-page', 'wait')");
+	$log_start = -s $standby->logfile;
+	enable();
+	waits_for($standby, 'weft-plugin-page');
+	$standby->promote;
+	is(stretches($standby, $log_start),
+		0, 'a standby decodes one record at a time');
+	$pub->stop;
+	$pub = $standby;
+	make_transactions(300);
+	query($standby, <<'EOS');
+SELECT injection_points_detach('weft-plugin-page');
+SELECT injection_points_wakeup('weft-plugin-page');
+EOS
+	wait_for_apply($standby, $sub, 'sub');
+	same_tables($standby, $sub, ['t'], 'nothing is lost by a promotion');
+	cmp_ok(stretches($standby, $log_start),
+		'>', 0, 'and then the same walsender decodes in stretches');
+	is(errors_logged($standby), '', 'without errors');
 }
 
 $sub->stop;
