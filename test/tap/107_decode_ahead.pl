@@ -25,7 +25,6 @@ query_all([ $pub, $sub ],
 query($pub, <<'EOS');
 INSERT INTO t SELECT i, 0 FROM generate_series(1, 100) i;
 CREATE PUBLICATION pub FOR TABLE t;
-SELECT pg_create_logical_replication_slot('functions', 'weft');
 EOS
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel, two_phase = true');
 wait_for_apply($pub, $sub, 'sub');
@@ -112,17 +111,6 @@ enable();
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'a backlog');
 cmp_ok(stretches($pub, $log_start), '>', 0, 'it was decoded in stretches');
-
-# SQL functions stop where they like, whoever calls them.
-my $peek = <<'EOS';
-SELECT count(*), md5(string_agg(encode(data, 'hex'), ','))
-FROM pg_logical_slot_peek_binary_changes('functions', NULL, 10,
-	'proto_version', '4', 'publication_names', 'pub', 'weft_batch_version', '3')
-EOS
-is( $pub->safe_psql('postgres', $peek, replication => 'database'),
-	query($pub, $peek),
-	'SQL functions return the same in a walsender');
-query($pub, "SELECT pg_drop_replication_slot('functions')");
 
 # Stopped while it is behind: the server waits until the subscriber has everything.
 set_conf($pub, 'weft.decode_ahead' => '256kB');
