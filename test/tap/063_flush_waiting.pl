@@ -158,7 +158,34 @@ $end = apply('UPDATE t SET v = v + 1 WHERE id = 8');
 is(query($pub, flushed($end)),
 	'f', 'a publisher that no longer waits is not flushed for');
 crash('asynchronous');
-
 $sub->stop;
+
+# Batches say whether the publisher waits, unless the subscriber is too old to know that.
+query($pub, "SELECT pg_create_logical_replication_slot('raw', 'weft')");
+set_conf($pub, synchronous_standby_names => 'raw');
+foreach my $version (1 .. 4)
+{
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/batch";
+
+	query($pub, 'UPDATE t SET v = v + 1 WHERE id = 9');
+	run_log(
+		[
+			'pg_recvlogical', '-d',
+			$pub->connstr('postgres') . ' application_name=raw', '-S',
+			'raw', '--start',
+			'--no-loop', '-f',
+			$file, '--endpos',
+			query($pub, 'SELECT pg_current_wal_flush_lsn()'), '-o',
+			'proto_version=4', '-o',
+			'publication_names=pub', '-o',
+			"weft_batch_version=$version"
+		]);
+	my ($type, $flags) = unpack 'a C', slurp_file($file);
+	is( "$type $flags",
+		'# ' . ($version < 3 ? 0 : 4),
+		"batches of version $version");
+	unlink $file;
+}
+
 $pub->stop;
 done_testing();
