@@ -9,8 +9,11 @@ from typing import Any
 
 SYSTEMS = (
     "publisher", "physical", "native", "native-text", "native-parallel", "pglogical", "slony",
-    "londiste", "weft", "weft-stock", "plain",
+    "londiste", "weft", "weft-stock", "native-timestamps", "weft-timestamps", "weft-exact",
+    "weft-detect", "plain",
 )  # fmt: skip
+# Those with track_commit_timestamp = on, for a comparison among themselves.
+ONLY_IF_NAMED = ("native-timestamps", "weft-timestamps", "weft-exact", "weft-detect", "plain")
 PASSES = ("first", "later")
 KINDS = ("insert", "update", "delete")
 LOADS = ("tpcb", "mixed", "wide")
@@ -21,7 +24,7 @@ class Options:
     """The options of one scenario; those that only other scenarios need are ignored."""
 
     scenario: str
-    systems: tuple[str, ...] = tuple(system for system in SYSTEMS if system != "plain")
+    systems: tuple[str, ...] = tuple(name for name in SYSTEMS if name not in ONLY_IF_NAMED)
     transactions: int = 200_000
     seconds: int = 30
     rows: int = 0

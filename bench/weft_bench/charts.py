@@ -30,6 +30,10 @@ COLOURS = {
     "weft": "#d62728",
     "weft-stock": "#ff9896",
     "plain": "#9467bd",
+    "native-timestamps": "#aec7e8",
+    "weft-timestamps": "#e377c2",
+    "weft-exact": "#ffbb78",
+    "weft-detect": "#ff7f0e",
 }
 # Numbers of writers of the same system differ in the line.
 STYLES = ("-", "--", "-.", ":")

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from ..arguments import Options
 from .base import System
 from .londiste import Londiste
-from .native import Native, NativeParallel, NativeText, Weft, WeftStock
+from .native import (
+    Native,
+    NativeParallel,
+    NativeText,
+    NativeTimestamps,
+    Weft,
+    WeftDetect,
+    WeftExact,
+    WeftStock,
+    WeftTimestamps,
+)
 from .pglogical import Pglogical
 from .physical import CopiedPhysical, Physical, Publisher
 from .plain import Plain
@@ -20,12 +30,19 @@ SIMPLE: dict[str, Callable[[], System]] = {
     "native": Native,
     "native-text": NativeText,
     "native-parallel": NativeParallel,
+    "native-timestamps": NativeTimestamps,
     "pglogical": Pglogical,
     "slony": Slony,
     "londiste": Londiste,
     "plain": Plain,
 }
-WITH_WRITERS: dict[str, Callable[[int], System]] = {"weft": Weft, "weft-stock": WeftStock}
+WITH_WRITERS: dict[str, Callable[[int], System]] = {
+    "weft": Weft,
+    "weft-detect": WeftDetect,
+    "weft-exact": WeftExact,
+    "weft-stock": WeftStock,
+    "weft-timestamps": WeftTimestamps,
+}
 
 
 @dataclass(frozen=True)

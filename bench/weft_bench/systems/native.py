@@ -146,3 +146,45 @@ class Weft(WeftStock):
 
     def publisher_settings(self, build: Build) -> dict[str, object]:
         return {"shared_preload_libraries": "weft", **build.with_plugin("weft")}
+
+
+TIMESTAMPS = {"track_commit_timestamp": "on"}
+
+
+class NativeTimestamps(Native):
+    """A subscriber that tracks commit timestamps, as every member of a group does."""
+
+    name = "native-timestamps"
+
+    def subscriber_settings(self, build: Build) -> dict[str, object]:
+        return {**super().subscriber_settings(build), **TIMESTAMPS}
+
+
+class WeftTimestamps(Weft):
+    name = "weft-timestamps"
+
+    def subscriber_settings(self, build: Build) -> dict[str, object]:
+        return {**super().subscriber_settings(build), **TIMESTAMPS}
+
+
+class WeftExact(WeftTimestamps):
+    """Each transaction has a commit of its own."""
+
+    name = "weft-exact"
+
+    def subscriber_settings(self, build: Build) -> dict[str, object]:
+        return {**super().subscriber_settings(build), "weft.exact_commit_timestamps": "on"}
+
+
+class WeftDetect(WeftTimestamps):
+    """As within a group: conflicts are detected, and there is a slot for another member, so that
+    no updates are coalesced."""
+
+    name = "weft-detect"
+    options = {**WeftTimestamps.options, "detect_conflicts": "true"}  # noqa: RUF012
+
+    def prepare(self, pair: Pair) -> None:
+        super().prepare(pair)
+        pair.subscriber.execute(
+            "SELECT pg_create_logical_replication_slot('other_member', 'pgoutput')"
+        )
