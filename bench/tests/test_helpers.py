@@ -12,7 +12,6 @@ from rich.console import Console
 from weft_bench import charts
 from weft_bench.arguments import DEFAULTS, SYSTEMS, Options, parse_arguments
 from weft_bench.build import Build, UnavailableError, fetch
-from weft_bench.contents import contents_of
 from weft_bench.figures import (
     Figure,
     Results,
@@ -22,6 +21,7 @@ from weft_bench.figures import (
     summarize,
 )
 from weft_bench.load import filled_percent, processed, progress_rate
+from weft_bench.loads import contents_of
 from weft_bench.scenarios import SCENARIOS
 from weft_bench.session import as_lines
 from weft_bench.systems import chosen_systems
@@ -63,13 +63,17 @@ def test_transactions_are_rounded_up_to_the_clients():
 
 def test_defaults_depend_on_the_scenario():
     options = parsed("io-drain")
-    assert (options.transactions, options.scale, options.writers) == (20_000, 200, (1, 2, 4, 8, 16))
+    assert (options.transactions, options.scale, options.writers) == (
+        150_000,
+        200,
+        (1, 2, 4, 8, 16),
+    )
     assert [o.scenario for o in parse_arguments([]).scenarios] == list(SCENARIOS)
     assert parsed("large", "--kind", "update").rows == 5_000_000
     assert parsed("large", "--kind", "delete").rows == 2_000_000
     assert parsed("large", "--kind", "delete", "--rows", "7").rows == 7
     assert parsed("drain", "--load", "tpcb") == parsed("drain") == DEFAULTS["drain"]
-    assert parsed("drain", "--load", "mixed").transactions == 100_000
+    assert parsed("drain", "--load", "mixed").transactions == 400_000
     assert parsed("drain", "--load", "wide", "--transactions", "7").transactions == 7
 
 

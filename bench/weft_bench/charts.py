@@ -34,6 +34,11 @@ COLOURS = {
     "weft-timestamps": "#e377c2",
     "weft-exact": "#ffbb78",
     "weft-detect": "#ff7f0e",
+    "weft-strict": "#843c39",
+    "weft-lz4": "#e7969c",
+    "weft-group": "#7b4173",
+    "weft-group-3": "#ce6dbd",
+    "native-deferred": "#6baed6",
 }
 # Numbers of writers of the same system differ in the line.
 STYLES = ("-", "--", "-.", ":")

@@ -9,9 +9,12 @@ from .arguments import Options
 from .load import fill_tables
 from .server import Server
 
-# A table whose rows show that everything before them has arrived; one row for each check.
+# A table whose rows show that everything before them has arrived, one row for each check, and
+# when they were written.
 MARKS = "bench_marks"
 CHUNK = 100_000
+# For reading tables into the buffers, and for checks outside the clock.
+EXTENSIONS = ("pg_prewarm", "amcheck", "pg_walinspect")
 
 Report = Callable[[float], None]
 
@@ -44,8 +47,12 @@ class Contents:
     def create(self, server: Server, at: Report, filled: bool) -> None:
         """Makes the tables; "at" is told the part that is done, in percent."""
         if self.marked:
-            server.execute(f"CREATE TABLE {MARKS} (id integer PRIMARY KEY)")
-        server.execute("CREATE EXTENSION pg_prewarm")
+            server.execute(
+                f"CREATE TABLE {MARKS} (id integer PRIMARY KEY, "
+                "at timestamptz DEFAULT clock_timestamp())"
+            )
+        for extension in EXTENSIONS:
+            server.execute(f"CREATE EXTENSION {extension}")
         self.make(server, at, filled)
 
     def make(self, server: Server, at: Report, filled: bool) -> None:
@@ -74,6 +81,26 @@ class PgbenchContents(Contents):
 
     def disk(self) -> int:
         return self.scale * 16_000_000
+
+    def member_script(self, member: int, members: int) -> str:
+        """pgbench's transaction, in the branches of one of several members, counted from 0: if all
+        wrote to the same branches, conflicts would be all that happens."""
+        return (
+            f"\\set branch {member} + {members} * random(0, "
+            f"{max((self.scale - 1 - member) // members, 0)})\n"
+            "\\set bid 1 + :branch\n"
+            "\\set tid 10 * :branch + random(1, 10)\n"
+            "\\set aid 100000 * :branch + random(1, 100000)\n"
+            "\\set delta random(-5000, 5000)\n"
+            "BEGIN;\n"
+            "UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;\n"
+            "SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n"
+            "UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;\n"
+            "UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;\n"
+            "INSERT INTO pgbench_history (tid, bid, aid, delta, mtime)\n"
+            "    VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);\n"
+            "END;\n"
+        )
 
 
 def fill_in_chunks(
@@ -330,15 +357,3 @@ class CopyContents(Contents):
 
     def disk(self) -> int:
         return self.rows * (180 + 60 * len(self.indexes))
-
-
-def contents_of(options: Options, keyed: bool) -> Contents:
-    if options.scenario == "large":
-        return LargeContents(options)
-    if options.scenario == "copy":
-        return CopyContents(options)
-    if options.load == "mixed":
-        return MixedContents(options.scale)
-    if options.load == "wide":
-        return WideContents(options.scale)
-    return PgbenchContents(options.scale, keyed)

@@ -22,6 +22,8 @@ class Figure:
     value: float
     process: str | None = None
     variant: str | None = None
+    # Transactions per second that the load was limited to.
+    rate: int | None = None
 
     @property
     def formatted(self) -> str:
@@ -44,7 +46,7 @@ class Figure:
             "repeat": self.repeat,
             "value": round(self.value, 3),
         }
-        for name in ("process", "variant"):
+        for name in ("process", "variant", "rate"):
             if getattr(self, name) is not None:
                 record[name] = getattr(self, name)
         return record
@@ -108,6 +110,9 @@ class Results:
         """Something about the run itself, beside machine and settings."""
         self.about.setdefault(what, []).append(details)
         self.write()
+
+    def note_once(self, what: str, name: str, details: object) -> None:
+        self.about.setdefault(what, {}).setdefault(name, details)
 
     def write(self) -> None:
         if not self.file:

@@ -18,7 +18,7 @@ def pgbench(server: Server, *arguments: str, options: str = "") -> Iterator[Iter
     """Runs pgbench and gives what it says, as it comes; ends it if the caller does not wait.
     The options are those of its sessions."""
     process = subprocess.Popen(
-        ("pgbench", *server.socket_options, *arguments, "postgres"),
+        (*server.place.on_cpus, "pgbench", *server.socket_options, *arguments, "postgres"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True, text=True, env={**os.environ, "PGOPTIONS": options},
     )  # fmt: skip

@@ -33,5 +33,4 @@ def describe_machine(server_version: str, directory: Path) -> dict[str, object]:
         "filesystem": filesystem_of(directory),
         "server": server_version,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "load_before": round(os.getloadavg()[0], 2),
     }

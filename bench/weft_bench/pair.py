@@ -13,6 +13,7 @@ from .build import Build
 from .contents import MARKS, Contents
 from .daemon import Daemon
 from .errors import BenchError
+from .place import Places
 from .progress import Steps
 from .server import Fingerprint, Server, at_once, value_of
 
@@ -28,17 +29,29 @@ class Pair:
     """Both servers, and the daemons that replicate between them.  All pairs use the same
     sockets, so only one pair runs at a time."""
 
-    def __init__(self, directory: Path, sockets: Path, build: Build, contents: Contents):
+    def __init__(
+        self, directory: Path, sockets: Path, build: Build, contents: Contents,
+        places: Places | None = None,
+    ):  # fmt: skip
+        places = places or Places()
         self.directory = directory
         self.build = build
         self.contents = contents
-        self.publisher = Server("publisher", directory / "publisher", sockets / "publisher", build)
-        self.subscriber = Server(
-            "subscriber", directory / "subscriber", sockets / "subscriber", build
+        self.publisher, self.subscriber, self.third = (
+            Server(name, directory / name, sockets / name, build, place)
+            for name, place in (
+                ("publisher", places.publisher),
+                ("subscriber", places.subscriber),
+                # Only a group of three has it.
+                ("third", places.subscriber),
+            )
         )
         self.servers = (self.publisher, self.subscriber)
+        self.all_servers = (*self.servers, self.third)
         self.daemons: list[Daemon] = []
         self.marks = 0
+        # The servers that clients write to.
+        self.written: tuple[Server, ...] = (self.publisher,)
 
     def start_daemon(self, kind: str, *command: str) -> Daemon:
         log = self.directory / f"{kind}.log"
@@ -55,21 +68,21 @@ class Pair:
             daemon.check()
 
     def running(self) -> list[Server]:
-        return [server for server in self.servers if server.running]
+        return [server for server in self.all_servers if server.running]
 
     def stop(self, mode: str = "fast") -> None:
         for daemon in list(self.daemons):
             self.stop_daemon(daemon)
         # The subscriber first, so that no walsender delays the publisher's shutdown.
-        self.subscriber.stop(mode)
-        self.publisher.stop(mode)
+        for server in reversed(self.all_servers):
+            server.stop(mode)
 
     def abandon(self) -> None:
         for daemon in self.daemons:
             daemon.stop()
         self.daemons.clear()
-        self.subscriber.abandon()
-        self.publisher.abandon()
+        for server in reversed(self.all_servers):
+            server.abandon()
 
     def vacuum_and_checkpoint(self) -> None:
         """A standby follows its publisher: its restartpoint needs a checkpoint that it has
@@ -90,19 +103,37 @@ class Pair:
         tables = self.contents.tables
         at_once(*(lambda s=s: s.prewarm(tables) for s in self.running()))
 
-    def mark(self) -> int:
+    def mark(self, server: Server | None = None) -> int:
         """Commits one more row, which arrives after everything before it."""
         self.marks += 1
-        self.publisher.execute(f"INSERT INTO {MARKS} VALUES ({self.marks})")
+        with (server or self.publisher).connect() as connection:
+            # Even if the publisher waits for its subscriber otherwise.
+            connection.execute("SET synchronous_commit = local")
+            connection.execute(f"INSERT INTO {MARKS} VALUES ({self.marks})")
         return self.marks
+
+    def catch_up(
+        self, at: Callable[[float], None] = lambda _: None, look: Callable[[], None] = lambda: None
+    ) -> float:
+        """Returns the time at which all servers have what was committed on any."""
+        marks = [(server, self.mark(server)) for server in self.written]
+        return max(
+            self.wait_for_mark(mark, at, look, there, here)
+            for there, mark in marks for here in self.running() if here is not there
+        )  # fmt: skip
 
     def wait_for_mark(
         self, mark: int, at: Callable[[float], None] = lambda _: None,
-        look: Callable[[], None] = lambda: None,
+        look: Callable[[], None] = lambda: None, written: Server | None = None,
+        server: Server | None = None,
     ) -> float:  # fmt: skip
-        """Returns the time at which the mark is visible on the subscriber.  "at" gets the progress
-        in percent, "look" is called from time to time."""
-        with self.publisher.connect() as there, self.subscriber.connect() as here:
+        """Returns the time at which the mark, written on the publisher if on no other server, is
+        visible on the subscriber, or that server.  "at" gets the progress in percent, "look" is
+        called from time to time."""
+        with (
+            (written or self.publisher).connect() as there,
+            (server or self.subscriber).connect() as here,
+        ):
             sign = Sign(self, there, here)
             while True:
                 row = here.execute(f"SELECT FROM {MARKS} WHERE id = %s", [mark]).fetchone()
@@ -118,15 +149,20 @@ class Pair:
         """The speed of a system that loses or doubles a row is meaningless."""
         tables = self.contents.all_tables
         there: Fingerprint
-        here: Fingerprint
-        there, here = at_once(*(lambda s=s: s.fingerprint(tables) for s in self.servers))
-        for table in tables:
-            if there[table] != here[table]:
-                raise BenchError(
-                    f"{table} differs: (rows, sum of hashes) is {there[table]} on the publisher, "
-                    f"{here[table]} on the subscriber"
-                )
+        there, *others = at_once(*(lambda s=s: s.fingerprint(tables) for s in self.running()))
+        for server, here in zip(self.running()[1:], others):
+            for table in tables:
+                if there[table] != here[table]:
+                    raise BenchError(
+                        f"{table} differs: (rows, sum of hashes) is {there[table]} on the "
+                        f"publisher, {here[table]} on the {server.name}"
+                    )
         return there
+
+    def check_indexes(self) -> None:
+        """Of all but the publisher, where ordinary sessions have written them."""
+        tables = self.contents.all_tables
+        at_once(*(lambda s=s: s.check_indexes(tables) for s in self.running()[1:]))
 
 
 class Sign:
@@ -164,12 +200,14 @@ class Sign:
         return 100 * (extent - self.first) / max(self.extent(self.there) - self.first, 1)
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout: float = 60) -> None:
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout: float = 60, interval: float = 0.02
+) -> None:
     end = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > end:
             raise BenchError(f"gave up after {timeout:.0f} s: {what}")
-        time.sleep(0.02)
+        time.sleep(interval)
 
 
 def make_template(pair: Pair, publisher: dict, subscriber: dict, steps: Steps) -> None:
@@ -186,7 +224,7 @@ def make_template(pair: Pair, publisher: dict, subscriber: dict, steps: Steps) -
     with steps.step("template: tables of the subscriber", total=100) as step:
         pair.contents.create(pair.subscriber, step.at, filled=pair.contents.alike)
     with steps.step("template: WAL, vacuum, checkpoint, stop"):
-        at_once(*(s.fill_wal for s in pair.servers))
+        at_once(*(s.fill_wal for s in pair.running()))
         pair.vacuum_and_checkpoint()
         pair.stop()
 

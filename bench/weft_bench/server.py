@@ -14,10 +14,19 @@ import psycopg
 
 from .build import Build
 from .errors import BenchError, run
+from .place import Place
 
 APPLICATION = "weft bench"
 Fingerprint = dict[str, tuple[Any, ...]]
 Parameters = Union[Sequence[object], Mapping[str, object]]
+# On which the text of values depends.
+TEXT_SETTINGS = {
+    "bytea_output": "hex",
+    "datestyle": "ISO, YMD",
+    "extra_float_digits": "1",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+}
 
 
 def row_of(connection: psycopg.Connection, statement: str) -> tuple[Any, ...]:
@@ -35,8 +44,11 @@ def value_of(connection: psycopg.Connection, statement: str) -> Any:
 class Server:
     """One server; its data directory may come from initdb or from a copy."""
 
-    def __init__(self, name: str, data: Path, socket: Path, build: Build):
+    def __init__(
+        self, name: str, data: Path, socket: Path, build: Build, place: Place | None = None
+    ):
         self.name = name
+        self.place = place or Place()
         self.data = data
         self.log = data.with_name(f"{data.name}.log")
         self.socket = socket
@@ -44,20 +56,31 @@ class Server:
         self.socket_options = ("-h", str(socket), "-p", "5432", "-U", "postgres")
         self.conninfo = f"host={socket} port=5432 user=postgres dbname=postgres"
 
+    @property
+    def remote_conninfo(self) -> str:
+        """For the other server: through the line between them, if there is one."""
+        if self.place.address is None:
+            return self.conninfo
+        return self.conninfo.replace(str(self.socket), self.place.address)
+
     def program(self, name: str, *arguments: str, **options: Any) -> str:
+        """Runs where the server does."""
         return run(
-            self.build.program(name), *arguments, environment=self.build.environment, **options
-        )
+            *self.place.prefix, self.build.program(name), *arguments,
+            environment=self.build.environment, **options,
+        )  # fmt: skip
 
     def create(self) -> None:
         self.program("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
                      "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
         with (self.data / "postgresql.conf").open("a") as file:
             file.write("include = 'bench.conf'\n")
+        with (self.data / "pg_hba.conf").open("a") as file:
+            file.write("host all,replication all samenet trust\n")
 
     def start(self, settings: dict[str, object]) -> None:
         settings = {
-            "listen_addresses": "",
+            "listen_addresses": self.place.address or "",
             "unix_socket_directories": self.socket,
             "cluster_name": f"weft bench {self.name}",
             **settings,
@@ -138,15 +161,41 @@ class Server:
         )
 
     def fingerprint(self, tables: tuple[str, ...]) -> Fingerprint:
-        """Row count and sum of row hashes of each table: no order, so no sort."""
+        """Row count and sum of hashes of each table: no order, so no sort.  Rows are compared as
+        text, since values may be equal without being the same, such as 1.0 and 1.00."""
         with self.connect() as connection:
+            for name, value in TEXT_SETTINGS.items():
+                connection.execute(f"SET {name} = '{value}'")
             return {
                 table: row_of(
                     connection,
-                    f"SELECT count(*), coalesce(sum(hash_record_extended(t, 0)), 0) FROM {table} t",
+                    "SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) "
+                    f"FROM {table} t",
                 )
                 for table in tables
             }
+
+    def check_indexes(self, tables: tuple[str, ...]) -> int:
+        """Checks that each row is in each B-tree of the tables, and that these are in order.
+        Returns their number."""
+        with self.connect() as connection:
+            rows = connection.execute(
+                "SELECT c.oid::regclass::text, bt_index_check(c.oid, true) "
+                "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+                "JOIN pg_am a ON a.oid = c.relam "
+                "WHERE a.amname = 'btree' AND i.indisvalid AND i.indrelid = ANY (%s::regclass[])",
+                [list(tables)],
+            )
+            return len(rows.fetchall())
+
+    def wal_position(self) -> int:
+        """Where its WAL ends, in bytes; a standby has that of its publisher."""
+        return int(
+            self.value(
+                "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() "
+                "ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn"
+            )
+        )
 
 
 def at_once(*functions: Callable[[], Any]) -> list:

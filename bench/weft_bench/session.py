@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,22 @@ from rich.text import Text
 from .arguments import Arguments, Options
 from .build import Build, UnavailableError, debian_build, install_pglogical, server_build
 from .charts import Charts, write_charts
-from .contents import contents_of
 from .errors import BenchError
 from .figures import Results
+from .link import Link, LinkUnavailableError
+from .loads import contents_of
 from .machine import describe_machine, filesystem_of
 from .pair import Pair, make_template
+from .place import Places
 from .progress import Steps
+from .provenance import describe_provenance
+from .quiet import observe
 from .scenarios import SCENARIOS
-from .scenarios.base import PUBLISHER, SUBSCRIBER
+from .scenarios.base import PUBLISHER, SMOKE, SUBSCRIBER, Scenario
+from .scenarios.lag import NativeLimit, absolute
 from .systems import chosen_systems
 from .systems.base import System
+from .systems.native import Native
 from .tables import tables
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +69,20 @@ class Where:
     repeat: int
     directory: Path
     sockets: Path
+    places: Places
+    # What is done there, if it is not the scenario itself.
+    measures: type[Scenario] | None = None
+
+    @property
+    def scenario(self) -> type[Scenario]:
+        return self.measures or SCENARIOS[self.options.scenario]
+
+
+def rotated(systems: list[System], repeat: int) -> list[System]:
+    """The order of a repeat, counted from 1: each begins with another system, so that none is
+    always measured right after the same state of the machine."""
+    begin = (repeat - 1) % len(systems) if systems else 0
+    return systems[begin:] + systems[:begin]
 
 
 class Session:
@@ -97,6 +117,7 @@ class Session:
     def describe(self, directory: Path) -> None:
         about: dict[str, Any] = {
             "machine": describe_machine(self.builds["server"].version, directory),
+            "provenance": describe_provenance(self.builds["server"], self.arguments.commit),
             "settings": {
                 options.scenario: self.describe_settings(options)
                 for options in self.arguments.scenarios
@@ -106,9 +127,11 @@ class Session:
         self.results.write()
         for line in as_lines(about):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if about["machine"]["load_before"] > 0.5:
+        use = observe()
+        if not use.quiet:
             self.console.print(
-                "[yellow]warning:[/] this machine is busy; the figures will not be reliable"
+                f"[yellow]warning:[/] this machine is busy ({use.idle:.0f} % idle, {use.steal:.0f} "
+                "% stolen); the figures will not be reliable"
             )
 
     def describe_settings(self, options: Options) -> dict[str, object]:
@@ -148,6 +171,46 @@ class Session:
             raise BenchError(f"{directory} is not on a disk; choose another place with --directory")
 
     def run_scenario(self, options: Options, directory: Path, sockets: Path, steps: Steps) -> None:
+        """Through a line between the servers, if that is asked for."""
+        with ExitStack() as resources:
+            places = Places()
+            if options.line:
+                try:
+                    link = resources.enter_context(Link(options.line))
+                except LinkUnavailableError as reason:
+                    self.skip(options, f"there can be no line between two servers: {reason}")
+                    return
+                self.results.note("link", scenario=options.scenario, **link.about)
+                self.console.print(f"line: {link.about}", markup=False, highlight=False)
+                places = link.places()
+            if options.cpus:
+                publisher, subscriber = options.cpus
+                places = Places(
+                    replace(places.publisher, cpus=publisher),
+                    replace(places.subscriber, cpus=subscriber),
+                )
+            # Whatever happens to the scenario, its servers end before their namespaces.
+            resources.callback(self.abandon)
+            self.run_systems(options, places, directory, sockets, steps)
+
+    def skip(self, options: Options, reason: str) -> None:
+        self.console.print(f"{options.scenario}: skipped: {reason}", markup=False)
+        self.results.note("skipped", scenario=options.scenario, reason=reason)
+
+    def with_rates(self, where: Where, templates: dict[str, Pair], steps: Steps) -> Options | None:
+        """The options with rates in place of percentages of what native follows, which is measured
+        for that; None if it cannot be."""
+        options = where.options
+        limit = None
+        if any(step.endswith("%") for step in options.steps):
+            if not self.run_system(where, templates, steps):
+                return None
+            limit = self.results.select(metric="native_limit_tps")[-1].value
+        return replace(options, steps=absolute(options.steps, limit))
+
+    def run_systems(
+        self, options: Options, places: Places, directory: Path, sockets: Path, steps: Steps
+    ) -> None:
         systems, refusals = chosen_systems(options, self.unavailable)
         for refusal in refusals:
             word = "missing" if refusal.missing else "not in this scenario"
@@ -166,12 +229,18 @@ class Session:
                 self.failed = self.failed or self.arguments.named_systems
         scenario = SCENARIOS[options.scenario]
         templates: dict[str, Pair] = {}
+        if options.steps:
+            limit = Where(options, Native(), 0, directory, sockets, places, NativeLimit)
+            with_rates = self.with_rates(limit, templates, steps)
+            if with_rates is None:
+                return
+            options = with_rates
         with steps.all_of(
             options.scenario, options.repeats * len(systems) * scenario.passes(options)
         ):
             for repeat in range(1, options.repeats + 1):
-                for system in list(systems):
-                    where = Where(options, system, repeat, directory, sockets)
+                for system in rotated(systems, repeat):
+                    where = Where(options, system, repeat, directory, sockets, places)
                     if not self.run_system(where, templates, steps):
                         # It would fail again.
                         systems.remove(system)
@@ -182,14 +251,16 @@ class Session:
 
     def run_system(self, where: Where, templates: dict[str, Pair], steps: Steps) -> bool:
         """Returns false if the system has failed."""
-        options, system = where.options, where.system
-        scenario = SCENARIOS[options.scenario]
+        options, system, scenario = where.options, where.system, where.scenario
         before = steps.done
         steps.now(f"{system.label}, repeat {where.repeat}")
         pair = None
         try:
             template = self.template(where, templates, steps)
-            pair = Pair(where.directory / "run", where.sockets, template.build, template.contents)
+            pair = Pair(
+                where.directory / "run", where.sockets, template.build, template.contents,
+                where.places,
+            )  # fmt: skip
             self.pairs.append(pair)
             run = scenario(options, system, where.repeat, pair, self.results, steps)
             run.start(template)
@@ -211,7 +282,7 @@ class Session:
         self.failed = True
         scenario = where.options.scenario
         self.console.print(Text.assemble(("failed: ", "bold red"), f"{scenario}, {label}: {error}"))
-        for server in pair.servers if pair else ():
+        for server in pair.all_servers if pair else ():
             for line in server.complaints():
                 self.console.print(f"  {server.name}: {line}", highlight=False, markup=False)
         self.results.note(
@@ -233,7 +304,8 @@ class Session:
             )
             self.pairs.append(template)
             shutil.rmtree(template.directory, ignore_errors=True)
-            make_template(template, PUBLISHER, SUBSCRIBER, steps)
+            special = SMOKE if where.options.smoke else {}
+            make_template(template, {**PUBLISHER, **special}, {**SUBSCRIBER, **special}, steps)
             templates[name] = template
         return templates[name]
 
@@ -295,12 +367,12 @@ def report(arguments: Arguments, results: Results, console: Console) -> None:
     for title, table in tables(results):
         console.print(Text(title, style="bold"))
         console.print(table)
-    for kind in ("missing", "failed"):
+    for kind in ("missing", "skipped", "failed"):
         for entry in results.about.get(kind, []):
             reason = entry["reason"].splitlines()[0]
-            what = entry.get("during", entry["system"])
+            what = entry.get("during") or entry.get("system", "everything")
             line = f"{kind}: {entry['scenario']}, {what}: {reason}"
-            console.print(Text(line, style="yellow" if kind == "missing" else "bold red"))
+            console.print(Text(line, style="bold red" if kind == "failed" else "yellow"))
     if arguments.charts and results.figures:
         files = Charts(results.figures, results.about).draw()
         write_charts(files, arguments.charts)

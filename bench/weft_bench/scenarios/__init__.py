@@ -3,6 +3,7 @@
 from .base import Scenario
 from .copy import Copy
 from .drain import Drain, IoDrain
+from .lag import Lag
 from .large import Large
 from .sustained import Sustained
 
@@ -12,4 +13,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
     "io-drain": IoDrain,
     "large": Large,
     "copy": Copy,
+    "lag": Lag,
 }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ..accounts import Cost
 from ..arguments import Options
 from ..contents import Contents
 from ..figures import Figure, Results
 from ..pair import Pair, copy_template
 from ..progress import Steps
+from ..provenance import check_settings, settings_in_force
+from ..quiet import OBSERVED, Processors, Use, observe, processors_now, use_between
 from ..systems.base import System
 from ..watch import Watch
 
@@ -22,6 +26,9 @@ COMMON = {
     "shared_buffers": "1GB",
 }
 PUBLISHER = {**COMMON, "wal_level": "logical", "max_worker_processes": 96}
+# For a test whether everything works: less to write and to copy.
+SMOKE = {"min_wal_size": "80MB"}
+SMOKE_OBSERVED = 0.1
 # Processes enough for any number of writers.
 SUBSCRIBER = {
     **COMMON,
@@ -35,6 +42,9 @@ class Scenario:
     publisher = PUBLISHER
     subscriber = SUBSCRIBER
     prewarm = True
+    # The processors before the measurement, and when it began.
+    before: Use
+    began: Processors
     # What the figures that it is about are called, and what one of them means.
     headline = ""
     unit = ""
@@ -64,24 +74,38 @@ class Scenario:
     def start(self, template: Pair) -> None:
         copy_template(template, self.pair, self.system.sources, self.steps)
         with self.steps.step("servers"):
-            self.system.start(self.pair, self.publisher, self.subscriber)
+            special = SMOKE if self.options.smoke else {}
+            self.system.start(
+                self.pair, {**self.publisher, **special}, {**self.subscriber, **special}
+            )
+            self.note_settings()
         if self.prewarm:
             with self.steps.step("tables read into the buffers"):
                 self.pair.prewarm()
+
+    def note_settings(self) -> None:
+        """Of each system once: what the servers say, not what they were told."""
+        build = self.pair.build
+        check_settings(self.pair.publisher, self.system.publisher_settings(build))
+        if self.pair.subscriber.running:
+            check_settings(self.pair.subscriber, self.system.subscriber_settings(build))
+        found = {server.name: settings_in_force(server) for server in self.pair.running()}
+        self.results.note_once("in_force", f"{self.options.scenario}, {self.system.label}", found)
 
     def connect(self) -> None:
         if self.system.has_subscriber:
             with self.steps.step("replication is set up"):
                 self.system.prepare(self.pair)
                 self.system.connect(self.pair)
-                self.pair.wait_for_mark(self.pair.mark())
+                self.pair.catch_up()
 
     def settle(self) -> None:
         """Vacuum and checkpoint, and the subscriber up to date again."""
         with self.steps.step("vacuum and checkpoint"):
+            self.system.vacuum_queues(self.pair)
             self.pair.vacuum_and_checkpoint()
             if self.system.has_subscriber:
-                self.pair.wait_for_mark(self.pair.mark())
+                self.pair.catch_up()
 
     def verify(self) -> None:
         if not self.system.has_subscriber:
@@ -91,6 +115,47 @@ class Scenario:
             if remark:
                 self.steps.say(f"  {self.steps.label}: {remark}")
             self.pair.compare()
+        with self.steps.step("indexes checked"):
+            self.pair.check_indexes()
+
+    def observe(self) -> None:
+        """Just before the clock starts."""
+        with self.steps.step("processors observed"):
+            self.before = observe(SMOKE_OBSERVED if self.options.smoke else OBSERVED)
+        if not self.before.quiet:
+            self.steps.say(
+                f"[yellow]{self.steps.label}: not quiet before the measurement: "
+                f"{self.before.idle:.0f} % idle, {self.before.steal:.0f} % stolen[/]"
+            )
+        self.began = processors_now()
+
+    def observed(self, **where: Any) -> list[Figure]:
+        """Right after the clock has stopped."""
+        during = use_between(self.began, processors_now())
+        return [
+            self.figure(metric, "%", value, **where)
+            for metric, value in (
+                ("idle_before", self.before.idle), ("steal_before", self.before.steal),
+                ("idle_during", during.idle), ("steal_during", during.steal),
+            )
+        ]  # fmt: skip
+
+    def costs(self, cost: Cost, **where: Any) -> list[Figure]:
+        return [
+            self.figure(metric, unit, value, **where)
+            for metric, (unit, value) in cost.metrics.items()
+        ]
+
+    def script(self) -> Path | None:
+        """The load, if it is not pgbench's own."""
+        return self.script_file("load", self.pair.contents.script)
+
+    def script_file(self, name: str, script: str | None) -> Path | None:
+        if script is None:
+            return None
+        file = self.pair.directory / f"{name}.sql"
+        file.write_text(script)
+        return file
 
     def run(self) -> None:
         """Measures, verifies and records."""
@@ -101,12 +166,12 @@ class Scenario:
 
     def figure(
         self, metric: str, unit: str, value: float, process: str | None = None,
-        clients: int | None = None, pass_: str | None = None,
+        clients: int | None = None, pass_: str | None = None, rate: int | None = None,
     ) -> Figure:  # fmt: skip
         return Figure(
             self.options.scenario, self.system.name, self.pair.build.version, clients,
             self.system.writers, pass_, self.repeat, metric, unit, value, process,
-            self.options.variant,
+            self.options.variant, rate,
         )  # fmt: skip
 
     def used(self, watch: Watch, transactions: int, unit: str = "us", **where: Any) -> list[Figure]:

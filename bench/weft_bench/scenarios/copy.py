@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ..accounts import Accounts
 from ..arguments import Options
 from ..contents import Contents
 from .base import Scenario
@@ -24,6 +25,8 @@ class Copy(Scenario):
             self.system.prepare(self.pair)
         with self.steps.step("vacuum and checkpoint"):
             self.pair.vacuum_and_checkpoint()
+        self.observe()
+        accounts = Accounts(self.pair, self.pair.subscriber.running)
         with (
             self.steps.step(f"copy of {self.options.rows:,} rows", total=100) as step,
             self.watch() as watch,
@@ -38,7 +41,8 @@ class Copy(Scenario):
 
             self.system.copy(self.pair, step.at, look)
             seconds = time.monotonic() - start
-            used = self.used(watch, self.options.rows, "us/row")
+            used = [*self.observed(), *self.used(watch, self.options.rows, "us/row")]
+        used += self.costs(accounts.close(self.options.rows))
         self.verify()
         self.record([self.figure("copy_s", "s", seconds), *used])
         self.steps.passes_done()

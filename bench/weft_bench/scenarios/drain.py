@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
+from ..accounts import Accounts
 from ..arguments import PASSES, Options
+from ..confirmed import durable_mark, wait_until_confirmed
 from ..contents import Contents, Report
+from ..figures import Figure
 from ..load import run_load
 from ..watch import Watch
 from .base import SUBSCRIBER, Scenario
@@ -39,6 +41,7 @@ class Drain(Scenario):
         if system.has_subscriber:
             with self.steps.step("subscriber held back"):
                 system.pause(pair)
+        accounts = Accounts(pair, system.has_subscriber)
         clients = options.clients[0]
         with self.steps.step("backlog by pgbench", total=options.transactions) as step:
             start = time.monotonic()
@@ -48,36 +51,47 @@ class Drain(Scenario):
                 durable=False, script=self.script(),
             )  # fmt: skip
             published = time.monotonic() - start
-            mark = pair.mark()
+        mark, position = durable_mark(pair)
+        published_wal = pair.publisher.wal_position()
         where: dict[str, Any] = {"clients": clients, "pass_": pass_}
         figures = [
             self.figure("publisher_tps", "transactions/s", transactions / published, **where)
         ]
         if system.has_subscriber:
+            system.vacuum_queues(pair)
+            self.observe()
+            accounts.subscriber_starts()
             with self.steps.step("drain", total=100) as step, self.watch() as watch:
-                seconds = self.drain(mark, step.at, watch)
-                figures += self.used(watch, transactions, **where)
+                start, end = self.drain(mark, step.at, watch)
+                figures += [*self.observed(**where), *self.used(watch, transactions, **where)]
+                figures += self.confirmed(start, position, watch, **where)
             self.verify()
-            figures.insert(
-                0, self.figure("drain_tps", "transactions/s", transactions / seconds, **where)
-            )
+            seconds = end - start
+            figures = [
+                self.figure("drain_tps", "transactions/s", transactions / seconds, **where),
+                self.figure("drain_s", "s", seconds, **where),
+                *figures,
+            ]
+        figures += self.costs(accounts.close(transactions, published_wal), **where)
         if pass_ in options.passes:
             self.record(figures)
 
-    def script(self) -> Path | None:
-        script = self.pair.contents.script
-        if script is None:
-            return None
-        file = self.pair.directory / "load.sql"
-        file.write_text(script)
-        return file
+    def confirmed(self, start: float, position: str, watch: Watch, **where: Any) -> list[Figure]:
+        """When the publisher knew that everything was safe on the subscriber's disk."""
+        slot = self.system.slot_of(self.pair)
+        if slot is None:
+            return []
+        with self.steps.step("until the publisher knows it"):
+            end = wait_until_confirmed(self.pair, slot, position, watch.look)
+        return [self.figure("confirmed_s", "s", end - start, **where)]
 
-    def drain(self, mark: int, at: Report, watch: Watch) -> float:
-        """Lets the system go; starting its processes is part of the time."""
+    def drain(self, mark: int, at: Report, watch: Watch) -> tuple[float, float]:
+        """Lets the system go; starting its processes is part of the time.  Returns start and
+        end."""
         with self.pair.subscriber.connect() as here:
             start = time.monotonic()
             self.system.resume(self.pair, here)
-            return self.pair.wait_for_mark(mark, at, watch.look) - start
+            return start, self.pair.wait_for_mark(mark, at, watch.look)
 
 
 class IoDrain(Drain):

@@ -7,6 +7,7 @@ import time
 
 import psycopg
 
+from ..accounts import Accounts
 from ..contents import MARKS, LargeContents, Report
 from ..pair import LOOK_INTERVAL, POLL_INTERVAL
 from ..watch import Watch
@@ -50,6 +51,8 @@ class Large(Scenario):
             name = self.system.synchronous_name
             pair.publisher.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
             pair.publisher.execute("SELECT pg_reload_conf()")
+        self.observe()
+        accounts = Accounts(pair, self.system.has_subscriber)
         total = 100 if self.system.has_subscriber and self.options.kind == "insert" else None
         with (
             self.steps.step(f"{self.options.kind} of {self.options.rows:,} rows", total) as step,
@@ -58,13 +61,15 @@ class Large(Scenario):
             seconds = self.apply(step.at, watch)
             figures = [
                 self.figure("applied_s", "s", seconds),
+                *self.observed(),
                 *self.used(watch, self.options.rows, "us/row"),
             ]
         if self.synchronous:
             pair.publisher.execute("ALTER SYSTEM RESET synchronous_standby_names")
             pair.publisher.execute("SELECT pg_reload_conf()")
         self.verify()
-        self.record(figures)
+        # Per row, as its processor time is.
+        self.record([*figures, *self.costs(accounts.close(self.options.rows))])
         self.steps.passes_done()
 
     def apply(self, at: Report, watch: Watch) -> float:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
+from ..accounts import Accounts
 from ..arguments import Options
-from ..contents import Contents
+from ..contents import Contents, PgbenchContents
 from ..figures import Figure
 from ..load import run_load
+from ..pair import wait_until
+from ..server import at_once
+from ..systems.base import nothing
 from .base import Scenario
 
 
@@ -35,7 +42,9 @@ class Sustained(Scenario):
     def run_clients(self, clients: int) -> None:
         pair, seconds = self.pair, self.options.seconds
         self.settle()
-        with self.watch() as watch:
+        self.observe()
+        accounts = Accounts(pair, self.system.has_subscriber)
+        with self.watch() as watch, self.waiting_publisher():
             with self.steps.step("pgbench", total=seconds) as step:
                 start = time.monotonic()
 
@@ -43,15 +52,16 @@ class Sustained(Scenario):
                     step.at(time.monotonic() - start)
                     watch.look()
 
-                transactions = run_load(
-                    pair.publisher, clients, ("-T", str(seconds)), clients * 100 + self.repeat, at
-                )
+                transactions = self.load(clients, clients * 100 + self.repeat, at)
                 end = time.monotonic()
             caught_up = end
             if self.system.has_subscriber:
                 with self.steps.step("catching up", total=100) as step:
-                    caught_up = pair.wait_for_mark(pair.mark(), step.at, watch.look)
-            used = self.used(watch, transactions, clients=clients)
+                    caught_up = pair.catch_up(step.at, watch.look)
+            used = [
+                *self.observed(clients=clients), *self.used(watch, transactions, clients=clients)
+            ]  # fmt: skip
+        cost = accounts.close(transactions)
         self.verify()
         catch_up = caught_up - end
 
@@ -64,5 +74,44 @@ class Sustained(Scenario):
                 figure("publisher_tps", "transactions/s", transactions / seconds),
                 figure("catch_up_s", "s", catch_up),
                 *used,
+                *self.costs(cost, clients=clients),
             ]
         )
+
+    def load(self, clients: int, seed: int, at: Callable[[float], None]) -> int:
+        """Runs on each server that is written to; returns the number of transactions."""
+        written = self.pair.written
+        length = ("-T", str(self.options.seconds))
+        if len(written) == 1:
+            return run_load(written[0], clients, length, seed, at, script=self.script())
+        contents = self.pair.contents
+        assert isinstance(contents, PgbenchContents)
+        calls = []
+        for number, server in enumerate(written):
+            script = self.script_file(
+                f"load-{number}", contents.member_script(number, len(written))
+            )
+            # One of them looks at the processes of all.
+            report = at if number == 0 else nothing
+            calls.append(partial(run_load, server, clients, length, seed + number, report,
+                                 script=script))  # fmt: skip
+        return sum(at_once(*calls))
+
+    @contextmanager
+    def waiting_publisher(self) -> Iterator[None]:
+        """If that is asked for, the publisher's sessions wait until the subscriber has flushed."""
+        publisher, name = self.pair.publisher, self.system.synchronous_name
+        waits = "publisher" in self.options.synchronous and name is not None
+        if waits:
+            publisher.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+            publisher.execute("SELECT pg_reload_conf()")
+            wait_until(
+                lambda: bool(publisher.value(
+                    "SELECT coalesce(bool_or(sync_state = 'sync'), false) FROM pg_stat_replication"
+                )),
+                "the publisher does not take its subscriber as synchronous",
+            )  # fmt: skip
+        yield
+        if waits:
+            publisher.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            publisher.execute("SELECT pg_reload_conf()")

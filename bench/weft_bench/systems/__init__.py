@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..arguments import Options
 from .base import System
+from .deferred import NativeDeferred
+from .group import WeftGroup, WeftGroup3
 from .londiste import Londiste
 from .native import (
     Native,
@@ -23,6 +25,7 @@ from .pglogical import Pglogical
 from .physical import CopiedPhysical, Physical, Publisher
 from .plain import Plain
 from .slony import Slony
+from .variants import WeftLz4, WeftStrict
 
 SIMPLE: dict[str, Callable[[], System]] = {
     "publisher": Publisher,
@@ -30,6 +33,7 @@ SIMPLE: dict[str, Callable[[], System]] = {
     "native": Native,
     "native-text": NativeText,
     "native-parallel": NativeParallel,
+    "native-deferred": NativeDeferred,
     "native-timestamps": NativeTimestamps,
     "pglogical": Pglogical,
     "slony": Slony,
@@ -40,7 +44,11 @@ WITH_WRITERS: dict[str, Callable[[int], System]] = {
     "weft": Weft,
     "weft-detect": WeftDetect,
     "weft-exact": WeftExact,
+    "weft-group": WeftGroup,
+    "weft-group-3": WeftGroup3,
+    "weft-lz4": WeftLz4,
     "weft-stock": WeftStock,
+    "weft-strict": WeftStrict,
     "weft-timestamps": WeftTimestamps,
 }
 
@@ -57,11 +65,16 @@ class Refusal:
 
 
 def systems_called(name: str, options: Options) -> list[System]:
+    systems: list[System]
     if name in WITH_WRITERS:
-        return [WITH_WRITERS[name](writers) for writers in options.writers]
-    if name == "physical" and options.scenario == "copy":
-        return [CopiedPhysical()]
-    return [SIMPLE[name]()]
+        systems = [WITH_WRITERS[name](writers) for writers in options.writers]
+    elif name == "physical" and options.scenario == "copy":
+        systems = [CopiedPhysical()]
+    else:
+        systems = [SIMPLE[name]()]
+    for system in systems:
+        system.synchronous_commit = "subscription" in options.synchronous
+    return systems
 
 
 def chosen_systems(
@@ -72,7 +85,7 @@ def chosen_systems(
     refusals: list[Refusal] = []
     for name in options.systems:
         called = systems_called(name, options)
-        reason = called[0].refusal(options.scenario)
+        reason = called[0].refusal_of(options)
         if reason:
             refusals.append(Refusal(options.scenario, name, reason, missing=False))
         elif name in unavailable:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from ..arguments import Options
 from ..build import Build
 from ..pair import ABSOLUTE_TIMEOUT, Pair, wait_until
 from ..server import value_of
@@ -54,6 +55,14 @@ class System:
     sources = {"publisher": "publisher", "subscriber": "subscriber"}  # noqa: RUF012
     # What synchronous_standby_names calls the subscriber, if it can be synchronous.
     synchronous_name: str | None = None
+    # The publisher's slot that shows what the subscriber has flushed, if there is one.
+    slot: str | None = None
+    # Whether it can be measured through a line between the servers.
+    remote = True
+    # Whether the subscriber is to flush each commit before it goes on.
+    synchronous_commit = False
+    # Schemas of the queues that it keeps in tables.
+    queues: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -62,6 +71,14 @@ class System:
     def refusal(self, scenario: str) -> str | None:
         """Why it takes no part in a scenario."""
         return None
+
+    def refusal_of(self, options: Options) -> str | None:
+        """Why it takes no part in a scenario with these options."""
+        if options.line and not self.remote:
+            return "it is set up through local sockets only"
+        if "publisher" in options.synchronous and self.has_subscriber and not self.synchronous_name:
+            return "no publisher can wait for it"
+        return self.refusal(options.scenario)
 
     def publisher_settings(self, build: Build) -> dict[str, object]:
         """What the publisher's configuration has beyond that of the other systems."""
@@ -91,6 +108,22 @@ class System:
         """The initial copy; "at" is told how far it is in percent, "look" is called now and
         then."""
         raise NotImplementedError
+
+    def slot_of(self, pair: Pair) -> str | None:
+        return self.slot
+
+    def vacuum_queues(self, pair: Pair) -> None:
+        """Systems that keep their queues in tables rely on autovacuum, which is off, for deleting
+        what they no longer need and for plans that fit the size of the queue."""
+        for server in pair.running() if self.queues else ():
+            tables = server.value(
+                "SELECT string_agg(c.oid::regclass::text, ', ') FROM pg_class c "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE c.relkind = 'r' AND n.nspname = ANY (%s)",
+                [list(self.queues)],
+            )
+            if tables:
+                server.execute(f"VACUUM (ANALYZE) {tables}")
 
     def shared_mb(self, pair: Pair) -> float:
         """Memory that its processes share, beyond that of a server without it."""

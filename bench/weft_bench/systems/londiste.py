@@ -16,6 +16,8 @@ QUEUE = "bench"
 class Londiste(System):
     name = "londiste"
     build_name = "debian-15"
+    remote = False
+    queues = ("pgq", "pgq_node", "londiste")
 
     def refusal(self, scenario: str) -> str | None:
         if scenario == "io-drain":

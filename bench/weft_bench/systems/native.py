@@ -29,16 +29,20 @@ def slots_idle(pair: Pair) -> bool:
 
 class Subscription(System):
     options: dict[str, str]
-    synchronous_name = SUBSCRIPTION
+    synchronous_name: str | None = SUBSCRIPTION
+    # The subscription that is measured; it is created by this name unless a group creates it.
+    subscription = slot = SUBSCRIPTION
 
     def prepare(self, pair: Pair) -> None:
         pair.publisher.execute("CREATE PUBLICATION bench FOR ALL TABLES")
 
     def create(self, pair: Pair, copy_data: str) -> None:
         options = {**self.options, "copy_data": copy_data}
+        if self.synchronous_commit:
+            options["synchronous_commit"] = "on"
         listed = ", ".join(f"{name} = {value}" for name, value in options.items())
         pair.subscriber.execute(
-            f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{pair.publisher.conninfo}' "
+            f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{pair.publisher.remote_conninfo}' "
             f"PUBLICATION bench WITH ({listed})"
         )
 
@@ -47,12 +51,14 @@ class Subscription(System):
 
     def pause(self, pair: Pair) -> None:
         """Returns once the worker has ended and the slot is free for the next one."""
-        pair.subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} DISABLE")
+        pair.subscriber.execute(f"ALTER SUBSCRIPTION {self.subscription} DISABLE")
         wait_until(
             lambda: (
                 slots_idle(pair)
                 and pair.subscriber.value(
-                    "SELECT NOT EXISTS (SELECT FROM pg_stat_subscription WHERE pid IS NOT NULL)"
+                    "SELECT NOT EXISTS (SELECT FROM pg_stat_subscription "
+                    "WHERE pid IS NOT NULL AND subname = %s)",
+                    [self.subscription],
                 )
             ),
             "the disabled subscription's processes do not end",
@@ -60,7 +66,7 @@ class Subscription(System):
         advance_slots(pair)
 
     def resume(self, pair: Pair, subscriber: psycopg.Connection) -> None:
-        subscriber.execute(f"ALTER SUBSCRIPTION {SUBSCRIPTION} ENABLE")
+        subscriber.execute(f"ALTER SUBSCRIPTION {self.subscription} ENABLE")
 
     def copy(self, pair: Pair, at: Report, look: Look) -> None:
         self.create(pair, copy_data="true")
@@ -109,7 +115,7 @@ class WeftStock(Subscription):
         super().prepare(pair)
 
     def shared_mb(self, pair: Pair) -> float:
-        query = "SELECT coalesce(max(ring_size), 0) FROM weft.stat_subscription"
+        query = "SELECT coalesce(sum(ring_size), 0) FROM weft.stat_subscription"
         return float(pair.subscriber.value(query)) / 1024 / 1024
 
     def verify(self, pair: Pair, scenario: str) -> str | None:
@@ -118,7 +124,8 @@ class WeftStock(Subscription):
             return None
         leader, writers, native, reason = pair.subscriber.execute(
             "SELECT leader_pid, num_writers, native_transactions, native_reason "
-            "FROM weft.stat_subscription"
+            "FROM weft.stat_subscription WHERE subname = %s",
+            [self.subscription],
         )[0]
         problem = (
             f"{writers} writers, {native} transactions applied natively, "

@@ -17,15 +17,20 @@ class Pglogical(System):
     synchronous_name = SUBSCRIPTION
 
     def publisher_settings(self, build: Build) -> dict[str, object]:
-        return {**self.subscriber_settings(build), **build.with_plugin("pglogical_output")}
+        return {"shared_preload_libraries": "pglogical", **build.with_plugin("pglogical_output")}
 
     def subscriber_settings(self, build: Build) -> dict[str, object]:
-        return {"shared_preload_libraries": "pglogical"}
+        settings: dict[str, object] = {"shared_preload_libraries": "pglogical"}
+        if self.synchronous_commit:
+            settings["pglogical.synchronous_commit"] = "on"
+        return settings
 
     def prepare(self, pair: Pair) -> None:
         for server in pair.servers:
             server.execute("CREATE EXTENSION pglogical")
-            server.execute(f"SELECT pglogical.create_node('{server.name}', '{server.conninfo}')")
+            server.execute(
+                f"SELECT pglogical.create_node('{server.name}', '{server.remote_conninfo}')"
+            )
         for table in pair.contents.all_tables:
             # It sends updates and deletes of tables with a key only.
             keyed = pair.publisher.value(
@@ -39,7 +44,8 @@ class Pglogical(System):
 
     def create(self, pair: Pair, copy_data: str) -> None:
         pair.subscriber.execute(
-            f"SELECT pglogical.create_subscription('{SUBSCRIPTION}', '{pair.publisher.conninfo}', "
+            f"SELECT pglogical.create_subscription('{SUBSCRIPTION}', "
+            f"'{pair.publisher.remote_conninfo}', "
             "replication_sets := '{default,default_insert_only}', "
             f"synchronize_structure := false, synchronize_data := {copy_data})"
         )
@@ -53,6 +59,10 @@ class Pglogical(System):
             ),
             "pglogical does not begin to replicate",
         )
+
+    def slot_of(self, pair: Pair) -> str | None:
+        """Its name is made of several others."""
+        return str(pair.publisher.value("SELECT slot_name FROM pg_replication_slots"))
 
     def pause(self, pair: Pair) -> None:
         pair.subscriber.execute(

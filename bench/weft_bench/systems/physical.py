@@ -21,7 +21,7 @@ class Publisher(System):
     sources = {"publisher": "publisher"}  # noqa: RUF012
 
     def refusal(self, scenario: str) -> str | None:
-        return "there is nobody to copy to" if scenario == "copy" else None
+        return "it has no subscriber" if scenario in ("copy", "lag") else None
 
     def start(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
         pair.publisher.start(publisher)
@@ -31,6 +31,7 @@ class Physical(System):
     name = "physical"
     sources = {"publisher": "publisher", "subscriber": "publisher"}  # noqa: RUF012
     synchronous_name = "bench"
+    slot = SLOT
 
     def start(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
         self.settings = {
@@ -45,7 +46,7 @@ class Physical(System):
             self.start_standby(pair)
 
     def conninfo(self, pair: Pair) -> str:
-        return f"{pair.publisher.conninfo} application_name={self.synchronous_name}"
+        return f"{pair.publisher.remote_conninfo} application_name={self.synchronous_name}"
 
     def start_standby(self, pair: Pair) -> None:
         (pair.subscriber.data / "standby.signal").touch()
@@ -63,8 +64,8 @@ class Physical(System):
 
     def copy(self, pair: Pair, at: Report, look: Look) -> None:
         """A base backup, until its server answers."""
-        pair.publisher.program(
-            "pg_basebackup", "-d", pair.publisher.conninfo, "-D", str(pair.subscriber.data),
+        pair.subscriber.program(
+            "pg_basebackup", "-d", pair.publisher.remote_conninfo, "-D", str(pair.subscriber.data),
             "--checkpoint=fast", "--wal-method=stream", "--create-slot", "--slot", SLOT,
         )  # fmt: skip
         look()

@@ -7,13 +7,11 @@ import subprocess
 import threading
 from typing import Any
 
-from ..contents import CopyContents
 from ..errors import BenchError
 from ..pair import Pair
-from ..server import Server, at_once, value_of
+from ..server import at_once, value_of
 from .base import Look, Report, System
-
-PIPES = 2
+from .deferred import PARALLEL, drop_indexes, make_indexes
 
 
 class Plain(System):
@@ -28,20 +26,22 @@ class Plain(System):
         condition = f"ctid >= '({first},0)' AND ctid < '({last},0)'"
         environment = {**os.environ, **pair.build.environment, "PGAPPNAME": "plain copy"}
 
-        def psql(server: Server, statement: str, **streams: Any) -> subprocess.Popen:
+        def psql(conninfo: str, statement: str, **streams: Any) -> subprocess.Popen:
             return subprocess.Popen(
-                (pair.build.program("psql"), "-X", "-q", *server.socket_options, "-d", "postgres",
-                 "-v", "ON_ERROR_STOP=1", "-c", statement),
+                (*pair.subscriber.place.prefix, pair.build.program("psql"), "-X", "-q", "-d",
+                 conninfo, "-v", "ON_ERROR_STOP=1", "-c", statement),
                 start_new_session=True, env=environment, **streams,
             )  # fmt: skip
 
         source = psql(
-            pair.publisher,
+            pair.publisher.remote_conninfo,
             f"COPY (SELECT * FROM {table} WHERE {condition}) TO STDOUT (FORMAT binary)",
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         )  # fmt: skip
         target = psql(
-            pair.subscriber, f"COPY {table} FROM STDIN (FORMAT binary)", stdin=source.stdout
+            pair.subscriber.conninfo,
+            f"COPY {table} FROM STDIN (FORMAT binary)",
+            stdin=source.stdout,
         )
         assert source.stdout is not None
         source.stdout.close()
@@ -49,13 +49,11 @@ class Plain(System):
             raise BenchError("a plain COPY failed")
 
     def copy(self, pair: Pair, at: Report, look: Look) -> None:
-        contents = pair.contents
-        assert isinstance(contents, CopyContents)
-        table = contents.tables[0]
+        table = pair.contents.tables[0]
         pages = pair.publisher.value(
             f"SELECT pg_relation_size('{table}') / current_setting('block_size')::int"
         )
-        bounds = [pages * part // PIPES for part in range(PIPES)] + [pages]
+        bounds = [pages * part // PARALLEL for part in range(PARALLEL)] + [pages]
         ranges = list(zip(bounds, bounds[1:]))
 
         errors: list[BaseException] = []
@@ -63,7 +61,7 @@ class Plain(System):
         def everything() -> None:
             try:
                 at_once(*(lambda r=r: self.pipe(pair, *r) for r in ranges))
-                self.make_indexes(pair, contents)
+                make_indexes(pair)
             except BaseException as error:
                 errors.append(error)
 
@@ -79,31 +77,4 @@ class Plain(System):
             raise errors[0]
 
     def prepare(self, pair: Pair) -> None:
-        """What is dropped here takes no part of the time."""
-        contents = pair.contents
-        assert isinstance(contents, CopyContents)
-        table = contents.tables[0]
-        pair.subscriber.execute(f"ALTER TABLE {table} DROP CONSTRAINT {contents.KEY}")
-        for name, _ in contents.indexes:
-            pair.subscriber.execute(f"DROP INDEX {name}")
-
-    def make_indexes(self, pair: Pair, contents: CopyContents) -> None:
-        """As many side by side as there were COPYs."""
-        table = contents.tables[0]
-        todo = [f"CREATE UNIQUE INDEX {contents.KEY} ON {table} (id)"] + [
-            f"CREATE INDEX {name} ON {table} {columns}" for name, columns in contents.indexes
-        ]
-
-        def work() -> None:
-            while todo:
-                try:
-                    statement = todo.pop(0)
-                except IndexError:
-                    return
-                pair.subscriber.execute(statement)
-
-        at_once(*[work] * PIPES)
-        pair.subscriber.execute(
-            f"ALTER TABLE {table} ADD CONSTRAINT {contents.KEY} PRIMARY KEY USING INDEX "
-            f"{contents.KEY}"
-        )
+        drop_indexes(pair)

@@ -17,6 +17,8 @@ PUBLISHER, SUBSCRIBER = 1, 2
 class Slony(System):
     name = "slony"
     build_name = "debian-15"
+    remote = False
+    queues = (f"_{CLUSTER}",)
 
     def refusal(self, scenario: str) -> str | None:
         if scenario == "io-drain":
