@@ -40,7 +40,8 @@ def build_flags(build: Build) -> dict[str, str]:
     for line in said.splitlines():
         name, _, value = line.partition(" = ")
         if name in wanted:
-            found[wanted[name]] = value.strip()
+            # Where it is installed is nobody's business.
+            found[wanted[name]] = re.sub(r"'--prefix=[^']*' ?", "", value).strip()
     return found
 
 

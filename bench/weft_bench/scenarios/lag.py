@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import ExitStack
@@ -111,9 +112,9 @@ def parse_samples(said: list[str], first: int, last: int) -> dict[int, float]:
     """Seconds by mark; other lines and marks are ignored."""
     samples = {}
     for line in said:
-        words = line.split()
-        if len(words) == 2 and words[0].isdigit() and first <= int(words[0]) <= last:
-            samples[int(words[0])] = float(words[1])
+        found = re.fullmatch(r"(\d+) (-?[\d.]+)", line)
+        if found and first <= int(found[1]) <= last:
+            samples[int(found[1])] = float(found[2])
     return samples
 
 
