@@ -5,13 +5,13 @@ import re
 import pytest
 from weft_bench.accounts import Cost, lsn
 from weft_bench.arguments import ENOUGH_TRANSACTIONS, LOADS, Options, parse_arguments
+from weft_bench.commit import parse_commit
 from weft_bench.errors import BenchError
 from weft_bench.figures import Figure, Results
 from weft_bench.line import Line as SlowLine
 from weft_bench.link_setup import netem_arguments
 from weft_bench.loads import contents_of
 from weft_bench.place import Place
-from weft_bench.provenance import parse_commit
 from weft_bench.quiet import Processors, Use, parse_processors, use_between
 from weft_bench.ratios import paired, paired_ratios, per, percentile, slowdown
 from weft_bench.relay import Line

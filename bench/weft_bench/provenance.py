@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .build import Build
+from .commit import parse_commit
 from .errors import BenchError, run
 from .server import Server
 
@@ -22,14 +23,6 @@ IN_FORCE = """
     WHERE name LIKE 'weft.%' OR source NOT IN ('default', 'client', 'session')
     ORDER BY name
 """
-
-
-def parse_commit(text: str | None) -> dict[str, object]:
-    """What bench/run has found out: a hash, and "dirty" behind it if files of the tree differ."""
-    words = (text or "").split()
-    if not words or not re.fullmatch(r"[0-9a-f]{7,64}", words[0]):
-        return {"commit": None, "dirty": None}
-    return {"commit": words[0], "dirty": "dirty" in words[1:]}
 
 
 def build_flags(build: Build) -> dict[str, str]:
