@@ -90,10 +90,10 @@ class Charts:
         """PNG files by name."""
         for scenario, variant in dict.fromkeys((f.scenario, f.variant) for f in self.figures):
             chosen = select(self.figures, scenario=scenario, variant=variant)
-            suffix = f"-{variant.replace(' ', '-')}" if variant else ""
+            suffix = f"-{re.sub('[^a-z0-9]+', '-', variant)}" if variant else ""
             if scenario == "sustained":
                 for metric in SUSTAINED:
-                    self.sustained(chosen, metric)
+                    self.sustained(chosen, metric, suffix)
                 continue
             for metric in BARS:
                 measured = select(chosen, metric=metric)
@@ -118,7 +118,7 @@ class Charts:
             axes.spines[side].set_visible(False)
         return figure, axes
 
-    def sustained(self, figures: list[Figure], metric: str) -> None:
+    def sustained(self, figures: list[Figure], metric: str, suffix: str) -> None:
         name, title, unit = SUSTAINED[metric]
         measured = select(figures, metric=metric)
         # The publisher alone has nothing to catch up with.
@@ -126,14 +126,15 @@ class Charts:
             measured = [figure for figure in measured if figure.system != "publisher"]
         if not measured:
             return
-        figure, axes = self.make(f"{title} over clients")
+        variant = f", {measured[0].variant}" if measured[0].variant else ""
+        figure, axes = self.make(f"{title} over clients{variant}")
         for label, style, marker in self.styled(measured):
             own = [f for f in measured if f.label == label]
             points = medians(own, "clients")
             self.line(axes, points, label, style, marker, with_server(label, measured))
         clients = sorted({f.clients for f in measured if f.clients is not None})
         self.label_axes(axes, clients, "pgbench clients", unit)
-        self.finish(figure, name)
+        self.finish(figure, name + suffix)
 
     def styled(self, figures: list[Figure]) -> Iterator[tuple[str, str, str]]:
         """Labels, each with line and marker: those of the same system are told apart by them."""
