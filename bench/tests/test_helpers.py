@@ -335,6 +335,10 @@ def test_charts_of_every_scenario():
     figures.append(
         figure("native", 3, scenario="large", metric="applied_s", pass_=None, variant="update")
     )
+    figures.append(
+        figure("native", 4, scenario="sustained", metric="sustained_tps", pass_=None, clients=1,
+               variant="20ms, 100mbit")
+    )  # fmt: skip
     figures += [
         figure("weft", value, writers=writers, variant="mixed", pass_=pass_)
         for writers, value in ((1, 4), (4, 6))
@@ -344,7 +348,7 @@ def test_charts_of_every_scenario():
     assert set(files) == {
         "drain.png", "drain-writers-first.png", "drain-writers-later.png",
         "sustained-publisher.png", "sustained-catch-up.png", "sustained-rate.png",
-        "large-update.png",
+        "large-update.png", "sustained-rate-20ms-100mbit.png",
         "drain-mixed.png", "drain-mixed-writers-first.png", "drain-mixed-writers-later.png",
     }  # fmt: skip
     assert all(content.startswith(b"\x89PNG") for content in files.values())

@@ -27,7 +27,7 @@ KINDS = ("insert", "update", "delete")
 LOADS = ("tpcb", "mixed", "wide", "uuid", "composite", "tpcc")
 # Transactions of a drain that lasts for ten seconds or more, by load.
 ENOUGH_TRANSACTIONS = {
-    "tpcb": 1_000_000,
+    "tpcb": 1_200_000,
     "mixed": 400_000,
     "wide": 500_000,
     "uuid": 600_000,
