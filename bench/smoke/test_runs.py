@@ -119,7 +119,7 @@ def test_lag(tmp_path):
     "arguments",
     [(*DRAIN, "--systems", "physical,native,weft,weft-lz4"),
      ("large", "--rows", "20000", "--systems", "native-parallel,weft,weft-lz4"),
-     ("copy", "--rows", "20000", "--systems", "physical,native,plain,weft"),
+     ("copy", "--rows", "100000", "--systems", "physical,native,plain,weft"),
      ("sustained", "--scale", "1", "--clients", "2", "--seconds", "3", "--systems",
       "native,weft-group")],
     ids=lambda arguments: arguments[0],
