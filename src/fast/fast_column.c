@@ -77,14 +77,17 @@ fixed_value(const WireColumn *sent)
 	}
 }
 
-/* Reads an integer in whatever form it is sent; returns false if it is none. */
+/*
+ * Reads an integer in whatever form it is sent; in binary, it has "length" bytes (2, 4 or 8).
+ * Returns false if it is none.
+ */
 bool
-fast_column_integer(const FastColumn *column, const WireColumn *sent, int64 *value)
+fast_column_integer(const WireColumn *sent, int length, int64 *value)
 {
 	ErrorSaveContext refused = {T_ErrorSaveContext};
 	char		digits[32];
 
-	if (sent->status == LOGICALREP_COLUMN_BINARY && sent->length == column->fixed_length)
+	if (sent->status == LOGICALREP_COLUMN_BINARY && sent->length == length)
 	{
 		*value = fast_column_number(fixed_value(sent), sent->length);
 		return true;

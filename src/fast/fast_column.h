@@ -34,7 +34,7 @@ typedef struct FastColumn
 extern void fast_column_describe(FastColumn *column, Oid type, int32 typmod);
 extern bool fast_column_value(FastColumn *column, MemoryContext context,
 							  const WireColumn *sent, Datum *value, bool *isnull);
-extern bool fast_column_integer(const FastColumn *column, const WireColumn *sent, int64 *value);
+extern bool fast_column_integer(const WireColumn *sent, int length, int64 *value);
 
 /* Returns an integer of a length in bytes as a number. */
 static inline int64

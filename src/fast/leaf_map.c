@@ -2,10 +2,11 @@
  * leaf_map.c
  *	  The fast path: finds a row's place without descending the index.
  *
- * A writer with a backlog spent more time descending btrees than on anything else.  If
- * the key is one integer, then a map makes the descent unnecessary: it has the lowest key
- * of each leaf page, read from the level above.  The map tells which leaf page would have
- * a key, and two neighbouring entries tell roughly where on that page it is.
+ * A writer with a backlog spent more time descending btrees than on anything else.  A
+ * map makes the descent unnecessary: it has the prefix (key_prefix.c) of the lowest key of
+ * each leaf page, read from the level above.  The map tells which leaf page would have
+ * a key, and two neighbouring entries tell roughly where on that page it is.  If many
+ * pages begin with the same prefix, then the map would mislead, and there is none.
  *
  * The map is a guess.  Other processes split and empty pages without its notice, and nobody
  * relies on the result: it is a list of places where the row may be.  The caller
@@ -21,10 +22,7 @@
 #include "postgres.h"
 
 #include "access/nbtree.h"
-#include "catalog/pg_opfamily_d.h"
-#include "catalog/pg_type_d.h"
 #include "fast/cache_line.h"
-#include "fast/fast_column.h"
 #include "fast/leaf_map.h"
 #include "fast/recent_buffer.h"
 #include "miscadmin.h"
@@ -38,7 +36,7 @@
 
 /*
  * An index with more than MAX_PAGES gets no map, nor does one with which all maps of this
- * writer would have more than MAX_PAGES_IN_ALL.  Each page takes 16 bytes.
+ * writer would have more than MAX_PAGES_IN_ALL.  Each page takes 24 bytes.
  */
 #define MAX_PAGES (256 * 1024)
 #define MAX_PAGES_IN_ALL (1024 * 1024)
@@ -49,10 +47,8 @@
 /* Fewer leaf pages than this are in the processor's caches anyway. */
 #define MIN_AHEAD 64
 
-/* The size of an entry with one integer, and how many of them a new page has. */
-#define SIZE_OF_ENTRY MAXALIGN(sizeof(IndexTupleData) + sizeof(int64))
-#define ENTRIES_OF_NEW_LEAF \
-	((int) (BLCKSZ * BTREE_DEFAULT_FILLFACTOR / 100 / (SIZE_OF_ENTRY + sizeof(ItemIdData))))
+/* If more than one in MAX_ALIKE pages begins like the one before, the map is of no use. */
+#define MAX_ALIKE 8
 
 /* A search on a page tries this many positions near the guess before it bisects. */
 #define GUESSES 3
@@ -67,11 +63,13 @@ typedef struct Leaf
 struct LeafMap
 {
 	MemoryContext context;
-	int			key_length;		/* in bytes */
+	KeyPrefixForm form;
+	Size		entry_size;		/* of a key whose columns have its parts' lengths */
+	bool		useless;		/* as was seen when it was read */
 	int			misses;			/* rows not found by the map since it was read */
 	int			num;
 	int			room;
-	int64	   *low;			/* no page has a lower key */
+	KeyPrefix  *low;			/* no page has a lower key */
 	Leaf	   *leaf;
 };
 
@@ -80,21 +78,20 @@ static int	room_in_all = 0;
 
 /*
  * Returns an empty map of an index's leaf pages, in the current memory context, or NULL
- * if its key is not one integer.
+ * if its keys have no prefixes.
  */
 LeafMap *
 leaf_map_describe(Relation index)
 {
 	LeafMap    *map;
-	Oid			type = index->rd_opcintype[0];
+	KeyPrefixForm form;
 
-	if (IndexRelationGetNumberOfKeyAttributes(index) != 1 ||
-		index->rd_opfamily[0] != INTEGER_BTREE_FAM_OID || index->rd_indoption[0] != 0 ||
-		(type != INT2OID && type != INT4OID && type != INT8OID))
+	if (!key_prefix_describe(index, &form))
 		return NULL;
 	map = palloc0(sizeof(LeafMap));
 	map->context = CurrentMemoryContext;
-	map->key_length = TupleDescAttr(RelationGetDescr(index), 0)->attlen;
+	map->form = form;
+	map->entry_size = MAXALIGN(sizeof(IndexTupleData) + form.length);
 	return map;
 }
 
@@ -105,21 +102,19 @@ leaf_map_forget(LeafMap *map)
 	room_in_all -= map->room;
 }
 
-/* Returns a key as a number. */
-int64
-leaf_map_key(const LeafMap *map, Datum value)
+/* Returns the form of the prefixes by which the map is searched. */
+const KeyPrefixForm *
+leaf_map_form(const LeafMap *map)
 {
-	return fast_column_number(value, map->key_length);
+	return &map->form;
 }
 
-/* Returns the key of a page's entry.  It is never NULL, since it is a row's identity. */
-static int64
+/* Returns the prefix of the key of a page's entry. */
+static KeyPrefix
 key_at(const LeafMap *map, Relation index, Page page, OffsetNumber offset)
 {
-	IndexTuple	entry = (IndexTuple) PageGetItem(page, PageGetItemId(page, offset));
-	bool		isnull;
-
-	return leaf_map_key(map, index_getattr(entry, 1, RelationGetDescr(index), &isnull));
+	return key_prefix_of_entry(&map->form, index,
+							   (IndexTuple) PageGetItem(page, PageGetItemId(page, offset)));
 }
 
 static void
@@ -127,14 +122,14 @@ make_room(LeafMap *map)
 {
 	if (map->room == 0)
 	{
-		map->low = MemoryContextAlloc(map->context, FIRST_ROOM * sizeof(int64));
+		map->low = MemoryContextAlloc(map->context, FIRST_ROOM * sizeof(KeyPrefix));
 		map->leaf = MemoryContextAlloc(map->context, FIRST_ROOM * sizeof(Leaf));
 		map->room = FIRST_ROOM;
 		room_in_all += FIRST_ROOM;
 	}
 	else if (map->num == map->room)
 	{
-		map->low = repalloc(map->low, 2 * map->room * sizeof(int64));
+		map->low = repalloc(map->low, 2 * map->room * sizeof(KeyPrefix));
 		map->leaf = repalloc(map->leaf, 2 * map->room * sizeof(Leaf));
 		room_in_all += map->room;
 		map->room *= 2;
@@ -146,7 +141,7 @@ make_room(LeafMap *map)
  * this page can have.
  */
 static void
-add_leaves(LeafMap *map, Relation index, Page page, int64 low)
+add_leaves(LeafMap *map, Relation index, Page page, KeyPrefix low)
 {
 	OffsetNumber first = P_FIRSTDATAKEY(BTPageGetOpaque(page));
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
@@ -166,13 +161,24 @@ add_leaves(LeafMap *map, Relation index, Page page, int64 low)
 	}
 }
 
+/* Do many pages begin with the same prefix, so that one cannot tell which has a key? */
+static bool
+many_alike(const LeafMap *map)
+{
+	int			alike = 0;
+
+	for (int i = 1; i < map->num; i++)
+		alike += key_prefix_equal(map->low[i - 1], map->low[i]);
+	return alike > map->num / MAX_ALIKE;
+}
+
 /* Reads the map, from left to right. */
 static void
 read_leaves(LeafMap *map, Relation index)
 {
 	Buffer		buffer;
 	BlockNumber pages = RelationGetNumberOfBlocks(index);
-	int64		low = PG_INT64_MIN;
+	KeyPrefix	low = {0, 0};
 
 	map->misses = map->num = 0;
 	if (pages > MAX_PAGES || room_in_all - map->room + pages > MAX_PAGES_IN_ALL ||
@@ -201,6 +207,14 @@ read_leaves(LeafMap *map, Relation index)
 		buffer = _bt_getbuf(index, next, BT_READ);
 	}
 	_bt_relbuf(index, buffer);
+	if (many_alike(map))
+	{
+		elog(DEBUG1, "too many leaf pages of index \"%s\" begin with the same %d bytes",
+			 RelationGetRelationName(index), map->form.length);
+		map->useless = true;
+		map->num = 0;
+		return;
+	}
 	elog(DEBUG1, "the lowest keys of %d leaf pages of index \"%s\" are known",
 		 map->num, RelationGetRelationName(index));
 }
@@ -209,6 +223,8 @@ read_leaves(LeafMap *map, Relation index)
 static void
 missed(LeafMap *map, Relation index)
 {
+	if (map->useless)
+		return;
 	map->misses++;
 	if (map->misses % MIN_MISSES == 0 &&
 		map->misses >= MIN_MISSES + RelationGetNumberOfBlocks(index) / PAGES_PER_MISS)
@@ -217,7 +233,7 @@ missed(LeafMap *map, Relation index)
 
 /* Returns the page that has a key by the map: the last one with a lowest key up to it. */
 static int
-leaf_of(const LeafMap *map, int64 key)
+leaf_of(const LeafMap *map, KeyPrefix key)
 {
 	int			first = 0;
 	int			count = map->num;
@@ -226,7 +242,7 @@ leaf_of(const LeafMap *map, int64 key)
 	{
 		int			half = count / 2;
 
-		first += map->low[first + half] <= key ? half : 0;
+		first += key_prefix_less(key, map->low[first + half]) ? 0 : half;
 		count -= half;
 	}
 	return first;
@@ -248,20 +264,19 @@ lock_leaf(Leaf *leaf, Relation index)
  * evenly.
  */
 static int
-guess_position(const LeafMap *map, int leaf, int64 key, int count)
+guess_position(const LeafMap *map, int leaf, KeyPrefix key, int count)
 {
-	double		low = map->low[leaf];
-	double		high;
+	const KeyPrefix *low = &map->low[leaf];
 
 	if (leaf == 0 || leaf + 1 == map->num)
 		return count / 2;
-	high = map->low[leaf + 1];
-	return key < high ? (key - low) / (high - low) * count : count;
+	return key_prefix_less(key, low[1]) ?
+		key_prefix_distance(low[0], key) / key_prefix_distance(low[0], low[1]) * count : count;
 }
 
 /* Returns the first offset of first .. last with the key or a higher one, or last + 1. */
 static OffsetNumber
-lower_bound(const LeafMap *map, Relation index, Page page, int64 key,
+lower_bound(const LeafMap *map, Relation index, Page page, KeyPrefix key,
 			int first, int last, int guess)
 {
 	int			end = last + 1;
@@ -270,7 +285,7 @@ lower_bound(const LeafMap *map, Relation index, Page page, int64 key,
 	{
 		int			middle = i < GUESSES ? Min(Max(guess, first), end - 1) : (first + end) / 2;
 
-		if (key_at(map, index, page, middle) < key)
+		if (key_prefix_less(key_at(map, index, page, middle), key))
 		{
 			first = middle + 1;
 			guess = middle + (1 << i);
@@ -284,9 +299,9 @@ lower_bound(const LeafMap *map, Relation index, Page page, int64 key,
 	return first;
 }
 
-/* Reads the places in a page's entries with a key, from an offset on. */
+/* Reads the places in a page's entries with a key's prefix, from an offset on. */
 static int
-read_places(const LeafMap *map, Relation index, Page page, int64 key,
+read_places(const LeafMap *map, Relation index, Page page, KeyPrefix key,
 			OffsetNumber offset, OffsetNumber last, ItemPointerData *places)
 {
 	int			num = 0;
@@ -298,7 +313,7 @@ read_places(const LeafMap *map, Relation index, Page page, int64 key,
 		bool		several = BTreeTupleIsPosting(entry);
 		int			count = several ? BTreeTupleGetNPosting(entry) : 1;
 
-		if (key_at(map, index, page, offset) != key)
+		if (!key_prefix_equal(key_at(map, index, page, offset), key))
 			break;
 		for (int i = 0; i < count && num < LEAF_MAP_MAX_PLACES && !ItemIdIsDead(id); i++)
 			places[num++] = several ? *BTreeTupleGetPostingN(entry, i) : entry->t_tid;
@@ -313,12 +328,18 @@ leaf_map_is_worth_prefetch(const LeafMap *map)
 	return map->num >= MIN_AHEAD;
 }
 
+static int
+entries_of_new_leaf(const LeafMap *map)
+{
+	return BLCKSZ * BTREE_DEFAULT_FILLFACTOR / 100 / (map->entry_size + sizeof(ItemIdData));
+}
+
 /*
  * Prefetches the memory for reading the leaf page that has a key: the page's head and
  * end, and the line pointer and entry of the key where a new index has them.
  */
 void
-leaf_map_prefetch(LeafMap *map, Relation index, int64 key)
+leaf_map_prefetch(LeafMap *map, Relation index, KeyPrefix key)
 {
 	int			leaf;
 	int			position;
@@ -334,20 +355,20 @@ leaf_map_prefetch(LeafMap *map, Relation index, int64 key)
 	if (!BufferIsValid(*buffer))
 		return;
 
-	position = guess_position(map, leaf, key, ENTRIES_OF_NEW_LEAF);
+	position = guess_position(map, leaf, key, entries_of_new_leaf(map));
 	end = (char *) BufferGetPage(*buffer) + BLCKSZ - sizeof(BTPageOpaqueData);
 	recent_buffer_prefetch(*buffer, P_FIRSTKEY + position);
 	cache_line_prefetch(end);
-	cache_line_prefetch(end - (position + 1) * SIZE_OF_ENTRY);
+	cache_line_prefetch(end - (position + 1) * map->entry_size);
 }
 
 /*
- * Looks for places of rows with a key, the index's first column.  Returns how many
+ * Looks for places of rows with a key of this prefix.  Returns how many
  * it has found, at most LEAF_MAP_MAX_PLACES.  If it returns 0, there may be rows all the
  * same.
  */
 int
-leaf_map_places(LeafMap *map, Relation index, int64 key, ItemPointerData *places)
+leaf_map_places(LeafMap *map, Relation index, KeyPrefix key, ItemPointerData *places)
 {
 	int			num = 0;
 	int			leaf;

@@ -5,6 +5,7 @@
 #ifndef WEFT_LEAF_MAP_H
 #define WEFT_LEAF_MAP_H
 
+#include "fast/key_prefix.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 
@@ -15,9 +16,9 @@ typedef struct LeafMap LeafMap;
 
 extern LeafMap *leaf_map_describe(Relation index);
 extern void leaf_map_forget(LeafMap *map);
-extern int64 leaf_map_key(const LeafMap *map, Datum value);
-extern int	leaf_map_places(LeafMap *map, Relation index, int64 key, ItemPointerData *places);
+extern const KeyPrefixForm *leaf_map_form(const LeafMap *map);
+extern int	leaf_map_places(LeafMap *map, Relation index, KeyPrefix key, ItemPointerData *places);
 extern bool leaf_map_is_worth_prefetch(const LeafMap *map);
-extern void leaf_map_prefetch(LeafMap *map, Relation index, int64 key);
+extern void leaf_map_prefetch(LeafMap *map, Relation index, KeyPrefix key);
 
 #endif							/* WEFT_LEAF_MAP_H */

@@ -229,8 +229,8 @@ find_by_leaf(FastRelation *relation)
 
 	if (relation->leaf_map)
 		num = leaf_map_places(relation->leaf_map, relation->key_index,
-							  leaf_map_key(relation->leaf_map,
-										   relation->keys[0].sk_argument),
+							  key_prefix_of_keys(leaf_map_form(relation->leaf_map),
+												 relation->keys),
 							  tids);
 	for (int i = 0; i < num && !all_dead; i++)
 	{

@@ -40,7 +40,7 @@ typedef struct Upcoming
 	uint64		position;		/* of its record's end in the ring */
 	FastRelation *relation;
 	uint32		key_hash;
-	int64		key;
+	KeyPrefix	key;
 	int			steps;			/* how many were taken */
 	OffsetNumber offset;		/* of the row, once that is known */
 	Buffer		buffer;			/* that then has its page, or InvalidBuffer */
@@ -120,28 +120,43 @@ take_step(Upcoming *next, int allowed)
 	fast_session_leave();
 }
 
-/* Reads a key of one integer, and its hash, from a tuple; returns false if it has none. */
+/* Returns which column of the local key a local column is, or -1. */
+static int
+key_of_column(const FastRelation *relation, int local)
+{
+	for (int i = 0; i < relation->num_keys; i++)
+		if (relation->key_columns[i] == local)
+			return i;
+	return -1;
+}
+
+/* Reads the prefix of a key, and its hash, from a tuple; returns false if it has none. */
 static bool
-read_key(const FastRelation *relation, WireCursor cursor, int64 *key, uint32 *key_hash)
+read_key(const FastRelation *relation, WireCursor cursor, KeyPrefix *key, uint32 *key_hash)
 {
 	int			count = wire_uint16(&cursor);
+	int			found = 0;
+	WireColumn	keys[INDEX_MAX_KEYS];
 
 	if (count != relation->num_columns)
 		return false;
-	for (int i = 0; i < count; i++)
+	*key_hash = relation->remote_relid;
+	for (int i = 0; i < count && found < relation->num_keys; i++)
 	{
-		const FastColumn *column = &relation->columns[i];
 		WireColumn	sent;
+		int			number;
 
 		if (!wire_column(&cursor, &sent))
 			return false;
-		if (column->local == relation->key_columns[0])
-		{
-			*key_hash = fast_column_hash(relation->remote_relid, &sent);
-			return fast_column_integer(column, &sent, key);
-		}
+		number = key_of_column(relation, relation->columns[i].local);
+		if (number < 0)
+			continue;
+		*key_hash = fast_column_hash(*key_hash, &sent);
+		keys[number] = sent;
+		found++;
 	}
-	return false;
+	return found == relation->num_keys &&
+		key_prefix_of_sent(leaf_map_form(relation->leaf_map), keys, key);
 }
 
 /*

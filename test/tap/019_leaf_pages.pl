@@ -109,11 +109,7 @@ foreach my $binary ('false', 'true')
 		$written,
 		qr/lowest keys of \d+ leaf pages of index "$_" are known/,
 		"binary = $binary: a list is read of $_"
-	) foreach qw(small_pkey middle_pkey large_key);
-	unlike(
-		$written,
-		qr/leaf pages of index "backwards_key"/,
-		"binary = $binary: no list is read of an index in descending order");
+	) foreach qw(small_pkey middle_pkey large_key backwards_key);
 
 	# A writer logs its counters when it ends.
 	disable_subscription($sub, 'sub');

@@ -20,6 +20,7 @@ PG_FUNCTION_INFO_V1(weft_test);
 static const Unit *const units[] = {
 	&broadcast_unit,
 	&dependency_unit,
+	&key_prefix_unit,
 	&order_unit,
 	&relations_unit,
 	&ring_unit,
