@@ -118,6 +118,21 @@ ALTER TABLE weft.merged_row REPLICA IDENTITY NOTHING;
 COMMENT ON TABLE weft.merged_row IS
 	'versions of rows whose last write changed delta columns only';
 
+CREATE TABLE weft.row_time (
+	xid bigint NOT NULL,
+	part integer NOT NULL,
+	commit_time timestamptz NOT NULL,
+	seed bigint NOT NULL,
+	recorded_at timestamptz NOT NULL,
+	entries bytea STORAGE PLAIN NOT NULL,
+	CONSTRAINT row_time_pkey PRIMARY KEY (xid, part));
+
+CREATE INDEX row_time_time_index ON weft.row_time (recorded_at);
+ALTER TABLE weft.row_time REPLICA IDENTITY NOTHING;
+
+COMMENT ON TABLE weft.row_time IS
+	'commit times of rows whose transactions share a commit';
+
 CREATE TABLE weft.deleted_counter (
 	relation oid NOT NULL,
 	key uuid NOT NULL,

@@ -74,6 +74,15 @@ AS 'MODULE_PATHNAME', 'weft_track_deletes';
 COMMENT ON FUNCTION weft.track_deletes(regclass, boolean) IS
 	'makes a table remember which rows were deleted, so that older changes do not restore them';
 
+-- The exact time of a row: SELECT weft.row_commit_timestamp(tableoid, ctid) FROM t.
+CREATE FUNCTION weft.row_commit_timestamp("table" regclass, row_id tid)
+RETURNS timestamptz
+LANGUAGE C STRICT STABLE
+AS 'MODULE_PATHNAME', 'weft_row_commit_timestamp';
+
+COMMENT ON FUNCTION weft.row_commit_timestamp(regclass, tid) IS
+	'when the transaction that wrote a row has committed, on the node where that was';
+
 CREATE FUNCTION weft.set_delta_columns(relation regclass, columns name[])
 RETURNS void
 LANGUAGE C STRICT VOLATILE

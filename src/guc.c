@@ -27,17 +27,15 @@ int			weft_max_writers_per_subscription = 8;
 int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
+bool		weft_exact_commit_timestamps = false;
 bool		weft_tune_writers = true;
 int			weft_writers_per_subscription = 4;
 
-/*
- * Returns how many transactions may share a commit.  With track_commit_timestamp on,
- * each must have a commit time of its own.
- */
+/* Returns how many transactions may share a commit. */
 int
 guc_max_commit_group(void)
 {
-	return track_commit_timestamp ? 1 : weft_commit_group_size;
+	return track_commit_timestamp && weft_exact_commit_timestamps ? 1 : weft_commit_group_size;
 }
 
 /*
@@ -166,6 +164,14 @@ guc_define(void)
 							   "all",
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_history_types, NULL, NULL);
+
+	DefineCustomBoolVariable("weft.exact_commit_timestamps",
+							 "Commits each remote transaction separately while commit timestamps are tracked.",
+							 "If it is off, a row's exact time is that of weft.row_commit_timestamp.",
+							 &weft_exact_commit_timestamps,
+							 false,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("weft.tune_writers",
 							 "Chooses by measurement how many of a subscription's writers are used.",

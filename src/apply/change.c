@@ -13,6 +13,7 @@
 #include "access/xact.h"
 #include "apply/attempt.h"
 #include "apply/change.h"
+#include "apply/member.h"
 #include "apply/server_apply.h"
 #include "apply/turn.h"
 #include "apply/writer.h"
@@ -20,6 +21,7 @@
 #include "conflict/conflict_apply.h"
 #include "conflict/remote_transaction.h"
 #include "fast/fast.h"
+#include "group_times.h"
 #include "mb/pg_wchar.h"
 #include "misspeculate.h"
 #include "replication/worker_internal.h"
@@ -120,6 +122,7 @@ apply_row(const RowChange *change)
 	{
 		check_ready(change);
 		server_apply_change(change);
+		group_times_unknown(fast_local_table(change->relid));
 	}
 	count_row(change);
 }
@@ -133,6 +136,7 @@ apply_begin(const RowChange *change)
 	attempt_set_subject(begin.xid, begin.final_lsn);
 	if (writer.detect_conflicts)
 		conflict_begin(begin.commit_time, begin.xid, begin.final_lsn);
+	member_begun(&begin);
 	server_apply_change(change);
 }
 

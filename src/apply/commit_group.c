@@ -48,6 +48,7 @@
  */
 #include "postgres.h"
 
+#include "access/commit_ts.h"
 #include "access/xact.h"
 #include "apply/attempt.h"
 #include "apply/change.h"
@@ -55,14 +56,18 @@
 #include "apply/guard.h"
 #include "apply/local_transaction.h"
 #include "apply/look_ahead.h"
+#include "apply/member.h"
 #include "apply/order.h"
 #include "apply/server_apply.h"
 #include "apply/stream_writer.h"
 #include "apply/turn.h"
 #include "apply/writer.h"
 #include "compat.h"
+#include "conflict/clock.h"
 #include "conflict/remote_transaction.h"
+#include "conflict/stored_times.h"
 #include "fast/fast.h"
+#include "group_times.h"
 #include "pgstat.h"
 #include "replication/worker_internal.h"
 #include "ring/broadcast.h"
@@ -101,6 +106,9 @@ typedef struct CommitGroup
 /* Globals, since an attempt (guard.h) is a function without an argument. */
 static CommitGroup group;
 static BroadcastReader broadcast;
+
+/* Does this database have a table for the times of rows (row_time.c), as far as is known? */
+static bool times_can_be_stored;
 
 /* Attaches to the broadcast log; called once in a writer. */
 void
@@ -233,6 +241,17 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	return true;
 }
 
+/*
+ * Stores the times of rows that differ from the group's; and looks whether that will be
+ * possible for the next group.
+ */
+static void
+prepare_times(const RingTransaction *transaction)
+{
+	conflict_store_times(transaction->commit_time);
+	times_can_be_stored = OidIsValid(row_time_table());
+}
+
 /* Commits what has been applied: the transactions from "first" to "seq". */
 static void
 commit_transaction(void)
@@ -243,8 +262,12 @@ commit_transaction(void)
 	XLogRecPtr	local_end = InvalidXLogRecPtr;
 
 	if (IsTransactionState())
+	{
+		if (track_commit_timestamp)
+			prepare_times(transaction);
 		local_end = local_transaction_commit(prepare_xid, transaction->end_lsn,
 											 transaction->commit_time);
+	}
 	else if (stream != NULL)
 		local_end = stream->local_end;
 	in_remote_transaction = false;
@@ -263,6 +286,7 @@ apply_changes(void)
 	bool		changed = true;
 
 	ring_rewind(&group.cursor, writer.ring, group.seq);
+	member_next(group.seq);
 	if (!catch_up(group.cursor.transaction->broadcast))
 		return false;
 	reset_message();
@@ -289,6 +313,13 @@ apply_changes(void)
 	return false;
 }
 
+/* May transactions share a commit? */
+static bool
+may_share(void)
+{
+	return guc_max_commit_group() > 1 && (!track_commit_timestamp || times_can_be_stored);
+}
+
 /*
  * Takes more transactions if everything taken has been applied and the writer would only
  * wait for its turn.
@@ -301,7 +332,7 @@ take_more(void)
 							guc_max_commit_group());
 	int			run = pg_atomic_read_u32(&writer.ring->run_limit);
 
-	if (group.seq != group.end || count >= limit || turn_is_oldest())
+	if (group.seq != group.end || count >= limit || !may_share() || turn_is_oldest())
 		return false;
 	group.end += ring_take_more(writer.ring, writer.number, group.end,
 								Min(run, limit - count));
@@ -315,7 +346,7 @@ group_ends(void)
 {
 	RingTransaction *next;
 
-	if (attempt_stage() == ATTEMPT_COMMITTED_TO || writer.detect_conflicts ||
+	if (attempt_stage() == ATTEMPT_COMMITTED_TO ||
 		group.cursor.transaction->alone ||
 		group.cursor.position -
 		ring_transaction(writer.ring, group.first)->start >= writer.ring->size / GROUP_SHARE ||
@@ -326,7 +357,8 @@ group_ends(void)
 	if (pg_atomic_read_u32(&next->complete) == 0)
 		return true;
 	pg_read_barrier();
-	return next->alone;
+	return next->alone || !group_times_may_go_on(next->commit_time) ||
+		(writer.detect_conflicts && !clock_has_passed(next->commit_time));
 }
 
 /* Applies transactions from "first" on, up to "last" at most, and commits them together. */
@@ -334,6 +366,7 @@ static bool
 attempt(void)
 {
 	order_begin(group.first, group.last);
+	member_group(group.first, attempt_stage() == ATTEMPT_SPECULATIVE);
 	for (group.seq = group.first;; group.seq++)
 	{
 		/* The server's code expects this at BEGIN. */
@@ -354,7 +387,7 @@ attempt(void)
 void
 commit_group_apply(uint64 first, int count)
 {
-	bool		grouped = !writer.detect_conflicts;
+	bool		grouped = may_share();
 	bool		retrying = false;
 
 	group.end = first + count - 1;

@@ -58,6 +58,7 @@
 
 #include "apply/attempt.h"
 #include "apply/change.h"
+#include "apply/member.h"
 #include "apply/order.h"
 #include "apply/order_decision.h"
 #include "apply/turn.h"
@@ -83,6 +84,7 @@ typedef struct DeferredChange
 	 * before its end.  NULL: coalesced with a later change.
 	 */
 	RowChange	change;
+	uint64		seq;			/* of its transaction */
 	uint32		row;			/* if it is an update that may be coalesced */
 } DeferredChange;
 
@@ -166,8 +168,13 @@ apply_deferred(void)
 	 */
 	fast_renew_snapshot();
 	for (int i = 0; i < deferred.num; i++)
-		if (deferred.changes[i].change.message != NULL)
-			change_apply(&deferred.changes[i].change);
+	{
+		if (deferred.changes[i].change.message == NULL)
+			continue;
+		member_resume(deferred.changes[i].seq);
+		change_apply(&deferred.changes[i].change);
+	}
+	member_resume_newest();
 	compat_injection_point("weft-deferred-applied");
 	forget_deferred();
 }
@@ -209,6 +216,7 @@ defer(uint64 seq, const RowChange *change, bool may_coalesce, uint32 row)
 	DeferredChange *entry = &deferred.changes[deferred.num];
 
 	entry->change = *change;
+	entry->seq = seq;
 	entry->row = row;
 	if (deferred.coalescing && may_coalesce)
 		coalesce(entry);

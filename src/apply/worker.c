@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/commit_ts.h"
 #include "access/xact.h"
 #include "apply/change.h"
 #include "apply/commit_group.h"
@@ -137,7 +138,7 @@ work(void)
 		uint64		first;
 
 		/* One writer is enough to remove old rows of conflict/. */
-		if (writer.detect_conflicts && writer.number == 0)
+		if ((writer.detect_conflicts || track_commit_timestamp) && writer.number == 0)
 		{
 			long		next = conflict_clean();
 

@@ -14,8 +14,7 @@ typedef struct Writer
 	SubscriptionShared *subscription;
 	WriterShared *shared;		/* of this writer, in *subscription */
 	Ring	   *ring;
-	bool		detect_conflicts;	/* each transaction has a commit of its
-									 * own */
+	bool		detect_conflicts;
 } Writer;
 
 extern Writer writer;

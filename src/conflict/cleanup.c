@@ -14,6 +14,7 @@
 #include "conflict/tombstone.h"
 #include "guc.h"
 #include "replication/origin.h"
+#include "row_time.h"
 #include "utils/timestamp.h"
 
 /* Bounds of the time between two removals, in milliseconds. */
@@ -42,6 +43,13 @@ clean(void)
 	/* This transaction applies no remote one. */
 	replorigin_session_origin = InvalidRepOriginId;
 	StartTransactionCommand();
+	if (!OidIsValid(row_time_table()))
+	{
+		/* Without the extension there is nothing to remove. */
+		CommitTransactionCommand();
+		replorigin_session_origin = origin;
+		return false;
+	}
 	tables = settings_tables();
 	more = remove_old(tables->history, tables->history_time_index,
 					  weft_conflict_history_retention);
@@ -53,6 +61,7 @@ clean(void)
 					   weft_tombstone_retention);
 	more |= remove_old(tables->deleted_counter, tables->deleted_counter_time_index,
 					   weft_tombstone_retention);
+	more |= remove_old(tables->row_time, tables->row_time_time_index, weft_tombstone_retention);
 	more |= tombstone_add_times(CLEAN_ROWS);
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;

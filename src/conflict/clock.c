@@ -18,15 +18,26 @@
  */
 #define REPORTED_SKEW 10000
 
+/* A time that the clock has passed; a node's own clock must not be set back. */
+static TimestampTz passed = 0;
+
+/* Has this server's clock passed a time? */
+bool
+clock_has_passed(TimestampTz time)
+{
+	if (time >= passed)
+		passed = GetCurrentTimestamp();
+	return time < passed;
+}
+
 void
 clock_wait(TimestampTz time)
 {
 	static TimestampTz reported = 0;
-	TimestampTz now;
 
-	while ((now = GetCurrentTimestamp()) <= time)
+	while (!clock_has_passed(time))
 	{
-		long		ahead = TimestampDifferenceMilliseconds(now, time) + 1;
+		long		ahead = TimestampDifferenceMilliseconds(passed, time) + 1;
 
 		if (ahead > REPORTED_SKEW && log_limit_passed(&reported))
 			ereport(WARNING,

@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 
+extern bool clock_has_passed(TimestampTz time);
 extern void clock_wait(TimestampTz time);
 
 #endif							/* WEFT_CLOCK_H */

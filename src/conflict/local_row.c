@@ -12,6 +12,7 @@
 #include "conflict/local_row.h"
 #include "conflict/tombstone.h"
 #include "executor/executor.h"
+#include "group_times.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -78,6 +79,7 @@ void
 local_row_insert(Target *target, TupleTableSlot *row)
 {
 	ExecSimpleRelationInsert(target->info, target->estate, row);
+	group_times_changed(target->rel, row);
 }
 
 void
@@ -85,6 +87,7 @@ local_row_update(Target *target, TupleTableSlot *local, TupleTableSlot *row)
 {
 	EvalPlanQualSetSlot(&target->epq, row);
 	ExecSimpleRelationUpdate(target->info, target->estate, &target->epq, local, row);
+	group_times_changed(target->rel, row);
 }
 
 /*

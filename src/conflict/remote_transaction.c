@@ -69,6 +69,15 @@ conflict_import(const RowVersion *version)
 	remote_transaction.applying = true;
 }
 
+/* What is applied from here on belongs to a transaction that has begun already. */
+void
+conflict_resume(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn)
+{
+	remote_transaction.version.time = commit_time;
+	remote_transaction.xid = xid;
+	remote_transaction.lsn = lsn;
+}
+
 /* Called when the transaction has committed, and its decisions with it: counts them. */
 void
 conflict_committed(void)

@@ -39,6 +39,7 @@ extern void conflict_init(SubscriptionShared *shared, bool (*wait_oldest) (void)
 extern void conflict_attempt(void);
 extern void conflict_begin(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn);
 extern void conflict_import(const RowVersion *version);
+extern void conflict_resume(TimestampTz commit_time, TransactionId xid, XLogRecPtr lsn);
 extern void conflict_committed(void);
 extern bool conflict_may_retry(int sqlerrcode);
 

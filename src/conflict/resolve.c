@@ -18,6 +18,7 @@
 #include "conflict/version.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
+#include "group_times.h"
 #include "utils/rel.h"
 
 static TupleTableSlot *
@@ -65,6 +66,7 @@ keep_row(Target *target, TupleTableSlot *local, const RowVersion *version,
 	ExecCopySlot(row, local);
 	delta_merge(target, row, local, remote);
 	row_version_keep(target, local, version);
+	group_times_end_here();
 	local_row_update(target, local, row);
 }
 

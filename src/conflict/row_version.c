@@ -18,6 +18,8 @@
 #include "conflict/settings.h"
 #include "conflict/version.h"
 #include "conflict/version_record.h"
+#include "group_times.h"
+#include "row_time.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -56,12 +58,20 @@ row_version_keep(Target *target, TupleTableSlot *row, const RowVersion *version)
 						 GetCurrentTransactionId());
 }
 
-/* Returns the version of a row. */
+/*
+ * Returns the version of a row.  Transactions that share a commit are told apart: an earlier
+ * one of the group at hand counts as any other of its node (group_times.c).
+ */
 RowVersion
 row_version_of(Relation rel, Oid key_index, TupleTableSlot *row)
 {
 	TransactionId xmin = version_xmin(row);
 	RowVersion	result = version_of_xid(xmin);
+
+	if (result.own && group_times_find(rel, row, &result.time))
+		result.own = false;
+	else if (result.known && !result.own && result.origin != InvalidRepOriginId)
+		(void) row_time_find(rel, row, xmin, &result.time);
 
 	/* Merging a counter into a row does not make it newer. */
 	if (conflict_has_delta_columns(RelationGetRelid(rel)))

@@ -139,6 +139,8 @@ find_relations(void)
 	known.tables.deleted_counter_time_index = find_relation("deleted_counter_time_index", false);
 	known.tables.tombstone_open_index = find_relation("tombstone_open_index", false);
 	known.tables.past_origin = find_relation("past_origin", true);
+	known.tables.row_time = find_relation("row_time", true);
+	known.tables.row_time_time_index = find_relation("row_time_time_index", false);
 	known.delta_table = find_relation("delta_column", true);
 }
 

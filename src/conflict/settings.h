@@ -29,6 +29,8 @@ typedef struct ConflictTables
 	Oid			deleted_counter_key;
 	Oid			deleted_counter_time_index;
 	Oid			past_origin;
+	Oid			row_time;
+	Oid			row_time_time_index;
 } ConflictTables;
 
 extern ConflictResolver settings_resolver(ConflictKind kind);

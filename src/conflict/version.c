@@ -158,5 +158,8 @@ conflict_origin_differs(TupleTableSlot *row)
 {
 	RowVersion	version = version_of_xid(version_xmin(row));
 
+	/* Its own time may decide, which the general path finds out. */
+	if (version.origin == UNKNOWN_ORIGIN && version.node == 0)
+		return version.known;
 	return version_differs(&version);
 }

@@ -14,6 +14,7 @@
 #include "nodes/execnodes.h"
 #include "relation_stats.h"
 #include "replication/logicalproto.h"
+#include "row_time.h"
 #include "utils/snapshot.h"
 
 /* At most this many rows of a table are stored at a time. */
@@ -45,6 +46,7 @@ typedef struct FastRelation
 	Oid			index;			/* to find rows by */
 	int			num_keys;
 	int			key_columns[INDEX_MAX_KEYS];	/* local, from 0 */
+	RowTimeKey	time_key;		/* the same, for group_times.c */
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	LeafMap    *leaf_map;		/* NULL: rows are found by the index only */
 

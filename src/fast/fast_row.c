@@ -24,6 +24,7 @@
 #include "fast/fast_row.h"
 #include "fast/fast_table.h"
 #include "fast/lookup.h"
+#include "group_times.h"
 #include "miscadmin.h"
 #include "misspeculate.h"
 #include "replication/origin.h"
@@ -168,6 +169,14 @@ check_constraints(FastRelation *relation, TupleTableSlot *row)
 		ExecPartitionCheck(relation->info, row, relation->estate, true);
 }
 
+/* The row at hand is the last change of its key for now. */
+static void
+remember_time(FastRelation *relation, TupleTableSlot *row)
+{
+	if (relation->time_key.count > 0)
+		group_times_row(&relation->time_key, row);
+}
+
 static bool
 insert_row(FastRelation *relation, const RowChange *change)
 {
@@ -194,6 +203,7 @@ insert_row(FastRelation *relation, const RowChange *change)
 	ExecStoreVirtualTuple(row);
 	check_constraints(relation, row);
 	relation->num_gathered++;
+	remember_time(relation, row);
 	return true;
 }
 
@@ -256,6 +266,7 @@ update_row(FastRelation *relation, const RowChange *change, bool final)
 	if (relation->info->ri_NumIndices > 0 && update_indexes != TU_None)
 		ExecInsertIndexTuples(relation->info, row, relation->estate,
 							  true, false, NULL, NIL, update_indexes == TU_Summarizing);
+	remember_time(relation, row);
 	return true;
 }
 

@@ -110,6 +110,7 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	Relation	index;
 
 	relation->index = GetRelationIdentityOrPK(rel);
+	row_time_key(rel, &relation->time_key);
 	if (!OidIsValid(relation->index) || !entry->updatable)
 	{
 		relation->key_reason = "no primary key or replica identity index can be used";
@@ -169,7 +170,9 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	relation->local_relid = RelationGetRelid(rel);
 	relation->insert_reason = relation->key_reason = NULL;
 	relation->watched = NULL;
-	if (fast_context.detect_conflicts)
+
+	/* A row without a key is in conflict with nothing. */
+	if (fast_context.detect_conflicts && OidIsValid(GetRelationIdentityOrPK(rel)))
 		relation->insert_reason = "conflicts are detected";
 
 	/* An invalidation that arrives meanwhile resets this. */

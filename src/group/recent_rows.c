@@ -24,6 +24,7 @@
 #include "executor/executor.h"
 #include "funcapi.h"
 #include "group/recent_rows.h"
+#include "group_times.h"
 #include "local_table.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -52,7 +53,8 @@ typedef struct KeyReader
 	TransactionId xid;			/* looked up last */
 	bool		known;			/* its commit time is known, and it was not a
 								 * copy */
-	TimestampTz time;
+	TimestampTz committed;
+	TimestampTz time;			/* of the row; transactions may share a commit */
 	RepOriginId origin;
 } KeyReader;
 
@@ -107,9 +109,12 @@ xmin_of(TupleTableSlot *row)
 												 &isnull));
 }
 
-/* Is it known when the row was changed, other than by being copied? */
+/*
+ * Is it known when the row was changed, other than by being copied?  "since" saves looking
+ * for the own times of old rows.
+ */
 static bool
-look_up_change(KeyReader *reader, TupleTableSlot *row)
+look_up_change(KeyReader *reader, TupleTableSlot *row, TimestampTz since)
 {
 	TransactionId xid = xmin_of(row);
 
@@ -117,9 +122,13 @@ look_up_change(KeyReader *reader, TupleTableSlot *row)
 	{
 		reader->xid = xid;
 		reader->known = TransactionIdIsNormal(xid) &&
-			TransactionIdGetCommitTsData(xid, &reader->time, &reader->origin) &&
+			TransactionIdGetCommitTsData(xid, &reader->committed, &reader->origin) &&
 			reader->origin != DoNotReplicateId;
 	}
+	reader->time = reader->committed;
+	if (reader->known && reader->origin != InvalidRepOriginId &&
+		reader->committed >= since - 2 * GROUP_TIMES_SPAN)
+		(void) row_time_find(reader->rel, row, xid, &reader->time);
 	return reader->known;
 }
 
@@ -152,7 +161,7 @@ read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
 	while (table_scan_getnextslot(scan, ForwardScanDirection, row))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (look_up_change(reader, row) && reader->time >= since)
+		if (look_up_change(reader, row, since) && reader->time >= since)
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
 			Datum		values[3] = {

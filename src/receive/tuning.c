@@ -131,7 +131,7 @@ tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors)
 	tuning->ring = ring;
 	tuning->writers = writers;
 	tuning->processors = processors;
-	tuning->configured_group = weft_commit_group_size;
+	tuning->configured_group = group;
 	tuning->configured_tuning = weft_tune_writers;
 
 	for (int fewer = 1; fewer < writers; fewer *= 2)
@@ -316,7 +316,7 @@ tuning_step(Tuning *tuning, TimestampTz now, bool was_full)
 	bool		gap = !was_full && now - tuning->last_step > FLOW_GAP;
 
 	tuning->last_step = now;
-	if (tuning->configured_group != weft_commit_group_size ||
+	if (tuning->configured_group != guc_max_commit_group() ||
 		tuning->configured_tuning != weft_tune_writers)
 		tuning_reset(tuning, tuning->ring, tuning->writers, tuning->processors);
 	if (!weft_tune_writers)

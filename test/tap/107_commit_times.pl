@@ -1,0 +1,180 @@
+# Transactions that share a commit keep their own times: conflicts are decided by them, in
+# whatever order the changes arrive.  The publishers are simulated in Perl.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use ConflictTest;
+use FakePublisher;
+use PgOutput;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use WeftTest;
+
+plan skip_all => 'about Weft' unless weft();
+
+my ($int4, $text, $relid) = (23, 25, 16001);
+my $node = new_member('node', conf => "weft.tune_writers = off\n");
+my $pub = FakePublisher->new(log => $node->logfile);
+
+query($node, <<'EOS');
+CREATE TABLE t (id int PRIMARY KEY, v text);
+SELECT weft.track_deletes('t');
+INSERT INTO weft.conflict_node VALUES ('', 2);
+EOS
+$pub->relation($relid, 'public', 't', 'd',
+	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
+
+# s1 sends the groups, s3 what is in conflict with them; s2's node is this one.
+foreach my $i (1, 3)
+{
+	query($node, <<EOS);
+CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
+	WITH (connect = false, slot_name = 's$i', num_writers = 1, detect_conflicts = on);
+INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
+	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
+INSERT INTO weft.conflict_node VALUES ('s$i', $i);
+ALTER SUBSCRIPTION s$i ENABLE;
+EOS
+}
+
+sub microseconds { return int((time() - 946_684_800) * 1_000_000); }
+
+sub publish
+{
+	my ($i, $time, @changes) = @_;
+	local $PgOutput::commit_time = $time;
+	$pub->publish("s$i", $pub->transaction(@changes));
+	return;
+}
+
+sub arrived
+{
+	foreach my $i (@_)
+	{
+		$pub->wait_for_flush("s$i") or die "s$i does not progress";
+	}
+	return;
+}
+
+sub insert { return msg_insert($relid, [@_]) }
+sub update { return msg_update($relid, [@_]) }
+sub del    { return msg_delete($relid, key => [ $_[0], undef ]) }
+
+my $rows = 200;
+my $turn = 0;
+
+# Every row's tail is what its test is about: the last change by s1, in a group, and one
+# by s3 that is this much later.  "before" and "after" it say in which order they arrive.
+query($node,
+	"INSERT INTO t SELECT i, 'old' FROM generate_series(0, 10000) i");
+
+# Sends transactions [time, change ...] from s1 such that they find each other in the ring.
+sub send_group
+{
+	my (@transactions) = @_;
+	my $session = open_session($node);
+
+	$session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
+	publish(1, microseconds(), update(0, 'turn ' . ++$turn));
+	writer_waits_for_lock($node);
+	publish(1, @$_) foreach @transactions;
+	my $last = $transactions[-1];
+	poll($node,
+		"SELECT ring_used > 0 FROM weft.stat_subscription WHERE subscription_name = 's1'"
+	) if 0;
+	$session->query_safe('COMMIT');
+	$session->quit;
+	arrived(1);
+	return;
+}
+
+# A first transaction, and the base of all times: in the past here.
+publish(1, microseconds(), update(0, 'first'));
+arrived(1);
+
+my %steps = (
+	'equal times' => [ map { 0 } 0 .. 49 ],
+	'one microsecond apart' => [ 0 .. 49 ],
+	'decreasing times' => [ map { 49 - $_ } 0 .. 49 ],
+	'far apart, in no order' => [ map { ($_ * 7919) % 50 * 1_000_000 } 0 .. 49 ]);
+
+my $id = 10;
+foreach my $what (sort keys %steps)
+{
+	my @offsets = @{ $steps{$what} };
+	foreach my $order ('group first', 'group last')
+	{
+		my $base = microseconds() - 100_000_000;
+		my $first = $id;
+		my (@group, @others, %expected, %times);
+
+		query($node, "DELETE FROM t WHERE id > 0");
+		query($node, 'TRUNCATE weft.tombstone');
+		# three rows for each member, which s3 changes 1 us earlier, at the same time and
+		# 1 us later
+		foreach my $member (0 .. $#offsets)
+		{
+			my $time = $base + $offsets[$member];
+			my @changes;
+			foreach my $difference (-1, 0, 1)
+			{
+				push @changes, insert($id, 'group');
+				push @others,
+				  [ $time + $difference, insert($id, 'other') ];
+				# s3's node has the higher number
+				$expected{$id} = $difference < 0 ? 'group' : 'other';
+				$times{$id} = $time + ($difference > 0 ? 1 : 0);
+				$id++;
+			}
+			push @group, [ $time, @changes ];
+		}
+		my $commits;
+		my $count = sub {
+			return query($node,
+				"SELECT count(DISTINCT xmin::text) FROM t WHERE v = 'group'");
+		};
+		if ($order eq 'group first')
+		{
+			send_group(@group);
+			$commits = $count->();
+			my $wrong = query($node,
+				"SELECT count(*) FROM t, (VALUES "
+				  . join(', ',
+					map { my $m = int(($_ - $first) / 3);
+						  "($_, " . ($base + $offsets[$m]) . ')' }
+					  sort keys %expected)
+				  . ") e (id, us) WHERE e.id = t.id AND weft.row_commit_timestamp(t.tableoid, t.ctid)"
+				  . " IS DISTINCT FROM '2000-01-01 00:00:00+00'::timestamptz + us * interval '1 microsecond'"
+			);
+			is($wrong, 0, "$what: each row's time is exact");
+			publish(3, @$_) foreach @others;
+			arrived(3);
+		}
+		else
+		{
+			publish(3, @$_) foreach @others;
+			arrived(3);
+			send_group(@group);
+			$commits = 1;
+		}
+		cmp_ok($commits, '<', 25, "$what, $order: transactions have shared a commit ($commits)");
+		my %got = map { split /\|/ }
+		  split /\n/, query($node, 'SELECT id, v FROM t WHERE id > 0');
+		my @wrong = grep { ($got{$_} // 'missing') ne $expected{$_} } sort keys %expected;
+		is("@wrong", '', "$what, $order: the newer change has won");
+	}
+}
+
+is(errors_logged($node), '', 'no errors');
+query($node, <<EOS) foreach 's1', 's3';
+ALTER SUBSCRIPTION $_ DISABLE;
+ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
+DROP SUBSCRIPTION $_;
+EOS
+$pub->stop;
+done_testing();
