@@ -38,6 +38,13 @@
  * deferred itself.  Rows that no replica identity distinguishes are changed in their place
  * only (RING_IN_PLACE).
  *
+ * Where conflicts are detected, an update is coalesced only with one that is not older: a
+ * local row may be newer than the one and older than the other, and then it matters whether
+ * the newer one is applied first.  A change of a table whose rows can be in conflict with other
+ * rows, because of unique values or references, counts as one that is not known to take the
+ * fast path.  What is found to be a conflict is decided for the transaction that the
+ * change belongs to (member.c), in its turn.
+ *
  * Nothing else may depend on the order.  Therefore a change is deferred, or applied while
  * others are deferred, only if it is known to take the fast path, and its table is one
  * for which the order makes no difference (fast/key_order.c).  Changes of any other table on
@@ -193,6 +200,14 @@ order_settle(void)
 	return true;
 }
 
+/* Has a transaction an earlier commit time than another one?  The ring has all of both. */
+static bool
+is_older(uint64 seq, uint64 than)
+{
+	return ring_transaction(writer.ring, seq)->commit_time <
+		ring_transaction(writer.ring, than)->commit_time;
+}
+
 /* Coalesces the latest earlier update of its row with an update that is being deferred. */
 static void
 coalesce(const DeferredChange *update)
@@ -201,6 +216,7 @@ coalesce(const DeferredChange *update)
 	DeferredChange *earlier = &deferred.changes[*entry - 1];
 
 	if (*entry > deferred.needed_before && earlier->row == update->row &&
+		!(writer.detect_conflicts && is_older(update->seq, earlier->seq)) &&
 		coalesce_updates(&update->change, &earlier->change))
 	{
 		pg_atomic_fetch_add_u64(&writer.shared->changes, 1);

@@ -68,7 +68,7 @@ fast_relation_find(LogicalRepRelId relid)
 bool
 fast_relation_known(const FastRelation *relation, bool insert)
 {
-	/* A conflict is decided in its turn. */
-	return !fast_context.detect_conflicts && relation->valid && relation->reason == NULL &&
+	/* The decision about a row that can be in conflict with others depends on these. */
+	return relation->watched == NULL && relation->valid && relation->reason == NULL &&
 		(insert ? relation->insert_reason : relation->key_reason) == NULL;
 }

@@ -65,7 +65,6 @@ sub insert { return msg_insert($relid, [@_]) }
 sub update { return msg_update($relid, [@_]) }
 sub del    { return msg_delete($relid, key => [ $_[0], undef ]) }
 
-my $rows = 200;
 my $turn = 0;
 
 # Every row's tail is what its test is about: the last change by s1, in a group, and one
@@ -83,10 +82,6 @@ sub send_group
 	publish(1, microseconds(), update(0, 'turn ' . ++$turn));
 	writer_waits_for_lock($node);
 	publish(1, @$_) foreach @transactions;
-	my $last = $transactions[-1];
-	poll($node,
-		"SELECT ring_used > 0 FROM weft.stat_subscription WHERE subscription_name = 's1'"
-	) if 0;
 	$session->query_safe('COMMIT');
 	$session->quit;
 	arrived(1);
@@ -104,14 +99,16 @@ my %steps = (
 	'far apart, in no order' => [ map { ($_ * 7919) % 50 * 1_000_000 } 0 .. 49 ]);
 
 my $id = 10;
-foreach my $what (sort keys %steps)
+foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 {
+	my ($what, $updates) = @$case;
 	my @offsets = @{ $steps{$what} };
+	$what .= $updates ? ', updates' : ', inserts';
 	foreach my $order ('group first', 'group last')
 	{
 		my $base = microseconds() - 100_000_000;
 		my $first = $id;
-		my (@group, @others, %expected, %times);
+		my (@old, @group, @others, %expected);
 
 		query($node, "DELETE FROM t WHERE id > 0");
 		query($node, 'TRUNCATE weft.tombstone');
@@ -123,15 +120,24 @@ foreach my $what (sort keys %steps)
 			my @changes;
 			foreach my $difference (-1, 0, 1)
 			{
-				push @changes, insert($id, 'group');
+				push @old, insert($id, 'old') if $updates;
+				push @changes,
+				  $updates ? update($id, 'group') : insert($id, 'group');
 				push @others,
-				  [ $time + $difference, insert($id, 'other') ];
+				  [
+					$time + $difference,
+					$updates ? update($id, 'other') : insert($id, 'other')
+				  ];
 				# s3's node has the higher number
 				$expected{$id} = $difference < 0 ? 'group' : 'other';
-				$times{$id} = $time + ($difference > 0 ? 1 : 0);
 				$id++;
 			}
 			push @group, [ $time, @changes ];
+		}
+		if ($updates)
+		{
+			publish(1, $base - 10, @old);
+			arrived(1);
 		}
 		my $commits;
 		my $count = sub {
