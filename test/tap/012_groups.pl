@@ -89,7 +89,14 @@ is(apply_backlog(), $transactions, 'with commit_group_size = 1, none does');
 set_conf($sub, 'weft.commit_group_size' => 64);
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = on');
 $sub->restart;
-is(apply_backlog(), $transactions, 'nor if commit timestamps are recorded');
+cmp_ok(
+	apply_backlog(), '<',
+	$transactions / 2,
+	'nor do commit timestamps keep them from it');
+set_conf($sub, 'weft.exact_commit_timestamps' => 'on');
+is(apply_backlog(), $transactions,
+	'with exact_commit_timestamps, each has a commit of its own');
+query($sub, 'ALTER SYSTEM RESET weft.exact_commit_timestamps');
 
 $sub->append_conf('postgresql.conf', 'track_commit_timestamp = off');
 $sub->restart;

@@ -1,5 +1,5 @@
 # Transactions that must not share a commit never do, whatever the tuning of writers
-# does: with weft.commit_group_size = 1, and if commit timestamps are recorded.  Nor are
+# does: with weft.commit_group_size = 1, or weft.exact_commit_timestamps.  Nor are
 # their changes deferred or coalesced.
 
 use strict;
@@ -63,7 +63,8 @@ sub one_round
 		"SELECT count(DISTINCT xmin::text) FROM t WHERE round = $round");
 }
 
-foreach my $setting ('commit_group_size = 1', 'track_commit_timestamp = on')
+foreach my $setting ('commit_group_size = 1',
+	"track_commit_timestamp = on\nweft.exact_commit_timestamps = on")
 {
 	if ($setting =~ /group/)
 	{
