@@ -176,6 +176,62 @@ foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 	}
 }
 
+# A group meets rows that a session has changed: members of it are older, and others newer,
+# which the times of their neighbours must not hide.
+query($node, 'DELETE FROM t WHERE id > 0; TRUNCATE weft.tombstone');
+query($node,
+	"INSERT INTO t SELECT i, 'local' FROM generate_series(1, 60) i");
+my $now = microseconds();
+send_group(
+	map { [ $_ % 2 ? $now - 50_000_000 - $_ : $now, update($_, 'group') ] }
+	  1 .. 60);
+is( query(
+		$node,
+		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 1 AND 6"),
+	'local group local group local group',
+	"a session's rows against a group");
+is( query(
+		$node,
+		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'group') <> (id % 2 = 0)"),
+	0,
+	'all of them');
+
+# What happens to the rows of a group afterwards does not change their times.
+query($node, 'DELETE FROM t WHERE id > 0; TRUNCATE weft.tombstone');
+my $base = microseconds() - 60_000_000;
+publish(1, $base, map { insert($_, 'old') } 1 .. 40);
+arrived(1);
+send_group(map { [ $base + 1000 - $_, update($_, 'group') ] } 1 .. 40);
+my $times =
+  q{SELECT string_agg(id || ' ' || extract(epoch FROM weft.row_commit_timestamp(tableoid, ctid)), ',' ORDER BY id) FROM t WHERE id > 0};
+my $before = query($node, $times);
+my $expected = query($node,
+	"SELECT string_agg(i || ' ' || extract(epoch FROM '2000-01-01 00:00:00+00'::timestamptz + ($base + 1000 - i) * interval '1 microsecond'), ',' ORDER BY i) FROM generate_series(1, 40) i"
+);
+is($before, $expected, 'updates by the fast path have their times');
+my $session = open_session($node);
+$session->query_safe(
+	"BEGIN; UPDATE t SET v = 'local'; DELETE FROM t; ROLLBACK; BEGIN; SELECT FROM t FOR UPDATE; COMMIT"
+);
+$session->query_safe('VACUUM FULL t');
+$session->quit;
+is(query($node, $times), $before, 'after a rollback, locks and VACUUM FULL');
+$node->stop('immediate');
+$node->start;
+is(query($node, $times), $before, 'after a crash');
+publish(3, $base + 1000 - $_, update($_, 'other')) foreach 1 .. 20;
+publish(3, $base + 999 - $_, update($_, 'other')) foreach 21 .. 40;
+arrived(3);
+is( query($node,
+		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 19 AND 22"
+	),
+	'other other group group',
+	'and conflicts are decided by them');
+is( query($node,
+		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'other') <> (id <= 20)"),
+	0,
+	'all of them');
+
 is(errors_logged($node), '', 'no errors');
 query($node, <<EOS) foreach 's1', 's3';
 ALTER SUBSCRIPTION $_ DISABLE;
