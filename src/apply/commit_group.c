@@ -11,9 +11,18 @@
  *	 - before and after a transaction with a record that must run alone (RING_EXCLUSIVE);
  *	 - before a transaction that has not arrived completely;
  *	 - at the end of what W1 has taken, or at a certain size.  While it is not W1's turn
- *	   anyway, W1 takes more transactions instead of waiting.
+ *	   anyway, W1 takes more transactions instead of waiting;
+ *	 - where commit timestamps are tracked: after a transaction that must be the last one
+ *	   (group_times.c), and before one whose commit time is far from the first one's;
+ *	 - where conflicts are detected: before a transaction for which W1 would have to wait
+ *	   for the clock (conflict/version.c), since W1 holds locks by then.
  * The leader decides how many transactions a writer takes, which is a matter of speed
  * (receive/tuning.c).  How many may share a commit is a promise to the user, and kept here.
+ *
+ * The local commit has the commit time of the group's last transaction.  Where commit
+ * timestamps are tracked, the own times of the rows of the others are stored in the same
+ * local transaction (row_time.c).  Therefore conflicts end as they would with one commit for
+ * each transaction.
  *
  * An attempt at a group of several transactions is never final (attempt.c).  If anything
  * goes wrong, W1 rolls the whole group back, and applies its transactions one by one.

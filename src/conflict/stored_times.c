@@ -47,13 +47,18 @@ conflict_store_times(TimestampTz committed)
 	for (int i = 0; i < count; i++)
 	{
 		RowTimeEntry entry;
+		int64		offset = rows[i].time - committed;
 
-		if (rows[i].time == committed)
+		/*
+		 * More than any group spans: the publisher has sent different times
+		 * with BEGIN and COMMIT.
+		 */
+		if (offset == 0 || offset < PG_INT32_MIN || offset > PG_INT32_MAX)
 			continue;
 		if (list == NULL)
 			list = palloc(VARHDRSZ + PART_ENTRIES * sizeof(RowTimeEntry));
 		memcpy(entry.hash, &rows[i].hash, sizeof(entry.hash));
-		entry.offset = (int32) (rows[i].time - committed);
+		entry.offset = (int32) offset;
 		memcpy(VARDATA(list) + num++ * sizeof(RowTimeEntry), &entry, sizeof(entry));
 		if (num < PART_ENTRIES)
 			continue;

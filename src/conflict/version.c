@@ -4,7 +4,8 @@
  *
  * Every row has a version: the commit time and the node of the transaction that wrote
  * it.  If a writer has applied the row, then its version is the publisher's, since the
- * writer's commit carries the time and the origin of the transaction that it applied.
+ * writer's commit carries the time and the origin of the transaction that it applied; if
+ * several share the commit, row_time.c has the row's own time.
  * Therefore all members of a group see the same version of the same change, and if each
  * keeps the newest one, they end with the same row, in whatever order the versions have
  * arrived.  The commit time decides first, then the node's id; of two changes by the
