@@ -70,7 +70,10 @@ row_time_table(void)
 	Oid			relid = OidIsValid(schema) ? get_relname_relid("row_time", schema) : InvalidOid;
 	Oid			extension = OidIsValid(relid) ? get_extension_oid("weft", true) : InvalidOid;
 
-	/* A table of the same name that is not the extension's could have any columns. */
+	/*
+	 * A table of the same name that is not the extension's could have any
+	 * columns.
+	 */
 	if (!OidIsValid(extension) || getExtensionOfObject(RelationRelationId, relid) != extension)
 		return InvalidOid;
 	return relid;

@@ -68,7 +68,10 @@ fast_relation_find(LogicalRepRelId relid)
 bool
 fast_relation_known(const FastRelation *relation, bool insert)
 {
-	/* The decision about a row that can be in conflict with others depends on these. */
+	/*
+	 * The decision about a row that can be in conflict with others depends on
+	 * these.
+	 */
 	return relation->watched == NULL && relation->valid && relation->reason == NULL &&
 		(insert ? relation->insert_reason : relation->key_reason) == NULL;
 }

@@ -96,7 +96,8 @@ my %steps = (
 	'equal times' => [ map { 0 } 0 .. 49 ],
 	'one microsecond apart' => [ 0 .. 49 ],
 	'decreasing times' => [ map { 49 - $_ } 0 .. 49 ],
-	'far apart, in no order' => [ map { ($_ * 7919) % 50 * 1_000_000 } 0 .. 49 ]);
+	'far apart, in no order' =>
+	  [ map { ($_ * 7919) % 50 * 1_000_000 } 0 .. 49 ]);
 
 my $id = 10;
 foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
@@ -148,11 +149,14 @@ foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 		{
 			send_group(@group);
 			$commits = $count->();
-			my $wrong = query($node,
-				"SELECT count(*) FROM t, (VALUES "
-				  . join(', ',
-					map { my $m = int(($_ - $first) / 3);
-						  "($_, " . ($base + $offsets[$m]) . ')' }
+			my $wrong = query(
+				$node,
+				"SELECT count(*) FROM t, (VALUES " . join(
+					', ',
+					map {
+						my $m = int(($_ - $first) / 3);
+						"($_, " . ($base + $offsets[$m]) . ')'
+					  }
 					  sort keys %expected)
 				  . ") e (id, us) WHERE e.id = t.id AND weft.row_commit_timestamp(t.tableoid, t.ctid)"
 				  . " IS DISTINCT FROM '2000-01-01 00:00:00+00'::timestamptz + us * interval '1 microsecond'"
@@ -168,10 +172,12 @@ foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 			send_group(@group);
 			$commits = 1;
 		}
-		cmp_ok($commits, '<', 25, "$what, $order: transactions have shared a commit ($commits)");
+		cmp_ok($commits, '<', 25,
+			"$what, $order: transactions have shared a commit ($commits)");
 		my %got = map { split /\|/ }
 		  split /\n/, query($node, 'SELECT id, v FROM t WHERE id > 0');
-		my @wrong = grep { ($got{$_} // 'missing') ne $expected{$_} } sort keys %expected;
+		my @wrong = grep { ($got{$_} // 'missing') ne $expected{$_} }
+		  sort keys %expected;
 		is("@wrong", '', "$what, $order: the newer change has won");
 	}
 }
@@ -179,20 +185,21 @@ foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 # A group meets rows that a session has changed: members of it are older, and others newer,
 # which the times of their neighbours must not hide.
 query($node, 'DELETE FROM t WHERE id > 0; TRUNCATE weft.tombstone');
-query($node,
-	"INSERT INTO t SELECT i, 'local' FROM generate_series(1, 60) i");
+query($node, "INSERT INTO t SELECT i, 'local' FROM generate_series(1, 60) i");
 my $now = microseconds();
 send_group(
 	map { [ $_ % 2 ? $now - 50_000_000 - $_ : $now, update($_, 'group') ] }
 	  1 .. 60);
 is( query(
 		$node,
-		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 1 AND 6"),
+		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 1 AND 6"
+	),
 	'local group local group local group',
 	"a session's rows against a group");
 is( query(
 		$node,
-		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'group') <> (id % 2 = 0)"),
+		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'group') <> (id % 2 = 0)"
+	),
 	0,
 	'all of them');
 
@@ -220,15 +227,18 @@ $node->stop('immediate');
 $node->start;
 is(query($node, $times), $before, 'after a crash');
 publish(3, $base + 1000 - $_, update($_, 'other')) foreach 1 .. 20;
-publish(3, $base + 999 - $_, update($_, 'other')) foreach 21 .. 40;
+publish(3, $base + 999 - $_, update($_, 'other'))  foreach 21 .. 40;
 arrived(3);
-is( query($node,
+is( query(
+		$node,
 		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 19 AND 22"
 	),
 	'other other group group',
 	'and conflicts are decided by them');
-is( query($node,
-		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'other') <> (id <= 20)"),
+is( query(
+		$node,
+		"SELECT count(*) FROM t WHERE id > 0 AND (v = 'other') <> (id <= 20)"
+	),
 	0,
 	'all of them');
 
