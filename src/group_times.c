@@ -12,6 +12,7 @@
  *	 - The server's own code has changed a row, and does not say which.  If a row of that
  *	   table is listed for an earlier transaction, then it may be the one: the attempt is
  *	   given up, and its transactions are applied one by one.
+ *	 - A trigger fires, and may change rows of any table: the same, for all tables.
  *	 - There are too many rows.  Those that are listed already are kept up to date.
  *	 - A counter was merged into a row that is newer (conflict/row_version.c), which is
  *	   kept by the local transaction's ID: a later member must not write that row.

@@ -31,6 +31,7 @@
 #include "fast/key_order.h"
 #include "fast/lookup.h"
 #include "fast/row_count.h"
+#include "group_times.h"
 #include "local_table.h"
 #include "misspeculate.h"
 #include "replication/logicalrelation.h"
@@ -225,8 +226,13 @@ open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
 static void
 check_turn(FastRelation *relation)
 {
-	if (relation->fires_triggers && !fast_context.everything_before_is_there())
+	if (!relation->fires_triggers)
+		return;
+	if (!fast_context.everything_before_is_there())
 		misspeculate("a trigger would fire in a speculative transaction");
+
+	/* It may change rows of any table. */
+	group_times_unknown(InvalidOid);
 }
 
 /*
