@@ -16,8 +16,11 @@ typedef struct GroupTime
 	uint32		slot;			/* where the hash table refers to it */
 } GroupTime;
 
-/* Times of a group differ by less than this, in microseconds, from its first one's. */
-#define GROUP_TIMES_SPAN (INT64CONST(1000) * 1000000)
+/*
+ * Times of a group differ by less than this, in microseconds, from its first one's.  Where a
+ * group would reach further, there are so few transactions that sharing gains little.
+ */
+#define GROUP_TIMES_SPAN (INT64CONST(5) * 1000000)
 
 extern void group_times_begin(bool several);
 extern void group_times_member(uint64 seq, TimestampTz time);

@@ -26,6 +26,7 @@ int			weft_max_stream_writers = 2;
 int			weft_max_writers_per_subscription = 8;
 int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
+int			weft_row_time_retention = 10 * 60;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
 bool		weft_exact_commit_timestamps = false;
 bool		weft_tune_writers = true;
@@ -124,6 +125,10 @@ static const IntegerParameter integers[] = {
 		"Sets the shared memory for changes that a subscription has received and not yet committed.",
 		"Rounded up to a power of two. Takes effect when the apply worker starts.",
 	&weft_ring_size, 64, 1024 * 1024, PGC_SIGHUP, GUC_UNIT_KB},
+	{"weft.row_time_retention",
+		"Sets how long at least the times of rows whose transactions share a commit are kept.",
+		"They are kept longer while an older change may still arrive from another node, up to weft.tombstone_retention.",
+	&weft_row_time_retention, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_S},
 	{"weft.tombstone_retention",
 		"Sets how long deleted rows are remembered.",
 		"It must be longer than the longest time from a change to its application on all nodes.",

@@ -193,6 +193,8 @@ shmem_claim(Oid subid)
 		result->ring = DSM_HANDLE_INVALID;
 		result->statistics_area = DSA_HANDLE_INVALID;
 		result->native_reason[0] = '\0';
+		result->asked_time = 0;
+		result->asked_lsn = InvalidXLogRecPtr;
 		SpinLockRelease(&result->mutex);
 		cut_request_lead(&result->cut);
 	}

@@ -12,6 +12,7 @@
 #include "access/xlogdefs.h"
 #include "conflict_kind.h"
 #include "cut_request.h"
+#include "datatype/timestamp.h"
 #include "guc.h"
 #include "lib/dshash.h"
 #include "port/atomics.h"
@@ -27,7 +28,7 @@ typedef struct SubscriptionShared
 {
 	/*
 	 * Protects the plain fields.  Only the leader writes them, so the leader
-	 * reads them without it.
+	 * reads them without it, unless it says otherwise there.
 	 */
 	slock_t		mutex;
 
@@ -60,6 +61,15 @@ typedef struct SubscriptionShared
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_time;	/* commit time on the publisher */
+
+	/*
+	 * The publisher's clock when its WAL was flushed up to "asked_lsn"; zero
+	 * if it was not asked.  Written by conflict/passed_time.c, under the
+	 * mutex.
+	 */
+	TimestampTz asked_time;
+	XLogRecPtr	asked_lsn;
+
 	pg_atomic_uint64 native_transactions;	/* applied by the leader itself */
 	pg_atomic_uint64 barriers;
 	pg_atomic_uint64 conflicts[NUM_CONFLICT_KINDS];

@@ -11,6 +11,7 @@
 #include "conflict/cleanup.h"
 #include "conflict/settings.h"
 #include "conflict/store.h"
+#include "conflict/time_expiry.h"
 #include "conflict/tombstone.h"
 #include "guc.h"
 #include "replication/origin.h"
@@ -29,7 +30,7 @@ remove_old(Oid table, Oid time_index, int retention)
 {
 	TimestampTz before = TimestampTzPlusSeconds(GetCurrentTimestamp(), -(int64) retention);
 
-	return store_remove_old(table, time_index, before, CLEAN_ROWS) == CLEAN_ROWS;
+	return store_remove_old(table, time_index, before, CLEAN_ROWS, NULL, NULL) == CLEAN_ROWS;
 }
 
 /* Removes rows that are too old or too many.  Returns whether there may be more of them. */
@@ -61,7 +62,7 @@ clean(void)
 					   weft_tombstone_retention);
 	more |= remove_old(tables->deleted_counter, tables->deleted_counter_time_index,
 					   weft_tombstone_retention);
-	more |= remove_old(tables->row_time, tables->row_time_time_index, weft_tombstone_retention);
+	more |= time_expiry_remove(CLEAN_ROWS);
 	more |= tombstone_add_times(CLEAN_ROWS);
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;
@@ -97,7 +98,8 @@ conflict_clean(void)
 {
 	static TimestampTz cleaned = 0; /* by this writer */
 	TimestampTz now = GetCurrentTimestamp();
-	int64		interval = Min(weft_conflict_history_retention, weft_tombstone_retention);
+	int64		interval = Min(Min(weft_conflict_history_retention, weft_tombstone_retention),
+							   weft_row_time_retention);
 
 	interval = Min(Max(interval * 1000, SHORTEST_CLEAN_INTERVAL), LONGEST_CLEAN_INTERVAL);
 	if (TimestampDifferenceExceeds(cleaned, now, interval))

@@ -56,17 +56,22 @@ store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
 							  snapshot, InvalidSnapshot, false, &failure, false);
 }
 
-/* Deletes up to "limit" rows that a scan finds.  Returns their number. */
+/*
+ * Deletes those of the first "limit" rows that a scan finds of which "may_remove" says so;
+ * NULL stands for all.  Returns the number of rows deleted.
+ */
 static int
-remove_rows(Relation rel, Oid index, ScanKey key, int limit)
+remove_rows(Relation rel, Oid index, ScanKey key, int limit, StoreMayRemove may_remove, void *arg)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan = systable_beginscan(rel, index, true, snapshot, 1, key);
 	HeapTuple	tuple;
 	int			count = 0;
 
-	while (count < limit && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	while (limit-- > 0 && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
+		if (may_remove != NULL && !may_remove(rel, tuple, arg))
+			continue;
 		store_remove(rel, tuple, snapshot);
 		count++;
 	}
@@ -76,12 +81,13 @@ remove_rows(Relation rel, Oid index, ScanKey key, int limit)
 }
 
 /*
- * Removes up to "limit" rows that are older than a time; the first column of the index
- * has the rows' times.  Returns the number of rows removed, which is 0 if another process
- * is removing rows from the table.
+ * Removes those of the "limit" oldest rows that are older than a time, and of which "may_remove"
+ * says so; NULL stands for all.  The first column of the index has the rows' times.  Returns the
+ * number of rows removed, which is 0 if another process is removing rows from the table.
  */
 int
-store_remove_old(Oid relid, Oid index, TimestampTz before, int limit)
+store_remove_old(Oid relid, Oid index, TimestampTz before, int limit,
+				 StoreMayRemove may_remove, void *arg)
 {
 	Relation	rel;
 	Relation	time_index;
@@ -95,7 +101,7 @@ store_remove_old(Oid relid, Oid index, TimestampTz before, int limit)
 	ScanKeyInit(&key, time_index->rd_index->indkey.values[0], BTLessStrategyNumber,
 				F_TIMESTAMPTZ_LT, TimestampTzGetDatum(before));
 	index_close(time_index, AccessShareLock);
-	result = remove_rows(rel, index, &key, limit);
+	result = remove_rows(rel, index, &key, limit, may_remove, arg);
 	table_close(rel, NoLock);
 	return result;
 }
@@ -134,7 +140,7 @@ store_remove_low(Oid relid, Oid index, int64 keep, int limit)
 	rel = table_open(relid, NoLock);
 	ScanKeyInit(&key, 1, BTLessEqualStrategyNumber, F_INT8LE,
 				Int64GetDatum(highest(rel, index) - keep));
-	result = remove_rows(rel, index, &key, limit);
+	result = remove_rows(rel, index, &key, limit, NULL, NULL);
 	table_close(rel, NoLock);
 	return result;
 }

@@ -10,9 +10,13 @@
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
+/* May a row be removed? */
+typedef bool (*StoreMayRemove) (Relation rel, HeapTuple tuple, void *arg);
+
 extern void store_row(Oid relid, const Datum *values, const bool *nulls);
 extern void store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot);
-extern int	store_remove_old(Oid relid, Oid index, TimestampTz before, int limit);
+extern int	store_remove_old(Oid relid, Oid index, TimestampTz before, int limit,
+							 StoreMayRemove may_remove, void *arg);
 extern int	store_remove_low(Oid relid, Oid index, int64 keep, int limit);
 
 #endif							/* WEFT_STORE_H */

@@ -97,7 +97,7 @@ my %steps = (
 	'one microsecond apart' => [ 0 .. 49 ],
 	'decreasing times' => [ map { 49 - $_ } 0 .. 49 ],
 	'far apart, in no order' =>
-	  [ map { ($_ * 7919) % 50 * 1_000_000 } 0 .. 49 ]);
+	  [ map { ($_ * 7919) % 50 * 90_000 } 0 .. 49 ]);
 
 my $id = 10;
 foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
@@ -185,10 +185,11 @@ foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
 # A group meets rows that a session has changed: members of it are older, and others newer,
 # which the times of their neighbours must not hide.
 query($node, 'DELETE FROM t WHERE id > 0; TRUNCATE weft.tombstone');
+my $before_all = microseconds();
 query($node, "INSERT INTO t SELECT i, 'local' FROM generate_series(1, 60) i");
-my $now = microseconds();
+my $after_all = microseconds();
 send_group(
-	map { [ $_ % 2 ? $now - 50_000_000 - $_ : $now, update($_, 'group') ] }
+	map { [ $_ % 2 ? $before_all - $_ : $after_all + 1, update($_, 'group') ] }
 	  1 .. 60);
 is( query(
 		$node,
