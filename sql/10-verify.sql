@@ -520,14 +520,14 @@ GRANT EXECUTE ON PROCEDURE weft.repair(bigint, boolean, integer, interval, inter
 
 -- On the other member: who wrote a row or deleted it, and when (src/verify/member_version.h).
 
-CREATE FUNCTION weft.member_row_version(row_xmin xid)
+CREATE FUNCTION weft.member_row_version(relation oid, row_id tid)
 RETURNS text
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_member_row_version';
 
-COMMENT ON FUNCTION weft.member_row_version(xid) IS
+COMMENT ON FUNCTION weft.member_row_version(oid, tid) IS
 	'time and node of the transaction that wrote a row';
-REVOKE ALL ON FUNCTION weft.member_row_version(xid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.member_row_version(oid, tid) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_delete_version(relation regclass, row_key uuid)
 RETURNS text

@@ -30,9 +30,9 @@
  *	 - after pg_upgrade, which loses commit timestamps: the same;
  *	 - a local session has changed it: its xmin is that of the session's transaction;
  *	 - a session's update of it was rolled back: its xmin is still the group's, and so is its key;
- *	 - the row of weft.row_time has expired (conflict/cleanup.c): the group's time.
- *	   That matters only to a change whose own time lies between the two, which must be
- *	   older than weft.tombstone_retention, and which no tombstone would meet either;
+ *	 - the row of weft.row_time has expired: the group's time.  No conflict can need the
+ *	   exact one any more (conflict/time_expiry.c has the bound);
+ *	 - a trigger has changed the row (fast/fast_table.c): that was the group's last transaction;
  *	 - the replica identity was altered: the group's time, until the row is changed
  *	   again.  A tombstone is not found by another key, either.
  *
@@ -43,8 +43,9 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
+#include "access/sysattr.h"
 #include "access/table.h"
+#include "access/tableam.h"
 #include "access/transam.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
@@ -215,4 +216,39 @@ row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz 
 	systable_endscan(scan);
 	table_close(table, AccessShareLock);
 	return found;
+}
+
+/* Fetches the row at a place, which may be any, as the active snapshot sees it. */
+bool
+row_time_fetch(Relation rel, ItemPointer place, TupleTableSlot *row)
+{
+	TableScanDesc scan = table_beginscan_tid(rel, GetActiveSnapshot());
+	bool		result = table_tuple_tid_valid(scan, place) &&
+		table_tuple_fetch_row_version(rel, place, GetActiveSnapshot(), row);
+
+	table_endscan(scan);
+	return result;
+}
+
+/*
+ * The same as row_time_find(), for the row at a place in a table, if that is still the one that
+ * transaction "xid" has written.
+ */
+bool
+row_time_find_at(Oid relid, ItemPointer place, TransactionId xid, TimestampTz *time)
+{
+	Relation	rel = try_table_open(relid, AccessShareLock);
+	TupleTableSlot *row;
+	bool		isnull;
+	bool		result;
+
+	if (rel == NULL)
+		return false;
+	row = table_slot_create(rel, NULL);
+	result = row_time_fetch(rel, place, row) &&
+		DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull)) == xid &&
+		row_time_find(rel, row, xid, time);
+	ExecDropSingleTupleTableSlot(row);
+	table_close(rel, AccessShareLock);
+	return result;
 }

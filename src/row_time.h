@@ -43,6 +43,8 @@ extern Oid	row_time_table(void);
 extern int64 row_time_xid(TransactionId xid);
 extern void row_time_key(Relation rel, RowTimeKey *key);
 extern uint64 row_time_hash(const RowTimeKey *key, TupleTableSlot *row, uint64 seed);
+extern bool row_time_fetch(Relation rel, ItemPointer place, TupleTableSlot *row);
+extern bool row_time_find_at(Oid relid, ItemPointer place, TransactionId xid, TimestampTz *time);
 extern bool row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz *time);
 
 #endif							/* WEFT_ROW_TIME_H */

@@ -16,6 +16,7 @@
 #include "utils/acl.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -51,9 +52,13 @@ weft_row_commit_timestamp(PG_FUNCTION_ARGS)
 	TimestampTz time;
 	bool		found;
 
+	if (check_enable_rls(RelationGetRelid(rel), InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("row-level security hides rows of table \"%s\"",
+						RelationGetRelationName(rel))));
 	row = table_slot_create(rel, NULL);
-	found = table_tuple_fetch_row_version(rel, PG_GETARG_ITEMPOINTER(1), GetActiveSnapshot(), row) &&
-		find_time(rel, row, &time);
+	found = row_time_fetch(rel, PG_GETARG_ITEMPOINTER(1), row) && find_time(rel, row, &time);
 	ExecDropSingleTupleTableSlot(row);
 	table_close(rel, AccessShareLock);
 	if (!found)

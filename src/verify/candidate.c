@@ -5,7 +5,7 @@
  * compare_node.c says why a row is a difference after LOOKS looks at which the sides differed, if
  * one side had the same version of it each time.
  *
- * A row's version is its xmin and ctid: whoever writes a row, even with the same values, makes
+ * A row's version is its xmin, ctid and table: whoever writes a row, even with the same values, makes
  * another one.  A row that is not there has no version; it could have come and gone
  * between two looks.
  *
@@ -41,7 +41,8 @@ enum
 {
 	COLUMN_IDENTITY,			/* text of the key, or hash of the row */
 	COLUMN_COUNT,
-	COLUMN_VERSION,				/* begins with xmin if there is a key */
+	COLUMN_VERSION,				/* DIFFERENCE_VERSION of the row, if there is a
+								 * key */
 	COLUMN_CONTENT,				/* equal if the rows are */
 	COLUMN_ROW,
 	NUM_COLUMNS
@@ -106,7 +107,7 @@ get_key(const PublishedTable *table, const char *json)
 static char *
 key_query(const RowHash *hash, CompareSide side, List *keys)
 {
-	const char *version = "pg_catalog.concat(t.xmin, ' ', t.ctid) COLLATE pg_catalog.\"C\"";
+	const char *version = DIFFERENCE_VERSION " COLLATE pg_catalog.\"C\"";
 	char	   *value = row_hash_value(hash, side);
 
 	return psprintf("SELECT (%s)::pg_catalog.text, pg_catalog.count(*)::pg_catalog.text,"
@@ -125,7 +126,7 @@ keyless_query(const RowHash *hash, CompareSide side, const char *hashes)
 	char	   *value = row_hash_value(hash, side);
 
 	return psprintf("SELECT (%s)::pg_catalog.text, pg_catalog.count(*)::pg_catalog.text,"
-					" pg_catalog.sum(pg_catalog.hashtextextended(pg_catalog.concat(t.xmin, ' ', t.ctid), 0))::pg_catalog.text,"
+					" pg_catalog.sum(pg_catalog.hashtextextended(" DIFFERENCE_VERSION ", 0))::pg_catalog.text,"
 					" pg_catalog.count(*)::pg_catalog.text,"
 					" pg_catalog.min((%s)::pg_catalog.text) FROM %s GROUP BY 1",
 					value, row_hash_row_json(hash, side),
@@ -241,8 +242,7 @@ put_difference(CompareState *state, const Candidate *candidate, char **publisher
 	{
 		difference.local_row = local[COLUMN_ROW];
 		if (difference.key != NULL)
-			difference_find_writer((TransactionId) strtoul(local[COLUMN_VERSION], NULL, 10),
-								   &difference);
+			difference_find_writer(local[COLUMN_VERSION], &difference);
 	}
 	comparison_put_difference(state->comparison.id, &difference);
 }

@@ -20,6 +20,7 @@
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "replication/origin.h"
+#include "row_time.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -45,7 +46,7 @@ enum
 	COLUMN_ROW_HASH,
 	COLUMN_KEY,
 	COLUMN_ROW,
-	COLUMN_XMIN,
+	COLUMN_VERSION,
 	NUM_COLUMNS
 };
 
@@ -55,7 +56,7 @@ typedef struct FoundRow
 	int64		row_hash;
 	char	   *key;			/* jsonb as text; NULL if the table has no key */
 	char	   *row;
-	TransactionId xmin;			/* only here */
+	char	   *version;		/* DIFFERENCE_VERSION; only here */
 	bool		matched;
 } FoundRow;
 
@@ -138,7 +139,7 @@ rows_query(DifferenceSearch *search, CompareSide side, const int64 *keys, int co
 {
 	const char *part = search->conditions[side];
 	char	   *hash = row_hash_key(search->hash, side);
-	bool		with_xmin = side == SIDE_LOCAL && track_commit_timestamp;
+	bool		with_version = side == SIDE_LOCAL && track_commit_timestamp;
 	StringInfoData condition;
 
 	initStringInfo(&condition);
@@ -151,7 +152,7 @@ rows_query(DifferenceSearch *search, CompareSide side, const int64 *keys, int co
 	return psprintf("SELECT %s, %s, (%s)::pg_catalog.text, (%s)::pg_catalog.text, %s FROM %s ORDER BY 1, 2",
 					hash, row_hash_value(search->hash, side),
 					row_hash_key_json(search->hash, side), row_hash_row_json(search->hash, side),
-					with_xmin ? "t.xmin::pg_catalog.text" : "NULL::pg_catalog.text",
+					with_version ? DIFFERENCE_VERSION : "NULL::pg_catalog.text",
 					published_table_rows(search->hash->table, side, condition.data));
 }
 
@@ -173,8 +174,8 @@ read_group(DifferenceSearch *search, RowStream *stream, char **row, int64 key, R
 			found->row_hash = pg_strtoint64(row[COLUMN_ROW_HASH]);
 			found->key = row[COLUMN_KEY] ? pstrdup(row[COLUMN_KEY]) : NULL;
 			found->row = pstrdup(row[COLUMN_ROW]);
-			if (row[COLUMN_XMIN])
-				found->xmin = (TransactionId) strtoul(row[COLUMN_XMIN], NULL, 10);
+			if (row[COLUMN_VERSION])
+				found->version = pstrdup(row[COLUMN_VERSION]);
 			group->rows = lappend(group->rows, found);
 		}
 		row = row_stream_next(stream);
@@ -184,16 +185,29 @@ read_group(DifferenceSearch *search, RowStream *stream, char **row, int64 key, R
 	return row;
 }
 
-/* Who wrote the local row, and when, if that is still known? */
+/*
+ * Who wrote the local row, and when, if that is still known?  "version" is what DIFFERENCE_VERSION
+ * has returned, or NULL.
+ */
 void
-difference_find_writer(TransactionId xmin, Difference *difference)
+difference_find_writer(const char *version, Difference *difference)
 {
+	TransactionId xmin;
+	BlockNumber block;
+	unsigned int offset;
+	Oid			relid;
+	ItemPointerData place;
 	RepOriginId origin;
 	char	   *name = NULL;
 
-	if (!TransactionIdIsValid(xmin) || !track_commit_timestamp ||
+	if (version == NULL || !track_commit_timestamp ||
+		sscanf(version, "%u (%u,%u) %u", &xmin, &block, &offset, &relid) != 4 ||
+		!TransactionIdIsValid(xmin) ||
 		!TransactionIdGetCommitTsData(xmin, &difference->local_commit_time, &origin))
 		return;
+	ItemPointerSet(&place, block, offset);
+	if (origin != InvalidRepOriginId)
+		(void) row_time_find_at(relid, &place, xmin, &difference->local_commit_time);
 	if (origin == InvalidRepOriginId)
 		difference->local_origin = "";
 	else if (origin != DoNotReplicateId && replorigin_by_oid(origin, true, &name))
@@ -217,7 +231,7 @@ put(DifferenceSearch *search, const FoundRow *publisher, const FoundRow *local, 
 	if (local != NULL)
 	{
 		difference.local_row = local->row;
-		difference_find_writer(local->xmin, &difference);
+		difference_find_writer(local->version, &difference);
 	}
 	if (search->candidates)
 		comparison_put_candidate(search->comparison, &difference);

@@ -31,7 +31,10 @@ typedef struct DifferenceSearch
 	char	   *message;
 } DifferenceSearch;
 
-extern void difference_find_writer(TransactionId xmin, Difference *difference);
+/* Tells which version of a row this is, in a query of published_table_rows(). */
+#define DIFFERENCE_VERSION "pg_catalog.concat(t.xmin, ' ', t.ctid, ' ', t.tableoid)"
+
+extern void difference_find_writer(const char *version, Difference *difference);
 extern bool difference_search(DifferenceSearch *search);
 
 #endif							/* WEFT_VERIFY_DIFFERENCE_H */

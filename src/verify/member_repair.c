@@ -56,6 +56,7 @@
 #include "conflict/tombstone.h"
 #include "conflict/version.h"
 #include "executor/tuptable.h"
+#include "group_times.h"
 #include "miscadmin.h"
 #include "replication/logicalrelation.h"
 #include "utils/rel.h"
@@ -150,6 +151,16 @@ has_recorded_values(RowTable *table, const RepairItem *item)
 	return rows != NIL && ((FoundRow *) linitial(rows))->equal;
 }
 
+/*
+ * A time that was exact when it was recorded may be that of the row's group by now
+ * (conflict/time_expiry.c).
+ */
+static bool
+is_recorded_time(TimestampTz time, TimestampTz recorded)
+{
+	return time > recorded - 2 * GROUP_TIMES_SPAN && time < recorded + 2 * GROUP_TIMES_SPAN;
+}
+
 /* Is the row here, or the lack of one, still what was recorded? */
 static bool
 is_as_recorded(RowTable *table, const Look *at)
@@ -161,7 +172,7 @@ is_as_recorded(RowTable *table, const Look *at)
 			!repair_items_deleted_since(at->repair->comparison, RelationGetRelid(table->rel),
 										&at->hash);
 	return item->recorded != NULL && item->recorded_whole &&
-		(!at->version.known || at->version.time == item->recorded_time) &&
+		(!at->version.known || is_recorded_time(at->version.time, item->recorded_time)) &&
 		has_recorded_values(table, item);
 }
 

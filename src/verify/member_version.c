@@ -8,12 +8,15 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "access/tableam.h"
 #include "conflict/settings.h"
 #include "conflict/tombstone.h"
 #include "conflict/version.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "remote_query.h"
+#include "replication/origin.h"
+#include "row_time.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -30,16 +33,34 @@ return_version(FunctionCallInfo fcinfo, const RowVersion *version)
 	PG_RETURN_TEXT_P(cstring_to_text(psprintf(INT64_FORMAT " %d", version->time, version->node)));
 }
 
+/* Returns the version of a row; transactions that share a commit are told apart. */
+static RowVersion
+read_version(Relation rel, TupleTableSlot *row)
+{
+	TransactionId xid = version_xmin(row);
+	RowVersion	result = version_of_xid(xid);
+
+	if (result.known && !result.own && result.origin != InvalidRepOriginId)
+		(void) row_time_find(rel, row, xid, &result.time);
+	return result;
+}
+
 /*
- * weft.member_row_version(row_xmin xid) returns text
+ * weft.member_row_version(relation oid, row_id tid) returns text
  *
- * Returns the version of a row that this transaction wrote.  Merged counters do not count.
+ * Returns the version of the row at a place in a table (its ctid).  Merged counters do not count.
  */
 Datum
 weft_member_row_version(PG_FUNCTION_ARGS)
 {
-	RowVersion	version = version_of_xid(PG_GETARG_TRANSACTIONID(0));
+	Relation	rel = table_open(PG_GETARG_OID(0), AccessShareLock);
+	TupleTableSlot *row = table_slot_create(rel, NULL);
+	RowVersion	version = {0};
 
+	if (row_time_fetch(rel, PG_GETARG_ITEMPOINTER(1), row))
+		version = read_version(rel, row);
+	ExecDropSingleTupleTableSlot(row);
+	table_close(rel, AccessShareLock);
 	return return_version(fcinfo, &version);
 }
 

@@ -395,7 +395,7 @@ row_table_publisher_query(RowTable *table, bool convert, bool versions, List *ro
 		appendStringInfo(&query, "%s t.%s", i == 0 ? "SELECT" : ",",
 						 quote_identifier(table->columns[i]->name));
 	if (versions)
-		appendStringInfoString(&query, ", weft.member_row_version(t.xmin)");
+		appendStringInfoString(&query, ", weft.member_row_version(t.tableoid, t.ctid)");
 	appendStringInfo(&query, " FROM %s",
 					 published_table_rows(table->published, SIDE_PUBLISHER, condition));
 	return query.data;

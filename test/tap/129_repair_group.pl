@@ -71,7 +71,7 @@ sub versions
 {
 	my ($node, $condition) = @_;
 	return query($node,
-		"SELECT id, v, x, weft.member_row_version(xmin) FROM t WHERE $condition ORDER BY id"
+		"SELECT id, v, x, weft.member_row_version(tableoid, ctid) FROM t WHERE $condition ORDER BY id"
 	);
 }
 

@@ -61,7 +61,7 @@ sub versions
 {
 	my ($node, $condition) = @_;
 	return query($node,
-		"SELECT id, x, weft.member_row_version(xmin) FROM t WHERE $condition ORDER BY id"
+		"SELECT id, x, weft.member_row_version(tableoid, ctid) FROM t WHERE $condition ORDER BY id"
 	);
 }
 
