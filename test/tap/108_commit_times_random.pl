@@ -1,0 +1,200 @@
+# Random changes of three publishers, whose transactions share commits: whatever the order in which
+# the groups arrive, the newest change of each row counts.  The publishers are simulated in Perl.
+# Transactions that are neighbours in a group have equal commit times, or such that are 1 us
+# apart, or decreasing ones; those of the others lie in between.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use ConflictTest;
+use FakePublisher;
+use List::Util qw(max shuffle);
+use PgOutput;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use WeftTest;
+
+plan skip_all => 'about Weft' unless weft();
+
+my $rounds = $ENV{WEFT_ROUNDS} // 3;
+my $seed = $ENV{WEFT_SEED} // time() % 1_000_000;
+srand($seed);
+note("WEFT_SEED=$seed");
+
+# Rows that change, transactions of each publisher, and groups in which these arrive.
+my ($rows, $transactions, $groups) = (24, 32, 2);
+my ($int4, $text, $relid) = (23, 25, 16001);
+my $node = new_member('node', conf => "weft.tune_writers = off\n");
+my $pub = FakePublisher->new(log => $node->logfile);
+my %writers = (1 => 1, 2 => 2, 3 => 4);
+
+query($node, <<'EOS');
+CREATE TABLE t (id int PRIMARY KEY, v text);
+SELECT weft.track_deletes('t');
+INSERT INTO weft.conflict_node VALUES ('', 4);
+INSERT INTO t VALUES (-1, ''), (-2, ''), (-3, '')
+EOS
+$pub->relation($relid, 'public', 't', 'd',
+	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
+foreach my $i (1 .. 3)
+{
+	query($node, <<EOS);
+CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
+	WITH (connect = false, slot_name = 's$i', num_writers = $writers{$i}, detect_conflicts = on);
+INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
+	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
+INSERT INTO weft.conflict_node VALUES ('s$i', $i);
+ALTER SUBSCRIPTION s$i ENABLE;
+EOS
+}
+
+sub microseconds { return int((time() - 946_684_800) * 1_000_000); }
+
+sub publish
+{
+	my ($i, $time, @changes) = @_;
+	local $PgOutput::commit_time = $time;
+	$pub->publish("s$i", $pub->transaction(@changes));
+	return;
+}
+
+sub arrived
+{
+	my ($i) = @_;
+	$pub->wait_for_flush("s$i") or die "s$i does not progress";
+	return;
+}
+
+# A change of row "id": [kind, id, value].
+sub message
+{
+	my ($offset, $kind, $id, $v) = @_;
+	return $kind eq 'delete'
+	  ? msg_delete($relid, key => [ $offset + $id, undef ])
+	  : $kind eq 'insert' ? msg_insert($relid, [ $offset + $id, $v ])
+	  :                     msg_update($relid, [ $offset + $id, $v ]);
+}
+
+# The transactions of a publisher: [time, change ...].  Of one row, a publisher's times never
+# decrease, since a transaction that changes a row has waited for the one before.
+sub make_transactions
+{
+	my ($i, $base) = @_;
+	my $time = $base + int(rand(20));
+	my (%last, %exists, @result);
+
+	foreach my $n (1 .. $transactions)
+	{
+		my $step = int(rand(8));
+		$time +=
+			$step < 2 ? 0
+		  : $step < 4 ? 1
+		  : $step < 6 ? -1
+		  : $step < 7 ? -int(rand(15))
+		  :             int(rand(15));
+		my @ids = (shuffle(1 .. $rows))[ 0 .. int(rand(3)) ];
+		$time = max($time, map { $last{$_} // $base } @ids);
+		$last{$_} = $time foreach @ids;
+		push @result, [
+			$time,
+			map {
+				my $kind = !$exists{$_} ? 'insert' : rand() < 0.2 ? 'delete' : 'update';
+				$exists{$_} = $kind ne 'delete';
+				[ $kind, $_, "node $i, transaction $n" ]
+			} @ids
+		];
+	}
+	return \@result;
+}
+
+# The newest change of each row.
+sub expect
+{
+	my ($all) = @_;
+	my %newest;
+
+	foreach my $i (1 .. 3)
+	{
+		foreach my $transaction (@{ $all->{$i} })
+		{
+			my ($time, @changes) = @$transaction;
+			foreach my $change (@changes)
+			{
+				my ($kind, $id, $v) = @$change;
+				my $old = $newest{$id};
+				$newest{$id} = [ $time, $kind, $v ]
+				  unless $old && $old->[0] > $time;
+			}
+		}
+	}
+	return join "\n",
+	  map { "$_: $newest{$_}->[2]" }
+	  grep { $newest{$_}->[1] ne 'delete' } sort { $a <=> $b } keys %newest;
+}
+
+# Sends transactions such that they find each other in the ring.
+my $turn = 0;
+
+sub send_group
+{
+	my ($i, $offset, @transactions) = @_;
+	my $session = open_session($node);
+
+	$session->query_safe("BEGIN; SELECT FROM t WHERE id = -$i FOR UPDATE");
+	publish($i, $transactions[0]->[0], msg_update($relid, [ -$i, ++$turn ]));
+	writer_waits_for_lock($node);
+	foreach my $transaction (@transactions)
+	{
+		my ($time, @changes) = @$transaction;
+		publish($i, $time, map { message($offset, @$_) } @changes);
+	}
+	$session->query_safe('COMMIT');
+	$session->quit;
+	arrived($i);
+	return;
+}
+
+my $offset = 0;
+foreach my $round (1 .. $rounds)
+{
+	my $base = microseconds() - 100_000_000;
+	my %all = map { $_ => make_transactions($_, $base) } 1 .. 3;
+	my $expected = expect(\%all);
+
+	foreach my $order (1 .. 3)
+	{
+		my %left = map { $_ => [ @{ $all{$_} } ] } 1 .. 3;
+		my @order = shuffle((1 .. 3) x $groups);
+
+		foreach my $i (@order)
+		{
+			my $size = $transactions / $groups;
+			send_group($i, $offset, splice @{ $left{$i} }, 0, $size);
+		}
+		my $got = join "\n",
+		  map { my ($id, $v) = split /\|/; ($id - $offset) . ": $v" }
+		  split /\n/,
+		  query($node,
+			"SELECT id, v FROM t WHERE id > $offset AND id <= $offset + $rows ORDER BY id"
+		  );
+		is($got, $expected, "round $round, order @order");
+		$offset += $rows;
+	}
+}
+cmp_ok(query($node, 'SELECT count(*) FROM weft.row_time'),
+	'>', $rounds, 'transactions have shared commits');
+cmp_ok(
+	query($node, 'SELECT sum(length(entries)) / 12 FROM weft.row_time'),
+	'>=', 20 * $rounds, 'with different times');
+is(errors_logged($node), '', 'no errors');
+query($node, <<EOS) foreach 's1', 's2', 's3';
+ALTER SUBSCRIPTION $_ DISABLE;
+ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
+DROP SUBSCRIPTION $_;
+EOS
+$pub->stop;
+done_testing();
