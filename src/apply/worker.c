@@ -24,6 +24,7 @@
 #include "catalog/pg_authid.h"
 #include "compat.h"
 #include "conflict/cleanup.h"
+#include "conflict/plain_row.h"
 #include "conflict/remote_transaction.h"
 #include "conflict/settings.h"
 #include "conflict/version.h"
@@ -177,6 +178,8 @@ init_fast(void)
 		.has_delta_columns = conflict_has_delta_columns,
 		.watched_columns = conflict_watched_columns,
 		.origin_differs = conflict_origin_differs,
+		.was_deleted = conflict_was_deleted,
+		.remember_delete = conflict_remember_delete,
 	};
 
 	fast_init(&context);

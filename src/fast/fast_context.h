@@ -33,6 +33,8 @@ typedef struct FastContext
 	bool		(*has_delta_columns) (Oid relid);
 	Bitmapset  *(*watched_columns) (Relation rel);
 	bool		(*origin_differs) (TupleTableSlot *row);
+	bool		(*was_deleted) (Relation rel, TupleTableSlot *row, bool uncommitted);
+	void		(*remember_delete) (Relation rel, TupleTableSlot *row);
 } FastContext;
 
 /*

@@ -18,8 +18,11 @@
 
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "executor/executor.h"
+#include "fast/fast_context.h"
 #include "fast/fast_insert.h"
+#include "misspeculate.h"
 #include "utils/memutils.h"
 
 /* Gathered rows are stored when their values take more memory than this. */
@@ -65,6 +68,8 @@ fast_insert_store(FastRelation *relation)
 	CommandId	cid = GetCurrentCommandId(true);
 	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(estate));
 
+	if (relation->checks_deletes)
+		compat_injection_point("weft-conflict-store");
 	if (relation->num_gathered == 1)
 		table_tuple_insert(relation->rel, relation->gathered[0], cid, 0, NULL);
 	else
@@ -75,6 +80,9 @@ fast_insert_store(FastRelation *relation)
 		if (relation->info->ri_NumIndices > 0)
 			ExecInsertIndexTuples(relation->info, relation->gathered[i], estate,
 								  false, false, NULL, NIL, false);
+		if (relation->checks_deletes &&
+			fast_context.was_deleted(relation->rel, relation->gathered[i], true))
+			misspeculate("a row was deleted meanwhile");
 		ExecClearTuple(relation->gathered[i]);
 	}
 	MemoryContextSwitchTo(old);

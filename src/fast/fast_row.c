@@ -177,6 +177,13 @@ remember_time(FastRelation *relation, TupleTableSlot *row)
 		group_times_row(&relation->time_key, row);
 }
 
+/* Where conflicts are detected: does a row with this key exist, or is one being stored? */
+static bool
+key_exists(FastRelation *relation, WireCursor cursor)
+{
+	return !read_key(relation, cursor) || lookup_row(relation);
+}
+
 static bool
 insert_row(FastRelation *relation, const RowChange *change)
 {
@@ -188,6 +195,8 @@ insert_row(FastRelation *relation, const RowChange *change)
 	if (relation->insert_reason)
 		return false;
 	check_privileges(relation, CMD_INSERT, ACL_INSERT);
+	if (relation->checks_deletes && key_exists(relation, cursor))
+		return false;
 
 	row = fast_insert_slot(relation);
 	natts = row->tts_tupleDescriptor->natts;
@@ -202,6 +211,8 @@ insert_row(FastRelation *relation, const RowChange *change)
 	MemoryContextSwitchTo(old);
 	ExecStoreVirtualTuple(row);
 	check_constraints(relation, row);
+	if (relation->checks_deletes && fast_context.was_deleted(relation->rel, row, false))
+		return false;
 	relation->num_gathered++;
 	remember_time(relation, row);
 	return true;
@@ -275,15 +286,19 @@ delete_row(FastRelation *relation, const RowChange *change, bool final)
 {
 	TM_FailureData failure;
 
-	/* Where conflicts are detected, a delete leaves a tombstone. */
-	if (fast_context.detect_conflicts ||
-		relation->key_reason || !read_key(relation, row_change_tuples(change)))
+	/* A row that has unique values leaves claims to them. */
+	if (relation->key_reason || relation->watched != NULL ||
+		!read_key(relation, row_change_tuples(change)))
 		return false;
 	check_privileges(relation, CMD_DELETE, ACL_DELETE);
-	return find_row(relation, final) &&
+	if (!find_row(relation, final) ||
 		table_tuple_delete(relation->rel, &relation->found->tts_tid,
 						   GetCurrentCommandId(true), GetActiveSnapshot(),
-						   InvalidSnapshot, true, &failure, false) == TM_Ok;
+						   InvalidSnapshot, true, &failure, false) != TM_Ok)
+		return false;
+	if (fast_context.detect_conflicts)
+		fast_context.remember_delete(relation->rel, relation->found);
+	return true;
 }
 
 /*

@@ -154,6 +154,20 @@ describe_key(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	index_close(index, AccessShareLock);
 }
 
+/* Which inserts can be in conflict?  Columns and key have been described. */
+static void
+describe_conflicts(FastRelation *relation)
+{
+	/* A row without a key is in conflict with nothing. */
+	relation->checks_deletes = fast_context.detect_conflicts && OidIsValid(relation->index);
+	if (!relation->checks_deletes)
+		return;
+	if (relation->key_reason != NULL)
+		relation->insert_reason = relation->key_reason;
+	else if (relation->watched != NULL)
+		relation->insert_reason = "rows can be in conflict with other rows";
+}
+
 /* Finds out everything that is kept about a relation, whose table is open. */
 static void
 describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
@@ -172,10 +186,6 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	relation->insert_reason = relation->key_reason = NULL;
 	relation->watched = NULL;
 
-	/* A row without a key is in conflict with nothing. */
-	if (fast_context.detect_conflicts && OidIsValid(GetRelationIdentityOrPK(rel)))
-		relation->insert_reason = "conflicts are detected";
-
 	/* An invalidation that arrives meanwhile resets this. */
 	relation->valid = true;
 	relation->fires_triggers = local_table_fires_row_triggers(rel);
@@ -185,6 +195,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		old = MemoryContextSwitchTo(relation->context);
 		describe_columns(relation, entry, rel);
 		describe_key(relation, entry, rel);
+		describe_conflicts(relation);
 		relation->own_order = key_order_describe(relation, rel);
 		relation->coalesces = coalesce_describe(relation, rel);
 		MemoryContextSwitchTo(old);

@@ -217,6 +217,12 @@ my $expected = query($node,
 	"SELECT string_agg(i || ' ' || extract(epoch FROM '2000-01-01 00:00:00+00'::timestamptz + ($base + 1000 - i) * interval '1 microsecond'), ',' ORDER BY i) FROM generate_series(1, 40) i"
 );
 is($before, $expected, 'updates by the fast path have their times');
+is( query(
+		$node,
+		"SELECT count(*) FROM t WHERE id > 0 AND weft.member_row_version(tableoid, ctid) IS DISTINCT FROM ($base + 1000 - id) || ' 1'"
+	),
+	0,
+	'a repair sees the same');
 my $session = open_session($node);
 $session->query_safe(
 	"BEGIN; UPDATE t SET v = 'local'; DELETE FROM t; ROLLBACK; BEGIN; SELECT FROM t FOR UPDATE; COMMIT"
