@@ -61,14 +61,14 @@ static const char question[] =
 " WHERE NOT pg_catalog.pg_is_in_recovery()";
 
 /* What a worker is started with. */
-typedef struct Task
+typedef struct ClockTask
 {
 	Oid			database;
 	Oid			owner;
 	Oid			subid;
-} Task;
+} ClockTask;
 
-StaticAssertDecl(sizeof(Task) <= BGW_EXTRALEN, "a task fits into bgw_extra");
+StaticAssertDecl(sizeof(ClockTask) <= BGW_EXTRALEN, "a task fits into bgw_extra");
 
 /* Zero, which is the year 2000, if it is not known. */
 static TimestampTz
@@ -134,7 +134,7 @@ passed_time_ask(void)
 {
 	static BackgroundWorkerHandle *handle = NULL;
 	BackgroundWorker worker = {0};
-	Task		task = {MyDatabaseId, MySubscription->owner, MySubscription->oid};
+	ClockTask	task = {MyDatabaseId, MySubscription->owner, MySubscription->oid};
 	MemoryContext old;
 	pid_t		pid;
 	bool		result;
@@ -205,7 +205,7 @@ ask(Oid subid)
 void
 weft_passed_time_main(Datum main_arg)
 {
-	Task		task;
+	ClockTask	task;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);

@@ -43,8 +43,8 @@ typedef struct FastRelation
 	FastColumn *columns;		/* in the order in which they are sent */
 	bool		own_order;		/* only changes of one row need their order */
 	bool		coalesces;		/* an update can be superseded by a later one */
-	bool		checks_deletes; /* an inserted row may have been deleted before
-								 * (conflict/plain_row.c) */
+	bool		checks_deletes; /* an inserted row may have been deleted
+								 * before (conflict/plain_row.c) */
 	Oid			index;			/* to find rows by */
 	int			num_keys;
 	int			key_columns[INDEX_MAX_KEYS];	/* local, from 0 */

@@ -41,8 +41,8 @@ enum
 {
 	COLUMN_IDENTITY,			/* text of the key, or hash of the row */
 	COLUMN_COUNT,
-	COLUMN_VERSION,				/* DIFFERENCE_VERSION of the row, if there is a
-								 * key */
+	COLUMN_VERSION,				/* DIFFERENCE_VERSION of the row, if there is
+								 * a key */
 	COLUMN_CONTENT,				/* equal if the rows are */
 	COLUMN_ROW,
 	NUM_COLUMNS

@@ -96,8 +96,8 @@ my %steps = (
 	'equal times' => [ map { 0 } 0 .. 49 ],
 	'one microsecond apart' => [ 0 .. 49 ],
 	'decreasing times' => [ map { 49 - $_ } 0 .. 49 ],
-	'far apart, in no order' =>
-	  [ map { ($_ * 7919) % 50 * 90_000 } 0 .. 49 ]);
+	'far apart, in no order' => [ map { ($_ * 7919) % 50 * 90_000 } 0 .. 49 ]
+);
 
 my $id = 10;
 foreach my $case (map { ([ $_, 0 ], [ $_, 1 ]) } sort keys %steps)
@@ -189,8 +189,9 @@ my $before_all = microseconds();
 query($node, "INSERT INTO t SELECT i, 'local' FROM generate_series(1, 60) i");
 my $after_all = microseconds();
 send_group(
-	map { [ $_ % 2 ? $before_all - $_ : $after_all + 1, update($_, 'group') ] }
-	  1 .. 60);
+	map {
+		[ $_ % 2 ? $before_all - $_ : $after_all + 1, update($_, 'group') ]
+	} 1 .. 60);
 is( query(
 		$node,
 		"SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id BETWEEN 1 AND 6"

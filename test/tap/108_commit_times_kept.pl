@@ -111,12 +111,15 @@ INSERT INTO weft.tombstone (relation, key, commit_time, node_id, recorded_at)
 	VALUES (1, gen_random_uuid(), '2000-01-01', 1, '2000-01-01');
 COMMIT
 EOS
-	poll($where, 'SELECT count(*) = 0 FROM weft.tombstone WHERE relation = 1');
+	poll($where,
+		'SELECT count(*) = 0 FROM weft.tombstone WHERE relation = 1');
 	return;
 }
 
 my $base = microseconds() - 1_000_000_000;
-publish(1, $base - 1_000_000,
+publish(
+	1,
+	$base - 1_000_000,
 	map { msg_insert($relid, [ $_, 'old' ]) } 0 .. 100);
 arrived(1);
 send_group($base, 1, 40);
@@ -128,7 +131,8 @@ is(kept($node, 's1'), $stored, 'kept: of s3 nothing is known');
 publish(3, $base + 900_000, update(100, 'other'));
 arrived(3);
 look_at($node, '1 day');
-is(kept($node, 's1'), $stored, 'kept: s3 has not passed them by the retention');
+is(kept($node, 's1'),
+	$stored, 'kept: s3 has not passed them by the retention');
 
 # These arrive late, and find exact times: row i has the time base - i.
 publish(3, $base - $_ + 1, update($_, 'other')) foreach 2 .. 10;
@@ -151,7 +155,8 @@ publish(3, $base + 1_000_001, update(100, 'other'));
 arrived(3);
 look_at($node, '1 day');
 poll($node, count_kept('s1'), 0);
-is(kept($node, 's1'), 0, 'removed: s3 has passed them; s1 itself does not count');
+is(kept($node, 's1'),
+	0, 'removed: s3 has passed them; s1 itself does not count');
 
 # As old as a tombstone that is removed.
 send_group($base + 100_000_000, 1, 40);
@@ -185,8 +190,10 @@ is(errors_logged($node), '', 'no errors');
 $node->stop;
 
 # Three members, of which only the first one's sessions write.
-my $nodes =
-  [ new_members(3, conf => "weft.tune_writers = off\nweft.row_time_retention = 1s\n") ];
+my $nodes = [
+	new_members(
+		3, conf => "weft.tune_writers = off\nweft.row_time_retention = 1s\n")
+];
 create_tables($nodes, 'CREATE TABLE t (id int PRIMARY KEY, v int)', 't');
 connect_members($nodes, 'num_writers = 1');
 my ($n1, $n2, $n3) = @$nodes;
@@ -198,7 +205,8 @@ my $session = open_session($n2);
 $session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
 query($n1, 'UPDATE t SET v = v + 1 WHERE id = 0');
 writer_waits_for_lock($n2);
-query($n1, join "\n", map { "UPDATE t SET v = v + 1 WHERE id = $_;" } 1 .. 50);
+query($n1, join "\n",
+	map { "UPDATE t SET v = v + 1 WHERE id = $_;" } 1 .. 50);
 my $end = $n1->lsn('flush');
 poll($n2,
 	"SELECT received_lsn >= '$end' FROM pg_stat_subscription WHERE subname = 'from_n1' AND worker_type = 'apply'"
@@ -217,7 +225,8 @@ is(kept($n2, 'from_n1'), $of_group, 'kept while a member is down');
 $n3->start;
 quiet($nodes);
 poll($n2, count_kept('from_n1'), 0);
-is(kept($n2, 'from_n1'), 0, 'removed: the idle member was asked for its clock');
+is(kept($n2, 'from_n1'),
+	0, 'removed: the idle member was asked for its clock');
 is(query($_, 'SELECT sum(v) FROM t'), 51, $_->name . ' has all changes')
   foreach @$nodes;
 

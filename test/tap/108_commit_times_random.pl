@@ -102,7 +102,10 @@ sub make_transactions
 		push @result, [
 			$time,
 			map {
-				my $kind = !$exists{$_} ? 'insert' : rand() < 0.2 ? 'delete' : 'update';
+				my $kind =
+					!$exists{$_} ? 'insert'
+				  : rand() < 0.2 ? 'delete'
+				  :                'update';
 				$exists{$_} = $kind ne 'delete';
 				[ $kind, $_, "node $i, transaction $n" ]
 			} @ids
@@ -131,8 +134,7 @@ sub expect
 			}
 		}
 	}
-	return join "\n",
-	  map { "$_: $newest{$_}->[2]" }
+	return join "\n", map { "$_: $newest{$_}->[2]" }
 	  grep { $newest{$_}->[1] ne 'delete' } sort { $a <=> $b } keys %newest;
 }
 
@@ -178,7 +180,8 @@ foreach my $round (1 .. $rounds)
 		my $got = join "\n",
 		  map { my ($id, $v) = split /\|/; ($id - $offset) . ": $v" }
 		  split /\n/,
-		  query($node,
+		  query(
+			$node,
 			"SELECT id, v FROM t WHERE id > $offset AND id <= $offset + $rows ORDER BY id"
 		  );
 		is($got, $expected, "round $round, order @order");
@@ -189,7 +192,9 @@ cmp_ok(query($node, 'SELECT count(*) FROM weft.row_time'),
 	'>', $rounds, 'transactions have shared commits');
 cmp_ok(
 	query($node, 'SELECT sum(length(entries)) / 12 FROM weft.row_time'),
-	'>=', 20 * $rounds, 'with different times');
+	'>=',
+	20 * $rounds,
+	'with different times');
 is(errors_logged($node), '', 'no errors');
 query($node, <<EOS) foreach 's1', 's2', 's3';
 ALTER SUBSCRIPTION $_ DISABLE;
