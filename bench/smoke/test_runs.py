@@ -59,6 +59,22 @@ def test_loads(tmp_path, load):
     assert values(figures, "updates_left_out", system="weft-strict") in ([], [0])
 
 
+def test_shared_backlogs(tmp_path):
+    sharing = ("publisher", "physical", "native", "weft", "weft-stock")
+    _, figures = run(
+        tmp_path, "drain", "--transactions", "2000", "--scale", "1",
+        "--systems", ",".join((*sharing, "weft-group")),
+    )  # fmt: skip
+    assert systems(figures, "drain_tps") == {*sharing[1:], "weft-group"}
+    assert systems(figures, "publisher_tps") == {"publisher", "weft-group"}
+    for pass_ in ("first", "later"):
+        wal = [
+            values(figures, "publisher_wal_per_txn", system=name, **{"pass": pass_})
+            for name in sharing
+        ]
+        assert wal[0] and wal == 5 * wal[:1]
+
+
 def test_loads_with_clients(tmp_path):
     _, figures = run(
         tmp_path, "sustained", "--load", "tpcc", "--scale", "2", "--clients", "2", "--seconds", "3",

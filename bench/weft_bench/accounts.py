@@ -69,9 +69,12 @@ class Cost:
 class Accounts:
     """Positions and counters at the start of something, and what has been added at its end."""
 
-    def __init__(self, pair: Pair, has_subscriber: bool):
+    def __init__(self, pair: Pair, has_subscriber: bool, publisher_start: int | None = None):
+        """The position of the publisher, if it is not the current one."""
         self.pair = pair
-        self.publisher_start = pair.publisher.wal_position()
+        if publisher_start is None:
+            publisher_start = pair.publisher.wal_position()
+        self.publisher_start = publisher_start
         # A standby writes no WAL.
         self.writes = has_subscriber and not pair.subscriber.is_standby()
         if self.writes:

@@ -46,12 +46,18 @@ class Pair:
                 ("third", places.subscriber),
             )
         )
-        self.servers = (self.publisher, self.subscriber)
-        self.all_servers = (*self.servers, self.third)
         self.daemons: list[Daemon] = []
         self.marks = 0
         # The servers that clients write to.
         self.written: tuple[Server, ...] = (self.publisher,)
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return (self.publisher, self.subscriber)
+
+    @property
+    def all_servers(self) -> tuple[Server, ...]:
+        return (*self.servers, self.third)
 
     def start_daemon(self, kind: str, *command: str) -> Daemon:
         log = self.directory / f"{kind}.log"
@@ -145,12 +151,16 @@ class Pair:
                     look()
                 time.sleep(POLL_INTERVAL)
 
-    def compare(self) -> Fingerprint:
-        """The speed of a system that loses or doubles a row is meaningless."""
+    def compare(self, known: Fingerprint | None = None) -> Fingerprint:
+        """The speed of a system that loses or doubles a row is meaningless.  What the publisher
+        has need not be read if it is known."""
         tables = self.contents.all_tables
-        there: Fingerprint
-        there, *others = at_once(*(lambda s=s: s.fingerprint(tables) for s in self.running()))
-        for server, here in zip(self.running()[1:], others):
+        publisher, *servers = self.running()
+        there, *others = at_once(
+            lambda: known or publisher.fingerprint(tables),
+            *(lambda s=s: s.fingerprint(tables) for s in servers),
+        )
+        for server, here in zip(servers, others):
             for table in tables:
                 if there[table] != here[table]:
                     raise BenchError(
@@ -230,16 +240,21 @@ def make_template(pair: Pair, publisher: dict, subscriber: dict, steps: Steps) -
 
 
 def copy_template(template: Pair, pair: Pair, sources: dict[str, str], steps: Steps) -> None:
-    """Makes each server in "sources" from the one named there in the template.  Real copies:
-    blocks shared with the template would be copied while they are measured."""
+    """Makes each server in "sources" from the one named there in the template."""
     shutil.rmtree(pair.directory, ignore_errors=True)
     pair.directory.mkdir()
-    files = [
-        path for source in sources.values()
-        for path in (template.directory / source).rglob("*") if path.is_file()
-    ]  # fmt: skip
+    copies = {
+        pair.directory / name: template.directory / source for name, source in sources.items()
+    }
+    copy_data(pair.publisher, copies, "the template", steps)
+
+
+def copy_data(server: Server, copies: dict[Path, Path], what: str, steps: Steps) -> None:
+    """Copies data directories, from the second to the first of each pair, with the programs of
+    the server.  Real copies: shared blocks would be copied while they are measured."""
+    files = [path for source in copies.values() for path in source.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
-    with steps.step("copy of the template", total=total) as step:
+    with steps.step(f"copy of {what}", total=total) as step:
         copied = 0
 
         def copy(source: str, target: str) -> None:
@@ -248,9 +263,9 @@ def copy_template(template: Pair, pair: Pair, sources: dict[str, str], steps: St
             copied += Path(target).stat().st_size
             step.at(copied)
 
-        for name, source in sources.items():
-            shutil.copytree(template.directory / source, pair.directory / name, copy_function=copy)
+        for target_directory, source_directory in copies.items():
+            shutil.copytree(source_directory, target_directory, copy_function=copy)
     # Else the copy would be written out while something is measured.
-    with steps.step("copy of the template: to disk"):
-        for name in sources:
-            pair.publisher.program("initdb", "--sync-only", f"--pgdata={pair.directory / name}")
+    with steps.step(f"copy of {what}: to disk"):
+        for target_directory in copies:
+            server.program("initdb", "--sync-only", f"--pgdata={target_directory}")

@@ -188,6 +188,14 @@ class Server:
             )
             return len(rows.fetchall())
 
+    def read_wal(self) -> None:
+        """From the disk, unless it is in memory already."""
+        for file in (self.data / "pg_wal").iterdir():
+            if file.is_file():
+                with file.open("rb") as wal:
+                    while wal.read(1 << 20):
+                        pass
+
     def wal_position(self) -> int:
         """Where its WAL ends, in bytes; a standby has that of its publisher."""
         return int(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .arguments import Arguments, Options
+from .backlog import Shared
 from .build import Build, UnavailableError, debian_build, install_pglogical, server_build
 from .charts import Charts, write_charts
 from .errors import BenchError
@@ -30,6 +31,7 @@ from .provenance import describe_provenance
 from .quiet import observe
 from .scenarios import SCENARIOS
 from .scenarios.base import PUBLISHER, SMOKE, SUBSCRIBER, Scenario
+from .scenarios.drain import Drain, passes_to_run
 from .scenarios.lag import NativeLimit, absolute
 from .systems import chosen_systems
 from .systems.base import System
@@ -72,6 +74,8 @@ class Where:
     places: Places
     # What is done there, if it is not the scenario itself.
     measures: type[Scenario] | None = None
+    # The backlogs of this repeat, if there are any that systems share.
+    shared: Shared | None = None
 
     @property
     def scenario(self) -> type[Scenario]:
@@ -83,6 +87,20 @@ def rotated(systems: list[System], repeat: int) -> list[System]:
     always measured right after the same state of the machine."""
     begin = (repeat - 1) % len(systems) if systems else 0
     return systems[begin:] + systems[:begin]
+
+
+def shared_backlogs(
+    options: Options, systems: list[System], repeat: int, directory: Path, steps: Steps
+) -> Shared | None:
+    scenario = SCENARIOS[options.scenario]
+    sharing = [system for system in systems if system.shares]
+    if not (issubclass(scenario, Drain) and sharing):
+        return None
+    settings = {**scenario.publisher, **(SMOKE if options.smoke else {})}
+    return Shared(
+        directory / "backlogs", sharing, options, repeat, passes_to_run(options), scenario.prewarm,
+        settings, steps,
+    )  # fmt: skip
 
 
 class Session:
@@ -239,12 +257,17 @@ class Session:
             options.scenario, options.repeats * len(systems) * scenario.passes(options)
         ):
             for repeat in range(1, options.repeats + 1):
+                shared = shared_backlogs(options, systems, repeat, directory, steps)
                 for system in rotated(systems, repeat):
-                    where = Where(options, system, repeat, directory, sockets, places)
+                    where = Where(
+                        options, system, repeat, directory, sockets, places, shared=shared
+                    )
                     if not self.run_system(where, templates, steps):
                         # It would fail again.
                         systems.remove(system)
                         steps.passes_done((options.repeats - repeat) * scenario.passes(options))
+                if shared:
+                    shared.remove()
         for used in (*templates.values(), *(pair for pair in self.pairs)):
             shutil.rmtree(used.directory, ignore_errors=True)
         self.pairs.clear()
@@ -263,6 +286,8 @@ class Session:
             )  # fmt: skip
             self.pairs.append(pair)
             run = scenario(options, system, where.repeat, pair, self.results, steps)
+            if isinstance(run, Drain) and system.shares:
+                run.shared = where.shared
             run.start(template)
             run.run()
             # This data is not used again, so it need not be written.

@@ -13,6 +13,7 @@ from ..pair import Pair, copy_template
 from ..progress import Steps
 from ..provenance import check_settings, settings_in_force
 from ..quiet import OBSERVED, Processors, Use, observe, processors_now, use_between
+from ..server import Fingerprint, at_once
 from ..systems.base import System
 from ..watch import Watch
 
@@ -25,7 +26,13 @@ COMMON = {
     "min_wal_size": "1GB",
     "shared_buffers": "1GB",
 }
-PUBLISHER = {**COMMON, "wal_level": "logical", "max_worker_processes": 96}
+# Slots enough for all systems that share a backlog.
+PUBLISHER = {
+    **COMMON,
+    "wal_level": "logical",
+    "max_worker_processes": 96,
+    "max_replication_slots": 64,
+}
 # For a test whether everything works: less to write and to copy.
 SMOKE = {"min_wal_size": "80MB"}
 SMOKE_OBSERVED = 0.1
@@ -74,7 +81,7 @@ class Scenario:
     def start(self, template: Pair) -> None:
         copy_template(template, self.pair, self.system.sources, self.steps)
         with self.steps.step("servers"):
-            special = SMOKE if self.options.smoke else {}
+            special = self.special()
             self.system.start(
                 self.pair, {**self.publisher, **special}, {**self.subscriber, **special}
             )
@@ -82,6 +89,9 @@ class Scenario:
         if self.prewarm:
             with self.steps.step("tables read into the buffers"):
                 self.pair.prewarm()
+
+    def special(self) -> dict[str, str]:
+        return SMOKE if self.options.smoke else {}
 
     def note_settings(self) -> None:
         """Of each system once: what the servers say, not what they were told."""
@@ -107,16 +117,15 @@ class Scenario:
             if self.system.has_subscriber:
                 self.pair.catch_up()
 
-    def verify(self) -> None:
+    def verify(self, known: Fingerprint | None = None) -> None:
+        """The publisher's contents may be known."""
         if not self.system.has_subscriber:
             return
-        with self.steps.step("contents compared"):
+        with self.steps.step("contents compared, indexes checked"):
             remark = self.system.verify(self.pair, self.options.scenario)
             if remark:
                 self.steps.say(f"  {self.steps.label}: {remark}")
-            self.pair.compare()
-        with self.steps.step("indexes checked"):
-            self.pair.check_indexes()
+            at_once(lambda: self.pair.compare(known), self.pair.check_indexes)
 
     def observe(self) -> None:
         """Just before the clock starts."""

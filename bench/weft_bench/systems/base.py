@@ -13,7 +13,7 @@ import psycopg
 from ..arguments import Options
 from ..build import Build
 from ..pair import ABSOLUTE_TIMEOUT, Pair, wait_until
-from ..server import value_of
+from ..server import Server, value_of
 
 Report = Callable[[float], None]
 Look = Callable[[], None]
@@ -63,6 +63,9 @@ class System:
     synchronous_commit = False
     # Schemas of the queues that it keeps in tables.
     queues: tuple[str, ...] = ()
+    # Whether it can drain a backlog that was built before, together with other systems: it needs
+    # nothing in the publisher's tables, and its own settings only once it starts.
+    shares = False
 
     @property
     def label(self) -> str:
@@ -96,6 +99,24 @@ class System:
 
     def connect(self, pair: Pair) -> None:
         """Starts to replicate between servers that hold the same rows."""
+
+    def reserve(self, publisher: Server) -> None:
+        """Before a shared backlog is built: whatever it will read that from."""
+
+    def reserve_settings(self, build: Build) -> dict[str, object]:
+        """What the publisher's configuration needs for that."""
+        return {}
+
+    def start_held(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
+        """Starts the servers where the publisher has a shared backlog, which the subscriber does
+        not apply yet."""
+        self.start(pair, publisher, subscriber)
+
+    def attach(self, pair: Pair) -> None:
+        """Sets up what is to apply the shared backlog, without letting it go."""
+
+    def detach(self, pair: Pair) -> None:
+        """The publisher is going to be replaced."""
 
     def pause(self, pair: Pair) -> None:
         """Holds the subscriber back.  It is up to date."""

@@ -24,6 +24,8 @@ class WeftGroup(Weft):
     name = "weft-group"
     options = {}  # noqa: RUF012
     subscription = slot = f"weft_{GROUP}_publisher_subscriber"
+    # Its publisher is a member that the subscriber has joined before.
+    shares = False
     synchronous_name: str | None = subscription
 
     def refusal(self, scenario: str) -> str | None:

@@ -7,6 +7,7 @@ import psycopg
 from ..build import Build
 from ..errors import BenchError
 from ..pair import Pair, wait_until
+from ..server import Server
 from .base import Look, Report, System, wait_for_tables
 
 SUBSCRIPTION = "bench"
@@ -27,17 +28,41 @@ def slots_idle(pair: Pair) -> bool:
     )
 
 
+def publish(publisher: Server) -> None:
+    publisher.execute("CREATE PUBLICATION bench FOR ALL TABLES")
+
+
 class Subscription(System):
     options: dict[str, str]
     synchronous_name: str | None = SUBSCRIPTION
     # The subscription that is measured; it is created by this name unless a group creates it.
     subscription = slot = SUBSCRIPTION
+    shares = True
+    plugin = "pgoutput"
 
     def prepare(self, pair: Pair) -> None:
-        pair.publisher.execute("CREATE PUBLICATION bench FOR ALL TABLES")
+        self.prepare_subscriber(pair)
+        publish(pair.publisher)
 
-    def create(self, pair: Pair, copy_data: str) -> None:
-        options = {**self.options, "copy_data": copy_data}
+    def prepare_subscriber(self, pair: Pair) -> None:
+        pass
+
+    def reserve(self, publisher: Server) -> None:
+        self.slot = "_".join((SUBSCRIPTION, self.name.replace("-", "_"), str(self.writers or 0)))
+        publisher.execute(
+            "SELECT pg_create_logical_replication_slot(%s, %s)", [self.slot, self.plugin]
+        )
+
+    def attach(self, pair: Pair) -> None:
+        if not pair.subscriber.value("SELECT EXISTS (SELECT FROM pg_subscription)"):
+            self.prepare_subscriber(pair)
+            self.create(pair, "false", slot_name=self.slot, create_slot="false", enabled="false")
+
+    def detach(self, pair: Pair) -> None:
+        self.hold(pair)
+
+    def create(self, pair: Pair, copy_data: str, **others: str) -> None:
+        options = {**self.options, "copy_data": copy_data, **others}
         if self.synchronous_commit:
             options["synchronous_commit"] = "on"
         listed = ", ".join(f"{name} = {value}" for name, value in options.items())
@@ -50,6 +75,10 @@ class Subscription(System):
         self.create(pair, copy_data="false")
 
     def pause(self, pair: Pair) -> None:
+        self.hold(pair)
+        advance_slots(pair)
+
+    def hold(self, pair: Pair) -> None:
         """Returns once the worker has ended and the slot is free for the next one."""
         pair.subscriber.execute(f"ALTER SUBSCRIPTION {self.subscription} DISABLE")
         wait_until(
@@ -63,7 +92,6 @@ class Subscription(System):
             ),
             "the disabled subscription's processes do not end",
         )
-        advance_slots(pair)
 
     def resume(self, pair: Pair, subscriber: psycopg.Connection) -> None:
         subscriber.execute(f"ALTER SUBSCRIPTION {self.subscription} ENABLE")
@@ -110,9 +138,8 @@ class WeftStock(Subscription):
             "weft.max_writers_per_subscription": max(self.writers or 0, 8),
         }
 
-    def prepare(self, pair: Pair) -> None:
+    def prepare_subscriber(self, pair: Pair) -> None:
         pair.subscriber.execute("CREATE EXTENSION weft")
-        super().prepare(pair)
 
     def shared_mb(self, pair: Pair) -> float:
         query = "SELECT coalesce(sum(ring_size), 0) FROM weft.stat_subscription"
@@ -150,9 +177,13 @@ class Weft(WeftStock):
     """Everything it has: Weft on the publisher, too, so that it may use a slot of its own."""
 
     name = "weft"
+    plugin = "weft"
 
     def publisher_settings(self, build: Build) -> dict[str, object]:
         return {"shared_preload_libraries": "weft", **build.with_plugin("weft")}
+
+    def reserve_settings(self, build: Build) -> dict[str, object]:
+        return self.publisher_settings(build)
 
 
 TIMESTAMPS = {"track_commit_timestamp": "on"}
@@ -190,8 +221,8 @@ class WeftDetect(WeftTimestamps):
     name = "weft-detect"
     options = {**WeftTimestamps.options, "detect_conflicts": "true"}  # noqa: RUF012
 
-    def prepare(self, pair: Pair) -> None:
-        super().prepare(pair)
+    def prepare_subscriber(self, pair: Pair) -> None:
+        super().prepare_subscriber(pair)
         pair.subscriber.execute(
             "SELECT pg_create_logical_replication_slot('other_member', 'pgoutput')"
         )

@@ -7,6 +7,7 @@ import time
 import psycopg
 
 from ..pair import Pair, wait_until
+from ..server import Server
 from .base import Look, Report, System
 from .native import slots_idle
 
@@ -18,6 +19,7 @@ class Publisher(System):
 
     name = "publisher"
     has_subscriber = False
+    shares = True
     sources = {"publisher": "publisher"}  # noqa: RUF012
 
     def refusal(self, scenario: str) -> str | None:
@@ -32,18 +34,37 @@ class Physical(System):
     sources = {"publisher": "publisher", "subscriber": "publisher"}  # noqa: RUF012
     synchronous_name = "bench"
     slot = SLOT
+    shares = True
 
     def start(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
-        self.settings = {
+        self.settings = self.standby_settings(pair, subscriber)
+        pair.publisher.start(publisher)
+        if pair.subscriber.data.exists():
+            self.reserve(pair.publisher)
+            self.start_standby(pair)
+
+    def standby_settings(self, pair: Pair, subscriber: dict) -> dict[str, object]:
+        return {
             **subscriber,
             "hot_standby": "on",
             "primary_conninfo": self.conninfo(pair),
             "primary_slot_name": SLOT,
         }
+
+    def reserve(self, publisher: Server) -> None:
+        publisher.execute(f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
+
+    def start_held(self, pair: Pair, publisher: dict, subscriber: dict) -> None:
+        """Its data is that of the publisher before the backlog."""
+        self.settings = self.standby_settings(pair, subscriber)
+        with (pair.subscriber.data / "postgresql.auto.conf").open("a") as file:
+            file.write("primary_conninfo = ''\n")
         pair.publisher.start(publisher)
-        if pair.subscriber.data.exists():
-            pair.publisher.execute(f"SELECT pg_create_physical_replication_slot('{SLOT}', true)")
-            self.start_standby(pair)
+        self.start_standby(pair)
+
+    def detach(self, pair: Pair) -> None:
+        """Another publisher needs another standby."""
+        pair.subscriber.stop("immediate")
 
     def conninfo(self, pair: Pair) -> str:
         return f"{pair.publisher.remote_conninfo} application_name={self.synchronous_name}"
