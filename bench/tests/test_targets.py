@@ -147,7 +147,7 @@ def test_what_has_been_measured_is_not_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [*arguments[:-1], "0123abcd dirty"])
     program.main()
     assert measured[3:] == ["drain", "groups"]
-    monkeypatch.setattr("sys.argv", [*arguments[:-1], "4567abcd", "--minutes", "100"])
+    monkeypatch.setattr("sys.argv", [*arguments[:-1], "4567abcd", "--minutes", "30"])
     program.main()
     assert measured[5:] == ["groups"]
     assert "drain: not begun" in capsys.readouterr().out
