@@ -145,8 +145,9 @@ def write_run(results, value=1000.0, *arguments):
         "settings": {options.scenario: {"options": asdict(options)}},
     }  # fmt: skip
     found.add([
-        Figure("drain", system, "17.11", 8, writers, "first", 1, "drain_tps", "", rate)
+        Figure("drain", system, "17.11", 8, writers, "first", 1, metric, "", rate)
         for system, writers, rate in (("native", None, value), ("weft", 4, 3 * value))
+        for metric in ("drain_tps", "publisher_wal_per_txn")
     ])  # fmt: skip
 
 
@@ -166,6 +167,9 @@ def test_tables_of_documents_are_renewed(tmp_path):
     assert rows[0].startswith("| system | server | runs | median | min | max | /native | others |")
     assert rows[1].startswith("| --- | --- | ---: |")
     assert rows[3].startswith("| weft (4) | 17.11 | 1 | 3,000 | 3,000 | 3,000 | 3.00 |")
+    assert "| system | WAL there | WAL here |" not in text and "| system | WAL there |" in text
+    brief = renewed(DOCUMENT.replace("figures d", "figures without costs d"), document, tmp_path)
+    assert "| /native | others |" in brief and "WAL there" not in brief
     # Again, nothing changes; with other figures, it does.
     document.write_text(text)
     assert not outdated(document, tmp_path)

@@ -4,6 +4,7 @@
     <!-- end of figures -->
 
 The file is one of bench/results.  What is between the comments is replaced by what the file says.
+With "figures without costs", the tables of WAL and other costs are left out.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from .figures import Results, figures_from_json
 from .tables import tables
 
 RESULTS = Path(__file__).parent.parent / "results"
-BEGIN = re.compile(r"<!-- figures (\S+) -->")
+BEGIN = re.compile(r"<!-- figures (without costs )?(\S+) -->")
 END = "<!-- end of figures -->"
+# A column that only tables of costs have.
+COSTS = "WAL there"
 # What a cell says that holds nothing.
 NOTHING = ("", "-")
 # In this order, as the options of bench/run are called.
@@ -95,8 +98,8 @@ def markdown(table: Table) -> Iterator[str]:
         yield f"| {' | '.join(map(cell, row))} |"
 
 
-def section(file: Path, link: str) -> str:
-    """All tables of a file."""
+def section(file: Path, link: str, costs: bool = True) -> str:
+    """The tables of a file."""
     try:
         about, figures = figures_from_json(file.read_text())
     except (OSError, ValueError, TypeError) as error:
@@ -105,6 +108,8 @@ def section(file: Path, link: str) -> str:
     results.figures = figures
     parts = [origin(about, link)]
     for title, table in tables(results):
+        if not costs and any(column.header == COSTS for column in table.columns):
+            continue
         parts += [f"{title[0].upper()}{title[1:]}:", "\n".join(markdown(table))]
     return "\n\n".join(parts)
 
@@ -114,14 +119,15 @@ def renewed(text: str, document: Path, results: Path = RESULTS) -> str:
     found = []
     place = 0
     for begin in BEGIN.finditer(text):
+        without_costs, name = begin.groups()
         if begin.start() < place:
-            raise BenchError(f"{document}: figures {begin[1]} begin within others")
+            raise BenchError(f"{document}: figures {name} begin within others")
         end = text.find(END, begin.end())
         if end < 0:
-            raise BenchError(f'{document}: "{END}" is missing after figures {begin[1]}')
-        file = results / begin[1]
+            raise BenchError(f'{document}: "{END}" is missing after figures {name}')
+        file = results / name
         link = os.path.relpath(file, document.parent)
-        found += [text[place : begin.end()], f"\n{section(file, link)}\n"]
+        found += [text[place : begin.end()], f"\n{section(file, link, not without_costs)}\n"]
         place = end
     return "".join(found) + text[place:]
 
