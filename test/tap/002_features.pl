@@ -341,9 +341,14 @@ feature(
 	load =>
 	  "INSERT INTO counted SELECT count(*) + 1, 0 FROM counted ON CONFLICT (id) DO UPDATE SET v = counted.v + 1;\n",
 	finally => sub {
+		# An update that is left out, because a later one shares its commit, is no update here.
+		my $left_out =
+		  weft()
+		  ? "(SELECT coalesced_rows FROM weft.stat_relation WHERE relation = 'counted'::regclass)"
+		  : 0;
 		poll(
 			$sub,
-			"SELECT n_tup_ins || '|' || n_tup_upd FROM pg_stat_user_tables WHERE relname = 'counted'",
+			"SELECT n_tup_ins || '|' || n_tup_upd + $left_out FROM pg_stat_user_tables WHERE relname = 'counted'",
 			query($pub, 'SELECT count(*), sum(v) FROM counted'));
 		ok(1, 'autovacuum sees the changes of the writers');
 	});

@@ -170,7 +170,7 @@ good_transaction();
 good_batch(\&plain);
 damaged_contents('not compressed', \&plain);
 damaged_batch('no flags', sub { return '' });
-damaged_batch('flags 0x04', sub { return pack('C', 0x04) . $_[0] });
+damaged_batch('flags 0x08', sub { return pack('C', 0x08) . $_[0] });
 damaged_batch('flags 0xff', sub { return pack('C', 0xff) . $_[0] });
 
 if ($has_lz4)
@@ -226,7 +226,7 @@ run_cases();
 has_all_writers();
 
 my $asked = $pub->results('lz4')->{start_replication};
-like($asked, qr/weft_batch_version '2'/, 'batches are asked for');
+like($asked, qr/weft_batch_version '3'/, 'batches are asked for');
 SKIP:
 {
 	skip 'Weft was built without LZ4', 3 unless $has_lz4;
@@ -256,7 +256,7 @@ damaged_batch('compressed, though that was not asked for', \&compressed);
 run_cases();
 
 $asked = $pub->results('old')->{start_replication};
-like($asked, qr/weft_batch_version '2'/, 'batches are asked for');
+like($asked, qr/weft_batch_version '3'/, 'batches are asked for');
 unlike($asked, qr/weft_compression/, 'but not compression');
 is( query(
 		$node,
