@@ -56,6 +56,7 @@
 #include "row_time.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -63,13 +64,41 @@
 
 #include "varatt.h"
 
+/*
+ * The table weft.row_time, once it has been found, until its relation cache entry is
+ * invalidated.  Globals, because the callback cannot be given anything else.
+ */
+static Oid	known_table = InvalidOid;
+static uint64 invalidations;
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	invalidations++;
+	if (relid == InvalidOid || relid == known_table)
+		known_table = InvalidOid;
+}
+
 /* Returns the table weft.row_time, or InvalidOid if this database does not have it. */
 Oid
 row_time_table(void)
 {
-	Oid			schema = get_namespace_oid("weft", true);
-	Oid			relid = OidIsValid(schema) ? get_relname_relid("row_time", schema) : InvalidOid;
-	Oid			extension = OidIsValid(relid) ? get_extension_oid("weft", true) : InvalidOid;
+	static bool registered = false;
+	uint64		before;
+	Oid			schema;
+	Oid			relid;
+	Oid			extension;
+
+	if (!registered)
+		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+	registered = true;
+	if (OidIsValid(known_table))
+		return known_table;
+
+	before = invalidations;
+	schema = get_namespace_oid("weft", true);
+	relid = OidIsValid(schema) ? get_relname_relid("row_time", schema) : InvalidOid;
+	extension = OidIsValid(relid) ? get_extension_oid("weft", true) : InvalidOid;
 
 	/*
 	 * A table of the same name that is not the extension's could have any
@@ -77,6 +106,8 @@ row_time_table(void)
 	 */
 	if (!OidIsValid(extension) || getExtensionOfObject(RelationRelationId, relid) != extension)
 		return InvalidOid;
+	if (before == invalidations)
+		known_table = relid;
 	return relid;
 }
 
