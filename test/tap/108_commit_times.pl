@@ -17,16 +17,19 @@ use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
 
-my ($int4, $text, $relid) = (23, 25, 16001);
+my ($int4, $text, $relid, $other_relid) = (23, 25, 16001, 16002);
 my $node = new_member('node', conf => "weft.tune_writers = off\n");
 my $pub = FakePublisher->new(log => $node->logfile);
 
 query($node, <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE u (id int PRIMARY KEY, v text);
 SELECT weft.track_deletes('t');
 INSERT INTO weft.conflict_node VALUES ('', 2);
 EOS
 $pub->relation($relid, 'public', 't', 'd',
+	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
+$pub->relation($other_relid, 'public', 'u', 'd',
 	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
 
 # s1 sends the groups, s3 what is in conflict with them; s2's node is this one.
@@ -36,7 +39,8 @@ foreach my $i (1, 3)
 CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
 	WITH (connect = false, slot_name = 's$i', num_writers = 1, detect_conflicts = on);
 INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
-	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
+	SELECT s.oid, r.oid, 'r' FROM pg_subscription s, pg_class r
+	WHERE subname = 's$i' AND relname IN ('t', 'u') AND relkind = 'r';
 INSERT INTO weft.conflict_node VALUES ('s$i', $i);
 ALTER SUBSCRIPTION s$i ENABLE;
 EOS
@@ -48,8 +52,7 @@ sub publish
 {
 	my ($i, $time, @changes) = @_;
 	local $PgOutput::commit_time = $time;
-	$pub->publish("s$i", $pub->transaction(@changes));
-	return;
+	return $pub->publish("s$i", $pub->transaction(@changes));
 }
 
 sub arrived
@@ -72,16 +75,27 @@ my $turn = 0;
 query($node,
 	"INSERT INTO t SELECT i, 'old' FROM generate_series(0, 10000) i");
 
-# Sends transactions [time, change ...] from s1 such that they find each other in the ring.
+# Sends transactions [time, change ...] from s1 such that they find each other in the ring.  The
+# last argument may be a function to be called once they are there.
 sub send_group
 {
 	my (@transactions) = @_;
+	my $meanwhile =
+	  ref $transactions[-1] eq 'CODE' ? pop @transactions : undef;
+	my $end;
 	my $session = open_session($node);
 
 	$session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
 	publish(1, microseconds(), update(0, 'turn ' . ++$turn));
 	writer_waits_for_lock($node);
-	publish(1, @$_) foreach @transactions;
+	$end = publish(1, @$_)->{end_lsn} foreach @transactions;
+	if ($meanwhile)
+	{
+		poll($node,
+			"SELECT received_lsn >= '@{[ lsn_text($end) ]}' FROM weft.stat_subscription WHERE subname = 's1'"
+		);
+		$meanwhile->();
+	}
 	$session->query_safe('COMMIT');
 	$session->quit;
 	arrived(1);
@@ -249,6 +263,37 @@ is( query(
 	),
 	0,
 	'all of them');
+
+# A trigger changes a row that an earlier transaction of the group has changed.  The leader did not
+# know of the trigger when the transactions arrived, so it has not made them run alone.
+query($node, <<'EOS');
+DELETE FROM t WHERE id > 0;
+TRUNCATE weft.tombstone;
+CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE public.t SET v = 'trigger' WHERE id = new.id;
+	RETURN new;
+END $$;
+EOS
+$base = microseconds() - 50_000_000;
+publish(1, $base, insert(1, 'old'), insert(2, 'old'));
+arrived(1);
+send_group(
+	[ $base + 1000, update(1, 'group'), update(2, 'group') ],
+	[ $base + 3000, msg_insert($other_relid, [ 1, 'x' ]) ],
+	sub {
+		query($node, <<'EOS');
+CREATE TRIGGER touch BEFORE INSERT ON u FOR EACH ROW EXECUTE FUNCTION touch();
+ALTER TABLE u ENABLE ALWAYS TRIGGER touch;
+EOS
+	});
+my $both = "SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id > 0";
+is(query($node, $both), 'trigger group', 'the trigger has fired');
+publish(3, $base + 2000, update(1, 'other'), update(2, 'other'));
+arrived(3);
+is( query($node, $both),
+	'trigger other',
+	"a trigger's change has the time of its transaction");
 
 is(errors_logged($node), '', 'no errors');
 query($node, <<EOS) foreach 's1', 's3';
