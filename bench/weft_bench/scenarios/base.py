@@ -108,6 +108,8 @@ class Scenario:
                 self.system.prepare(self.pair)
                 self.system.connect(self.pair)
                 self.pair.catch_up()
+                if self.prewarm and self.system.copies_again:
+                    self.pair.prewarm()
 
     def settle(self) -> None:
         """Vacuum and checkpoint, and the subscriber up to date again."""
@@ -116,6 +118,7 @@ class Scenario:
             self.pair.vacuum_and_checkpoint()
             if self.system.has_subscriber:
                 self.pair.catch_up()
+                self.system.release_wal(self.pair)
 
     def verify(self, known: Fingerprint | None = None) -> None:
         """The publisher's contents may be known."""

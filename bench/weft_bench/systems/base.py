@@ -57,6 +57,8 @@ class System:
     synchronous_name: str | None = None
     # The publisher's slot that shows what the subscriber has flushed, if there is one.
     slot: str | None = None
+    # Whether the rows are copied when it connects: they are not in the buffers then.
+    copies_again = False
     # Whether it can be measured through a line between the servers.
     remote = True
     # Whether the subscriber is to flush each commit before it goes on.
@@ -145,6 +147,9 @@ class System:
             )
             if tables:
                 server.execute(f"VACUUM (ANALYZE) {tables}")
+
+    def release_wal(self, pair: Pair) -> None:
+        """Lets checkpoints recycle WAL that slots on a subscriber have kept."""
 
     def shared_mb(self, pair: Pair) -> float:
         """Memory that its processes share, beyond that of a server without it."""

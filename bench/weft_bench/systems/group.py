@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..arguments import Options
 from ..build import Build
-from ..pair import Pair
+from ..pair import Pair, wait_until
 from ..server import Server
 from .native import TIMESTAMPS, Weft
 
 GROUP = "bench"
 JOIN_TIMEOUT = "1 hour"
+SLOTS_AT = "SELECT coalesce(bool_and(restart_lsn >= %s::pg_lsn), true) FROM pg_replication_slots"
 
 
 def subscription_of(follower: Server, followed: Server) -> str:
@@ -27,6 +30,7 @@ class WeftGroup(Weft):
     # Its publisher is a member that the subscriber has joined before.
     shares = False
     synchronous_name: str | None = subscription
+    copies_again = True
 
     def refusal(self, scenario: str) -> str | None:
         return "a node joins with a copy of its own" if scenario == "copy" else None
@@ -63,6 +67,15 @@ class WeftGroup(Weft):
             for server in self.members(pair):
                 for (name,) in server.execute("SELECT subname FROM pg_subscription"):
                     server.execute(f"ALTER SUBSCRIPTION {name} SET (synchronous_commit = on)")
+
+    def release_wal(self, pair: Pair) -> None:
+        """A slot keeps the WAL of the copy with which a node has joined, at first.  A subscriber
+        without a slot has recycled its WAL by now, and need not make new files."""
+        for server in self.members(pair)[1:]:
+            end = server.value("SELECT pg_current_wal_insert_lsn()::text")
+            server.execute("CHECKPOINT")
+            wait_until(partial(server.value, SLOTS_AT, [end]), "the slot of a member keeps old WAL")
+            server.execute("CHECKPOINT")
 
     def create_node(self, server: Server) -> None:
         server.execute("SELECT weft.create_node(%s, %s)", [server.name, server.remote_conninfo])
