@@ -63,6 +63,7 @@ typedef struct DeltaColumn
 static struct
 {
 	bool		valid;
+	bool		changed;		/* something has, since they were last read */
 	MemoryContext context;		/* of the lists */
 	ConflictTables tables;
 	Oid			resolver_table;
@@ -82,13 +83,17 @@ relation_changed(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == known.resolver_table || relid == known.node_table ||
 		relid == known.delta_table || relid == known.tables.past_origin)
+	{
 		known.valid = false;
+		known.changed = true;
+	}
 }
 
 static void
 subscription_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	known.valid = false;
+	known.changed = true;
 }
 
 static void
@@ -288,14 +293,18 @@ read_settings(void)
 		known.resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
 	memset(known.of_subscription, false, sizeof(known.of_subscription));
 
-	/* An invalidation that arrives while the tables are read clears this. */
-	known.valid = true;
+	/*
+	 * An invalidation that arrives while the tables are read sets this.  An
+	 * error leaves the settings invalid.
+	 */
+	known.changed = false;
 	find_relations();
 	scan(known.resolver_table, read_resolver);
 	find_sources();
 	scan(known.node_table, read_node);
 	scan(known.tables.past_origin, read_past_origin);
 	scan(known.delta_table, read_delta);
+	known.valid = !known.changed;
 	MemoryContextSwitchTo(old);
 }
 
