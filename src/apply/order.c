@@ -29,9 +29,18 @@
  * then all but the last of its updates are coalesced (fast/coalesce.c).  By the rules above,
  * whatever touches the row between two of its updates is deferred as well; if that is not
  * an update that keeps the key, then no update before it is coalesced.  The exception is an
- * INSERT, which comes only after another change has removed the row.  Whoever decodes
- * the subscriber's WAL may want to see every update, so none is coalesced while there is a
- * logical slot in the database.
+ * INSERT, which comes only after another change has removed the row.
+ *
+ * Whoever decodes the subscriber's WAL may want to see every update, so none is coalesced while
+ * there is a logical slot in the database.  The exception is the slot of a member of this
+ * node's group: members subscribe with origin = none, so they do not get what writers apply.
+ * All other slots count, those of former members, of tables that are being copied from here and
+ * of members not heard of yet among them.  A slot may be created while W1 applies a group.  W1
+ * looks when the group begins, and again once the last update is applied instead of the others.
+ * By then the local transaction has an ID.  A slot that is not there yet begins to decode with the
+ * transactions that start after all that are running then have ended, so it does not see
+ * W1's.  If the slot is there, the attempt is given up.  (A slot that is made by copying another
+ * one sees what that one would have seen.)
  *
  * Changes of one row keep their order: a later one in the same group either has the number
  * of a transaction of which something is deferred, or the flag RING_ROW_AGAIN, and is
@@ -71,10 +80,12 @@
 #include "apply/turn.h"
 #include "apply/writer.h"
 #include "compat.h"
+#include "conflict/settings.h"
 #include "fast/coalesce.h"
 #include "fast/fast.h"
 #include "guc.h"
 #include "miscadmin.h"
+#include "misspeculate.h"
 #include "replication/logicalproto.h"
 #include "replication/slot.h"
 
@@ -103,6 +114,7 @@ typedef struct Deferred
 	bool		coalescing;		/* may this attempt coalesce updates? */
 	int			num;
 	int			needed_before;	/* changes before this one are not coalesced */
+	bool		left_out;		/* an update was coalesced with a deferred one */
 	bool		of[WEFT_MAX_COMMIT_GROUP];	/* is anything of this transaction
 											 * of the group deferred? */
 	uint16		latest[NUM_LATEST]; /* by row: its latest deferred update,
@@ -120,15 +132,26 @@ static void
 forget_deferred(void)
 {
 	deferred.num = deferred.needed_before = 0;
+	deferred.left_out = false;
 	memset(deferred.of, false, sizeof(deferred.of));
 	if (deferred.coalescing)
 		memset(deferred.latest, 0, sizeof(deferred.latest));
 }
 
-/* Is there a slot for decoding what is done in this database? */
+static bool
+is_listed(List *names, const char *name)
+{
+	foreach_ptr(char, listed, names)
+		if (strcmp(listed, name) == 0)
+		return true;
+	return false;
+}
+
+/* Is there a slot whose user may see what writers do in this database? */
 static bool
 is_decoded_here(void)
 {
+	List	   *members = writer.detect_conflicts ? settings_member_slots() : NIL;
 	bool		result = false;
 
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
@@ -136,7 +159,8 @@ is_decoded_here(void)
 	{
 		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
 
-		result = slot->in_use && slot->data.database == MyDatabaseId;
+		result = slot->in_use && slot->data.database == MyDatabaseId &&
+			!is_listed(members, NameStr(slot->data.name));
 	}
 	LWLockRelease(ReplicationSlotControlLock);
 	return result;
@@ -183,6 +207,8 @@ apply_deferred(void)
 	}
 	member_resume_newest();
 	compat_injection_point("weft-deferred-applied");
+	if (deferred.left_out && is_decoded_here())
+		misspeculate("a replication slot has been created");
 	forget_deferred();
 }
 
@@ -221,6 +247,7 @@ coalesce(const DeferredChange *update)
 	{
 		pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 		earlier->change.message = NULL;
+		deferred.left_out = true;
 	}
 	*entry = update - deferred.changes + 1;
 }

@@ -9,6 +9,9 @@
  *
  * A resolver of the subscription takes precedence over one of the node, which is stored
  * under the empty name.
+ *
+ * The members of the node's group are read, too, for the names of the slots through which they
+ * follow this node.  Their subscriptions have origin = none (group/node_functions.c).
  */
 #include "postgres.h"
 
@@ -16,6 +19,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
@@ -69,6 +73,8 @@ static struct
 	Oid			resolver_table;
 	Oid			node_table;
 	Oid			delta_table;
+	Oid			member_table;
+	Oid			group_table;
 	ConflictResolver resolvers[NUM_CONFLICT_KINDS];
 	bool		of_subscription[NUM_CONFLICT_KINDS];	/* the resolver is this
 														 * subscription's */
@@ -76,13 +82,18 @@ static struct
 	List	   *sources;		/* of Source */
 	List	   *past_origins;	/* of PastOrigin */
 	List	   *deltas;			/* of DeltaColumn */
+	NameData	group;			/* empty outside of a group */
+	NameData	own_name;
+	List	   *members;		/* their names, without this node's */
+	List	   *member_slots;	/* names of slots */
 }			known;
 
 static void
 relation_changed(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == known.resolver_table || relid == known.node_table ||
-		relid == known.delta_table || relid == known.tables.past_origin)
+		relid == known.delta_table || relid == known.tables.past_origin ||
+		relid == known.member_table)
 	{
 		known.valid = false;
 		known.changed = true;
@@ -147,9 +158,11 @@ find_relations(void)
 	known.tables.row_time = find_relation("row_time", true);
 	known.tables.row_time_time_index = find_relation("row_time_time_index", false);
 	known.delta_table = find_relation("delta_column", true);
+	known.member_table = find_relation("node_entry", true);
+	known.group_table = find_relation("node_group_entry", true);
 }
 
-/* Calls "read" with the values of each row of a table, none of which is null. */
+/* Calls "read" with the values of each row of a table; it knows which may be null. */
 static void
 scan(Oid relid, void (*read) (Datum *values))
 {
@@ -275,6 +288,46 @@ read_delta(Datum *values)
 	known.deltas = lappend(known.deltas, delta);
 }
 
+static void
+read_group(Datum *values)
+{
+	known.group = *DatumGetName(values[0]);
+}
+
+static void
+read_member(Datum *values)
+{
+	NameData   *name;
+
+	if (DatumGetBool(values[3]))
+	{
+		known.own_name = *DatumGetName(values[0]);
+		return;
+	}
+	name = palloc(sizeof(NameData));
+	*name = *DatumGetName(values[0]);
+	known.members = lappend(known.members, name);
+}
+
+/*
+ * Finds the names of the slots for other members, as weft.subscription_name() has them; members
+ * are only accepted if these fit into a name.
+ */
+static void
+find_member_slots(void)
+{
+	scan(known.group_table, read_group);
+	scan(known.member_table, read_member);
+	if (NameStr(known.group)[0] == '\0' || NameStr(known.own_name)[0] == '\0')
+		return;
+	foreach_ptr(NameData, member, known.members)
+	{
+		known.member_slots = lappend(known.member_slots,
+									 psprintf("weft_%s_%s_%s", NameStr(known.group),
+											  NameStr(known.own_name), NameStr(*member)));
+	}
+}
+
 /* Reads all tables again if one of them has changed.  Needs a transaction. */
 static void
 read_settings(void)
@@ -288,6 +341,9 @@ read_settings(void)
 	MemoryContextReset(known.context);
 	old = MemoryContextSwitchTo(known.context);
 	known.sources = known.deltas = known.past_origins = NIL;
+	known.members = known.member_slots = NIL;
+	memset(&known.group, 0, sizeof(NameData));
+	memset(&known.own_name, 0, sizeof(NameData));
 	known.own_node = 0;
 	for (int i = 0; i < NUM_CONFLICT_KINDS; i++)
 		known.resolvers[i] = RESOLVER_LAST_UPDATE_WINS;
@@ -304,6 +360,7 @@ read_settings(void)
 	scan(known.node_table, read_node);
 	scan(known.tables.past_origin, read_past_origin);
 	scan(known.delta_table, read_delta);
+	find_member_slots();
 	known.valid = !known.changed;
 	MemoryContextSwitchTo(old);
 }
@@ -419,6 +476,18 @@ settings_tables(void)
 {
 	read_settings();
 	return &known.tables;
+}
+
+/*
+ * Returns the names of the slots through which the other members of the group follow this node.
+ * Outside of a transaction, what was last read is returned, or none if that is out of date.
+ */
+List *
+settings_member_slots(void)
+{
+	if (IsTransactionState())
+		read_settings();
+	return known.valid ? known.member_slots : NIL;
 }
 
 /* Does a local table have columns that are counters?  Needs a transaction. */

@@ -9,6 +9,7 @@
 #include "conflict/resolver.h"
 #include "conflict_kind.h"
 #include "nodes/bitmapset.h"
+#include "nodes/pg_list.h"
 #include "replication/origin.h"
 #include "utils/relcache.h"
 
@@ -41,6 +42,7 @@ extern bool settings_find_past_node(RepOriginId origin, TransactionId xid, int *
 extern const char *settings_subscription_of(int node);
 extern char *settings_repair_origin_name(int node);
 extern Bitmapset *settings_delta_columns(Relation rel);
+extern List *settings_member_slots(void);
 extern const ConflictTables *settings_tables(void);
 extern bool conflict_has_delta_columns(Oid relid);
 
