@@ -1,10 +1,13 @@
 """Tests of backlogs and documents that need no server: pytest bench/tests"""
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from weft_bench import backlog
 from weft_bench.arguments import SYSTEMS, parse_arguments
 from weft_bench.backlog import Backlog, Shared, seed_of
 from weft_bench.build import Build
@@ -81,17 +84,22 @@ def test_every_pass_and_repeat_has_other_rows():
     assert len(seeds) == 40
 
 
-def test_a_standby_is_used_once(tmp_path):
+def test_a_standby_is_used_once(tmp_path, monkeypatch):
+    def copy_data(_server, copies, _what, _steps):
+        for target_directory, source in copies.items():
+            shutil.copytree(source, target_directory)
+
+    monkeypatch.setattr(backlog, "copy_data", copy_data)
     shared = Shared(tmp_path, [], parsed("drain"), 1, ("first",), True, {}, None)
+    standby = SimpleNamespace(data=tmp_path / "subscriber")
     shared.standby_data("first").mkdir()
     (shared.standby_data("first") / "new").touch()
-    target = tmp_path / "subscriber"
-    target.mkdir()
-    (target / "old").touch()
-    shared.take_standby("first", target)
-    assert [file.name for file in target.iterdir()] == ["new"]
+    standby.data.mkdir()
+    (standby.data / "old").touch()
+    shared.take_standby("first", standby)
+    assert [file.name for file in standby.data.iterdir()] == ["new"]
     with pytest.raises(BenchError):
-        shared.take_standby("first", target)
+        shared.take_standby("first", standby)
 
 
 def test_nothing_is_left_of_systems_before(tmp_path):

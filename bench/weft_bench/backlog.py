@@ -158,12 +158,15 @@ class Shared:
             publisher.stop()
         return Backlog(**{**vars(backlog), "contents": contents})
 
-    def take_standby(self, pass_: str, target: Path) -> None:
-        """It cannot be used again."""
+    def take_standby(self, pass_: str, standby: Server) -> None:
+        """Puts it where the standby has its data.  A copy, like the data of other subscribers: what
+        has lain for minutes may have left the memory, such as the files for the WAL to come.  It
+        cannot be used again."""
         if not self.standby_data(pass_).exists():
             raise BenchError("there is no standby for this publisher")
-        shutil.rmtree(target, ignore_errors=True)
-        self.standby_data(pass_).rename(target)
+        shutil.rmtree(standby.data, ignore_errors=True)
+        copy_data(standby, {standby.data: self.standby_data(pass_)}, "the standby", self.steps)
+        shutil.rmtree(self.standby_data(pass_))
 
     def check_slot(self, publisher: Server, slot: str | None, pass_: str) -> None:
         """A system must neither find its slot moved on, nor read what was written before."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.table import Table
 
-from .arguments import DEFAULTS, ENOUGH_TRANSACTIONS, Options
+from .arguments import DEFAULTS, Options
 from .errors import BenchError
 from .figures import Results, figures_from_json
 from .tables import tables
@@ -40,12 +40,8 @@ def option_text(value: Any) -> str:
 
 
 def command_of(scenario: str, given: dict[str, Any]) -> str:
-    """The call that has these options, as they are in the file."""
+    """A call that has these options, as they are in the file."""
     default = vars(DEFAULTS[scenario])
-    if given.get("load", "tpcb") != "tpcb":
-        default = {**default, "transactions": ENOUGH_TRANSACTIONS[given["load"]]}
-    if scenario == "large" and given.get("kind") == "delete":
-        default = {**default, "rows": 2_000_000}
     words = ["bench/run", scenario, "--systems", option_text(given["systems"])]
     for name in SHOWN:
         if name in given and option_text(given[name]) != option_text(default[name]):

@@ -56,13 +56,13 @@ class Drain(Scenario):
         pair.publisher = self.shared.publisher(pair, pass_)
         own = self.special()
         publisher = {**self.publisher, **own, **system.publisher_settings(pair.build)}
+        if "subscriber" not in system.sources.values():
+            self.shared.take_standby(pass_, pair.subscriber)
         with self.steps.step("servers"):
             self.shared.freshen(pair.publisher)
             if pair.subscriber.running:
                 pair.publisher.start(publisher)
             else:
-                if "subscriber" not in system.sources.values():
-                    self.shared.take_standby(pass_, pair.subscriber.data)
                 system.start_held(
                     pair, publisher,
                     {**self.subscriber, **own, **system.subscriber_settings(pair.build)},
