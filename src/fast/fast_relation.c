@@ -26,8 +26,12 @@ table_changed(Datum arg, Oid relid)
 
 	hash_seq_init(&scan, relations);
 	while ((relation = hash_seq_search(&scan)) != NULL)
-		if (relid == InvalidOid || relation->local_relid == relid)
-			relation->valid = false;
+	{
+		if (relid != InvalidOid && relation->local_relid != relid)
+			continue;
+		relation->valid = false;
+		relation->changed = true;
+	}
 }
 
 /* Called once in a writer. */

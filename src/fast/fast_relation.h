@@ -30,6 +30,7 @@ typedef struct FastRelation
 	 * transaction.  Valid until the table or the remote relation changes.
 	 */
 	bool		valid;
+	bool		changed;		/* while it is being described */
 	Oid			local_relid;
 	MemoryContext context;		/* of everything that is kept */
 	const char *reason;			/* why the general path; NULL: the fast one */

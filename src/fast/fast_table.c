@@ -186,8 +186,11 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	relation->insert_reason = relation->key_reason = NULL;
 	relation->watched = NULL;
 
-	/* An invalidation that arrives meanwhile resets this. */
-	relation->valid = true;
+	/*
+	 * An invalidation that arrives meanwhile sets this.  An error leaves the
+	 * description invalid: it may be that of a table with fewer key columns.
+	 */
+	relation->changed = false;
 	relation->fires_triggers = local_table_fires_row_triggers(rel);
 	relation->reason = classify(entry, rel, relation->fires_triggers);
 	if (relation->reason == NULL)
@@ -200,8 +203,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		relation->coalesces = coalesce_describe(relation, rel);
 		MemoryContextSwitchTo(old);
 	}
-	else if (entry->state != SUBREL_STATE_READY)
-		relation->valid = false;
+	relation->valid = entry->state == SUBREL_STATE_READY && !relation->changed;
 }
 
 /*
