@@ -167,9 +167,9 @@ sub versions
 	return query($node, <<"EOS");
 SET client_encoding = 'UTF8'; SET datestyle = 'ISO'; SET timezone = 'UTC'; SET intervalstyle = 'postgres';
 SET extra_float_digits = 3; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET quote_all_identifiers = off;
-SELECT t.k::text COLLATE "C", t.v, CASE WHEN c.roident = 65535 OR c.timestamp < '$since' THEN 'earlier'
-	ELSE c.timestamp || ' ' || coalesce(o.node_name, weft.local_node()) END
-FROM x.$table t, pg_xact_commit_timestamp_origin(t.xmin) c LEFT JOIN weft.member_origins() o ON o.roident = c.roident
+SELECT t.k::text COLLATE "C", t.v, CASE WHEN c.roident = 65535 OR changed < '$since' THEN 'earlier'
+	ELSE changed || ' ' || coalesce(o.node_name, weft.local_node()) END
+FROM x.$table t, weft.row_commit_timestamp(t.tableoid, t.ctid) changed, pg_xact_commit_timestamp_origin(t.xmin) c LEFT JOIN weft.member_origins() o ON o.roident = c.roident
 ORDER BY 1
 EOS
 }
