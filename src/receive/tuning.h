@@ -15,7 +15,7 @@ typedef struct TuningSetting
 {
 	int			writers;
 	int			group;			/* transactions that may share a commit */
-	double		rate;			/* transactions per second when last measured */
+	double		rate;			/* transactions per second; 0: not measured */
 } TuningSetting;
 
 typedef enum TuningPhase
@@ -25,7 +25,18 @@ typedef enum TuningPhase
 	TUNING_SETTLING,			/* in a flow: a setting takes effect */
 	TUNING_MEASURING,			/* its commits are counted */
 	TUNING_KEEPING_PACE,		/* in a flow: one writer is enough */
+	TUNING_FAR_BEHIND,			/* everything has been received, and much is
+								 * left to do: all writers */
 } TuningPhase;
+
+/* The steps of a trial; one that finds a better setting is repeated. */
+typedef enum TrialStep
+{
+	TRIAL_MORE,					/* compares the next setting with more writers */
+	TRIAL_FEWER,				/* with fewer */
+	TRIAL_ONE,					/* compares one writer */
+	TRIAL_OVER,
+} TrialStep;
 
 typedef struct Tuning
 {
@@ -46,14 +57,19 @@ typedef struct Tuning
 
 	TuningPhase phase;
 	int			best;
-	int			current;		/* the best one, or the one that is tried */
+	int			current;		/* the best one, or the candidate */
 
-	/* A trial: other settings are tried one after the other. */
+	/* Between two trials: measurements of the best setting. */
+	int			hold;			/* how many, at most */
+	int			held;			/* how many so far */
+	TimestampTz held_since;		/* the end of the first one */
+	int			slow_measurements;	/* the last so many were slow */
+
+	/* A trial: other settings are compared with the best one. */
+	int			candidate;		/* that is compared; -1: no trial */
+	int			comparisons;	/* that it has won */
 	int			best_before;	/* the best setting when the trial began */
-	int			direction;		/* of the next setting: 1 up, -1 down */
-	int			hold;			/* measurements of the best setting between
-								 * two trials */
-	int			measurements_left;	/* of these */
+	TrialStep	step;
 
 	/* TUNING_SETTLING, TUNING_MEASURING */
 	TimestampTz since;			/* begin of this phase; 0: at the next step */
@@ -62,7 +78,7 @@ typedef struct Tuning
 
 	TimestampTz last_step;
 	TimestampTz flow_since;
-	int			steps_behind;	/* since nothing was left to do */
+	int			steps_behind;	/* since nothing was left to do, or to receive */
 	uint64		last_pause;		/* the newest seq when nothing was left to do */
 } Tuning;
 

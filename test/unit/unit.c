@@ -25,6 +25,7 @@ static const Unit *const units[] = {
 	&relations_unit,
 	&ring_unit,
 	&spool_unit,
+	&tuning_trial_unit,
 	&tuning_unit,
 	&wire_unit,
 };

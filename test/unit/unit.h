@@ -28,6 +28,7 @@ extern const Unit order_unit;
 extern const Unit relations_unit;
 extern const Unit ring_unit;
 extern const Unit spool_unit;
+extern const Unit tuning_trial_unit;
 extern const Unit tuning_unit;
 extern const Unit wire_unit;
 
