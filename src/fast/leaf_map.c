@@ -15,7 +15,8 @@
  *
  * A page that was split has given its higher keys to its right neighbour, so the search
  * continues there.  The map is read again once the misses have cost about as much as
- * reading it does; the first time, once as many rows have been looked for.
+ * reading it does.  The first time, it is read much earlier: all rows are misses then, nothing
+ * can be prefetched, and a writer that starts has most likely a backlog.
  *
  * The map belongs to the index's storage, as remembered places do (lookup.c).
  */
@@ -30,9 +31,13 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-/* The map is read after MIN_MISSES misses, plus one for each PAGES_PER_MISS of the index. */
+/*
+ * The map is read after MIN_MISSES misses, plus one for each PAGES_PER_MISS of the index; the
+ * first time, for each FIRST_PAGES_PER_MISS.
+ */
 #define MIN_MISSES 64
 #define PAGES_PER_MISS 16
+#define FIRST_PAGES_PER_MISS 128
 
 /*
  * An index with more than MAX_PAGES gets no map, nor does one with which all maps of this
@@ -64,7 +69,8 @@ struct LeafMap
 {
 	MemoryContext context;
 	KeyPrefixForm form;
-	Size		entry_size;		/* of a key whose columns have its parts' lengths */
+	Size		entry_size;		/* of a key whose columns have its parts'
+								 * lengths */
 	bool		useless;		/* as was seen when it was read */
 	int			misses;			/* rows not found by the map since it was read */
 	int			num;
@@ -223,11 +229,13 @@ read_leaves(LeafMap *map, Relation index)
 static void
 missed(LeafMap *map, Relation index)
 {
+	int			pages_per_miss = map->num == 0 ? FIRST_PAGES_PER_MISS : PAGES_PER_MISS;
+
 	if (map->useless)
 		return;
 	map->misses++;
 	if (map->misses % MIN_MISSES == 0 &&
-		map->misses >= MIN_MISSES + RelationGetNumberOfBlocks(index) / PAGES_PER_MISS)
+		map->misses >= MIN_MISSES + RelationGetNumberOfBlocks(index) / pages_per_miss)
 		read_leaves(map, index);
 }
 
