@@ -30,19 +30,31 @@
  */
 #include "postgres.h"
 
+#include <sched.h>
+
 #include "compat.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "ring/wait.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
 #include "storage/spin.h"
 #include "wait_event.h"
 
 /* How often a sleeping writer asks give_up, in milliseconds. */
 #define GIVE_UP_CHECK_INTERVAL 10
 
-/* A commit takes some microseconds; sleeping and waking cost more. */
-#define SPINS_BEFORE_SLEEP 100
+/*
+ * Before a writer sleeps until its turn, it looks SPINS times whether it has come, which takes
+ * some microseconds, as a commit does.  If it can only be NEAR commits away, and the oldest
+ * transaction's writer is not waiting for anything, then the turn will come within the time
+ * of a small transaction.  To sleep and to be woken would take both processes longer than
+ * that.  Therefore the writer looks YIELDS more times, and offers its processor to others
+ * each time.
+ */
+#define SPINS 100
+#define NEAR 4
+#define YIELDS 50
 
 /*
  * The leader wants its latch set once seq is committed; zero takes that back.
@@ -122,6 +134,40 @@ ring_wait_transactions(RingWaiter *waiter, long timeout, int *count)
 }
 
 /*
+ * Is a transaction about to be committed: only a few are before it, and the writer of the
+ * oldest one is at work?
+ */
+static bool
+is_near(Ring *ring, uint64 seq)
+{
+	uint64		oldest = ring_committed(ring) + 1;
+	int			number = ring_transaction(ring, oldest)->writer;
+	int			procno = number < 0 ? INVALID_PROC_NUMBER : ring->writer_procno[number];
+
+	return seq < oldest + NEAR && procno != INVALID_PROC_NUMBER &&
+		GetPGProcByNumber(procno)->wait_event_info == 0;
+}
+
+/* Looks for a moment whether transaction seq is committed. */
+static bool
+spin_until_committed(Ring *ring, uint64 seq)
+{
+	for (int i = 0; i < SPINS; i++)
+	{
+		if (ring_committed(ring) >= seq)
+			return true;
+		pg_spin_delay();
+	}
+	for (int i = 0; i < YIELDS && is_near(ring, seq); i++)
+	{
+		sched_yield();
+		if (ring_committed(ring) >= seq)
+			return true;
+	}
+	return ring_committed(ring) >= seq;
+}
+
+/*
  * Waits until transaction seq is committed.  Returns false if give_up said to
  * stop waiting.
  */
@@ -131,14 +177,10 @@ ring_wait_committed(RingWaiter *waiter, uint64 seq, uint32 wait_event)
 	Ring	   *ring = waiter->ring;
 	bool		done;
 
-	for (int spins = 0; spins < SPINS_BEFORE_SLEEP; spins++)
+	if (spin_until_committed(ring, seq))
 	{
-		if (ring_committed(ring) >= seq)
-		{
-			pg_read_barrier();
-			return true;
-		}
-		pg_spin_delay();
+		pg_read_barrier();
+		return true;
 	}
 
 	pg_atomic_write_u64(&ring->writer_awaits[waiter->writer], seq);
