@@ -34,12 +34,13 @@
  *	   is either flushed, or so long that its end is not flushed yet, and at shutdown the server
  *	   flushes it.  In both cases R reads it before L can think that it has caught up.
  *
- * Replies are processed late by one stretch.  Synchronous commits wait for those; therefore
- * this is not done in walsenders of synchronous standbys.  A stretch ends after RUN_TIME.
- * A single record, such as the commit of a large transaction, may take longer, as it does for
- * L; the server's own functions then see to replies and time-outs.  They, and those that read a
- * page, may reload the configuration.  If A must not go on under the new one (decode_ahead_start()), then
- * it stops after the record.
+ * Replies are processed late by one stretch, which therefore ends after RUN_TIME.  Synchronous
+ * commits wait for replies.  In walsenders of synchronous standbys, a stretch ends after
+ * BRIEF_TIME, or BRIEF_LENGTH of WAL: little compared to what such a commit waits for anyway
+ * while its walsender is far behind.  A single record, such as the commit of a large
+ * transaction, may take longer, as it does for L; the server's own functions then see to
+ * replies and time-outs.  They, and those that read a page, may reload the configuration.
+ * Therefore A asks after each record how long the stretch may be (decode_ahead_start()).
  *
  * A never waits for WAL: it gets no page that ends behind the WAL known to be flushed.  During
  * recovery, where timelines may change at any time, A is not used.  After a promotion, R reads
@@ -60,8 +61,15 @@
 #include "publish/decode_ahead.h"
 #include "replication/decode.h"
 
-/* The longest stretch, in milliseconds: too short to show as lag, or in time-outs. */
-#define RUN_TIME 10
+/* The longest stretch, in microseconds: too short to show as lag, or in time-outs. */
+#define RUN_TIME 10000
+
+/*
+ * The same where sessions may wait for replies, and the most WAL.  Still some hundred records, so
+ * that L's checks do not cost much.
+ */
+#define BRIEF_TIME 1000
+#define BRIEF_LENGTH (128 * 1024)
 
 /* The clock is read after this many records, and after the end of a transaction. */
 #define RECORDS_PER_CHECK 16
@@ -70,21 +78,22 @@
 static LogicalDecodingContext *context;
 static XLogReaderState *ahead;	/* reader A; NULL until it is needed */
 static XLogPageReadCB read_page;
-static bool (*may_go_on) (void);
+static StretchAllowed (*allowed) (void);
 static XLogRecPtr known_end;	/* of flushed WAL; A reads no further */
 static XLogRecPtr turn_of_server;	/* Y: R reads this record itself */
 
 /*
  * Called for each decoding context, before it reads anything.  A reads pages with "page_read",
- * and stops if "allowed" returns false.
+ * and asks "ask" after each record whether it may go on.
  */
 void
-decode_ahead_start(LogicalDecodingContext *ctx, XLogPageReadCB page_read, bool (*allowed) (void))
+decode_ahead_start(LogicalDecodingContext *ctx, XLogPageReadCB page_read,
+				   StretchAllowed (*ask) (void))
 {
 	context = ctx;
 	ahead = NULL;				/* gone with the previous context */
 	read_page = page_read;
-	may_go_on = allowed;
+	allowed = ask;
 	turn_of_server = InvalidXLogRecPtr;
 }
 
@@ -134,13 +143,13 @@ make_reader(void)
 
 /* Has A decoded long enough? */
 static bool
-time_is_over(instr_time begin)
+time_is_over(instr_time begin, StretchAllowed stretch)
 {
 	instr_time	now;
 
 	INSTR_TIME_SET_CURRENT(now);
 	INSTR_TIME_SUBTRACT(now, begin);
-	return INSTR_TIME_GET_MILLISEC(now) >= RUN_TIME;
+	return INSTR_TIME_GET_MICROSEC(now) >= (stretch == STRETCH_BRIEF ? BRIEF_TIME : RUN_TIME);
 }
 
 /* Is it time to look at the clock?  The end of a transaction may have taken long. */
@@ -165,6 +174,8 @@ decode_records(XLogRecPtr first, XLogRecPtr last)
 	XLogBeginRead(ahead, first);
 	for (int count = 1;; count++)
 	{
+		StretchAllowed stretch;
+
 		if (XLogReadRecord(ahead, &problem) == NULL)
 			return next;
 		if (ahead->EndRecPtr > last)
@@ -173,7 +184,8 @@ decode_records(XLogRecPtr first, XLogRecPtr last)
 		compat_injection_point("weft-plugin-decodes-ahead");
 		next = ahead->EndRecPtr;
 		CHECK_FOR_INTERRUPTS();
-		if (!may_go_on() || (check_time(count) && time_is_over(begin)))
+		stretch = allowed();
+		if (stretch == STRETCH_NONE || (check_time(count) && time_is_over(begin, stretch)))
 			return next;
 	}
 }
@@ -188,10 +200,15 @@ bool
 decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end)
 {
 	XLogReaderState *server = context->reader;
-	XLogRecPtr	last = Min(limit, record + (uint64) weft_decode_ahead * 1024);
+	StretchAllowed stretch = allowed();
+	uint64		length = (uint64) weft_decode_ahead * 1024;
+	XLogRecPtr	last;
 	XLogRecPtr	next;
 
-	if (weft_decode_ahead == 0 || record == turn_of_server || record >= last ||
+	if (stretch == STRETCH_BRIEF)
+		length = Min(length, BRIEF_LENGTH);
+	last = Min(limit, record + length);
+	if (stretch == STRETCH_NONE || length == 0 || record == turn_of_server || record >= last ||
 		!XLogRecPtrIsInvalid(server->overwrittenRecPtr) ||
 		server->currTLI != GetWALInsertionTimeLine())
 		return false;

@@ -8,8 +8,16 @@
 #include "access/xlogreader.h"
 #include "replication/logical.h"
 
+/* How long a stretch may be. */
+typedef enum StretchAllowed
+{
+	STRETCH_NONE,
+	STRETCH_BRIEF,				/* sessions may wait for replies */
+	STRETCH_LONG,
+} StretchAllowed;
+
 extern void decode_ahead_start(LogicalDecodingContext *context, XLogPageReadCB read_page,
-							   bool (*may_go_on) (void));
+							   StretchAllowed (*ask) (void));
 extern bool decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end);
 
 #endif							/* WEFT_DECODE_AHEAD_H */

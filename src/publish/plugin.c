@@ -396,14 +396,15 @@ read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 }
 
 /*
- * May a stretch of WAL be decoded in one go?  Not on a standby, not if somebody may wait for the
- * subscriber's replies, or this walsender for standbys, and not if all that may change.
+ * How much WAL may be decoded in one go?  None on a standby, or if this walsender may wait for
+ * standbys; little if somebody may wait for the subscriber's replies.  All that may change.
  */
-static bool
-may_decode_ahead(void)
+static StretchAllowed
+stretch_allowed(void)
 {
-	return !RecoveryInProgress() && !is_synchronous() && !ConfigReloadPending &&
-		!may_wait_for_standbys();
+	if (RecoveryInProgress() || ConfigReloadPending || may_wait_for_standbys())
+		return STRETCH_NONE;
+	return is_synchronous() ? STRETCH_BRIEF : STRETCH_LONG;
 }
 
 /* In place of the walsender's: the decoder needs a page. */
@@ -411,7 +412,7 @@ static int
 gather_read_page(XLogReaderState *reader, XLogRecPtr page, int length,
 				 XLogRecPtr record, char *buffer)
 {
-	if (may_decode_ahead())
+	if (stretch_allowed() != STRETCH_NONE)
 	{
 		XLogRecPtr	end = GetFlushRecPtr(NULL);
 
@@ -510,7 +511,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
 	ctx->write = gather_write;
 	ctx->update_progress = gather_progress;
 	ctx->reader->routine.page_read = gather_read_page;
-	decode_ahead_start(ctx, read_page, may_decode_ahead);
+	decode_ahead_start(ctx, read_page, stretch_allowed);
 	ctx->callbacks.change_cb = gather_change;
 	ctx->callbacks.stream_change_cb = gather_stream_change;
 	ereport(DEBUG1,
