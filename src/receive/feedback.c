@@ -43,8 +43,11 @@
  * if somebody else has flushed that far.
  *
  * Flushing in cases 2 and 3 is not necessary for correctness.  It changes only when
- * GetFlushRecPtr(), to which every report is compared, advances.  If the leader dies between
- * flush and report, then the next one reports the replication origin's position.
+ * GetFlushRecPtr(), to which every report is compared, advances.
+ *
+ * The server's apply loop begins with the replication origin's position, and takes that for
+ * flushed.  The leader before this one may have ended before it was, or while it waited for
+ * synchronous standbys.  Therefore the leader flushes, and waits, before streaming begins.
  *
  * A transaction that the server's apply loop has committed, or one of its parallel apply
  * workers, ends before the insert position that the leader sees when the loop calls again.
@@ -215,6 +218,18 @@ flush_as_asked(void)
 	}
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
 		durable = end;
+}
+
+/*
+ * Called once in a leader, before the publisher is told anything: makes everything that earlier
+ * leaders have committed durable, as the subscription's synchronous_commit asks for.
+ */
+void
+feedback_start(void)
+{
+	newest.local_end = local_wal_end();
+	XLogFlush(newest.local_end);
+	flush_as_asked();
 }
 
 /*

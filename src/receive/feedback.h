@@ -8,6 +8,7 @@
 #include "access/xlogdefs.h"
 #include "replication/walreceiver.h"
 
+extern void feedback_start(void);
 extern void feedback_native_committed(void);
 extern void feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end);
 extern bool feedback_flush_pending(void);

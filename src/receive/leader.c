@@ -87,6 +87,14 @@ leader_exit(int code, Datum arg)
 	shmem_release(led.shared);
 }
 
+/* In place of walrcv_startstreaming. */
+static bool
+leader_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
+{
+	feedback_start();
+	return connection_start_streaming(conn, options);
+}
+
 /* First call: become a leader. */
 static void
 leader_start(WalReceiverConn *conn)
@@ -252,7 +260,7 @@ leader_install(void)
 {
 	const SeamSteps steps = {
 		.create_slot = connection_create_slot,
-		.leader_start_streaming = connection_start_streaming,
+		.leader_start_streaming = leader_start_streaming,
 		.leader_receive = leader_receive,
 		.leader_send = feedback_forward,
 	};

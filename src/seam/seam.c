@@ -15,7 +15,7 @@
  *					all others	create_slot					receive/connection.c
  *	 connect		tablesync	tablesync_before_connect	copy/replace.c
  *	 startstreaming leader		leader_before_streaming,	copy/slots.c
- *								leader_start_streaming		receive/connection.c
+ *								leader_start_streaming		receive/leader.c
  *	 receive		leader		leader_before_receive,		copy/slots.c
  *								leader_receive				receive/leader.c
  *	 send			leader		leader_send					receive/feedback.c

@@ -85,7 +85,15 @@ my $end = apply('UPDATE t SET v = v + 1 WHERE id = 1');
 is(query($pub, flushed($end)),
 	'f', 'weft.flush_delay = -1: the leader leaves it to the WAL writer');
 
+# The next leader reports the replication origin's position.
+my $leader = leader_pid($sub, 'sub');
+query($sub, "SELECT pg_terminate_backend($leader)");
+poll($pub, flushed($end));
+crash('the next leader');
+
 # The leader is idle.
+stop_wal_writer();
+$end = apply('UPDATE t SET v = v + 1 WHERE id = 1');
 query($sub,
 	"ALTER SYSTEM SET weft.flush_delay = '20ms'; SELECT pg_reload_conf()");
 poll($pub, flushed($end));
@@ -142,6 +150,31 @@ returns(
 	'UPDATE t SET v = v + 1 WHERE id = 7',
 	"PREPARE TRANSACTION 'p'");
 returns('its end', "COMMIT PREPARED 'p'");
+
+# Somebody waits for the first of two transactions, while the second one is in flight.
+my @holds = map { open_session($sub) } 1 .. 2;
+foreach my $id (1, 2)
+{
+	$holds[ $id - 1 ]->query_safe(
+		"SET synchronous_commit = off; BEGIN; SELECT FROM t WHERE id = $id FOR UPDATE"
+	);
+}
+my $waiting = open_session($pub);
+$waiting->query_until(qr/begun/,
+	"SET synchronous_commit = on;\n\\echo begun\nUPDATE t SET v = v + 1 WHERE id = 1;\n\\echo returned\n"
+);
+poll($pub,
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'");
+query($pub, 'UPDATE t SET v = v + 1 WHERE id = 2');
+$end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
+poll($sub,
+	"SELECT received_lsn >= '$end' FROM pg_stat_subscription WHERE worker_type = 'apply'"
+);
+$holds[0]->query_safe('COMMIT');
+$waiting->query_until(qr/returned/, '');
+pass('in flight: the publisher does not wait for the WAL writer');
+$holds[1]->query_safe('COMMIT');
+$_->quit foreach @holds, $waiting;
 crash('synchronous');
 
 # A synchronous standby that is no longer one.

@@ -145,6 +145,13 @@ poll_for(
 	sub { return $_[0] eq 'SyncRep' || query($pub, $told) eq 't' });
 is(query($pub, $told),
 	'f', "what this server's synchronous standby lacks is not reported");
+my $leader = leader_pid($sub, 'sub');
+query($sub, "SELECT pg_terminate_backend($leader)");
+poll_for(
+	$sub,
+	"SELECT string_agg(wait_event, '') FROM pg_stat_activity WHERE backend_type = 'logical replication apply worker' AND pid <> $leader",
+	sub { return $_[0] eq 'SyncRep' || query($pub, $told) eq 't' });
+isnt(query($pub, $told), 't', 'nor does the next leader report it');
 query($sub, "SELECT pg_terminate_backend($probe_pid)");
 $probe->{run}->kill_kill;
 set_conf($sub, synchronous_standby_names => '');
