@@ -40,7 +40,8 @@ typedef struct KeyPart
 
 typedef struct KeyPrefixForm
 {
-	int			num_parts;		/* columns of the key in the prefix: the first ones */
+	int			num_parts;		/* columns of the key in the prefix: the first
+								 * ones */
 	int			length;			/* of these parts together, in bytes */
 	KeyPart		parts[KEY_PREFIX_SIZE];
 } KeyPrefixForm;
@@ -64,12 +65,16 @@ key_prefix_equal(KeyPrefix a, KeyPrefix b)
 	return a.high == b.high && a.low == b.low;
 }
 
-/* Returns how far a prefix is above a lower one, roughly. */
+/*
+ * Returns how far a prefix is above a lower one, roughly.  The difference is taken before it is
+ * rounded: the low halves of two keys that are close together may be large.
+ */
 static inline double
 key_prefix_distance(KeyPrefix from, KeyPrefix to)
 {
-	return (double) (to.high - from.high) * 18446744073709551616.0 +
-		((double) to.low - (double) from.low);
+	uint64		high = to.high - from.high - (to.low < from.low);
+
+	return (double) high * 18446744073709551616.0 + (double) (to.low - from.low);
 }
 
 #endif							/* WEFT_KEY_PREFIX_H */

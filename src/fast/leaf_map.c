@@ -278,8 +278,10 @@ guess_position(const LeafMap *map, int leaf, KeyPrefix key, int count)
 
 	if (leaf == 0 || leaf + 1 == map->num)
 		return count / 2;
-	return key_prefix_less(key, low[1]) ?
-		key_prefix_distance(low[0], key) / key_prefix_distance(low[0], low[1]) * count : count;
+	/* Pages that moved while the map was read may be in another order. */
+	if (key_prefix_less(key, low[0]) || !key_prefix_less(key, low[1]))
+		return count;
+	return key_prefix_distance(low[0], key) / key_prefix_distance(low[0], low[1]) * count;
 }
 
 /* Returns the first offset of first .. last with the key or a higher one, or last + 1. */
