@@ -114,7 +114,20 @@ unique_index_hash(Relation rel, Relation index, IndexInfo *info, EState *estate,
 	return true;
 }
 
-/* Returns the columns of a table, numbered from 0, on which values in unique indexes depend. */
+/* Adds all columns of a table to a set. */
+static Bitmapset *
+add_all_columns(Bitmapset *set, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			set = bms_add_member(set, i);
+	return set;
+}
+
+/*
+ * Returns the columns of a table, numbered from 0, on which values in unique indexes depend: all
+ * of them if an index depends on the row as a whole, or on no column.
+ */
 Bitmapset *
 conflict_unique_columns(Relation rel)
 {
@@ -123,6 +136,7 @@ conflict_unique_columns(Relation rel)
 	Bitmapset  *result = NULL;
 	ListCell   *cell;
 	int			number = -1;
+	bool		found = false;
 
 	foreach(cell, RelationGetIndexList(rel))
 	{
@@ -130,6 +144,7 @@ conflict_unique_columns(Relation rel)
 
 		if (unique_index_is_checked(index, key_index))
 		{
+			found = true;
 			for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
 				if (index->rd_index->indkey.values[i] != 0)
 					result = bms_add_member(result, index->rd_index->indkey.values[i] - 1);
@@ -144,7 +159,11 @@ conflict_unique_columns(Relation rel)
 
 		if (column > 0)
 			result = bms_add_member(result, column - 1);
+		else if (column == 0)
+			result = add_all_columns(result, RelationGetDescr(rel));
 	}
+	if (found && bms_is_empty(result))
+		result = add_all_columns(result, RelationGetDescr(rel));
 	bms_free(numbers);
 	return result;
 }
