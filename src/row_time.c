@@ -175,7 +175,7 @@ hash_value(Form_pg_attribute attribute, Datum value, uint64 seed)
 uint64
 row_time_hash(const RowTimeKey *key, TupleTableSlot *row, uint64 seed)
 {
-	uint64		result = seed ^ key->relid;
+	uint64		result = murmurhash64(seed ^ key->relid);
 
 	for (int i = 0; i < key->count; i++)
 	{
@@ -220,10 +220,13 @@ find_in_part(Relation table, HeapTuple part, const RowTimeKey *key, TupleTableSl
 
 /*
  * Finds out when a row was changed whose committed xmin is "xid", if that is not the commit
- * timestamp of xid.  Returns false if it is.
+ * timestamp of xid.  Returns false if it is.  The snapshot is the one that has seen the row.  A
+ * newer one may miss what time_expiry.c has removed since, because of changes that the older
+ * one, from which a joining node goes on, has not seen.
  */
 bool
-row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz *time)
+row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, Snapshot snapshot,
+			  TimestampTz *time)
 {
 	Oid			relid = row_time_table();
 	RowTimeKey	key;
@@ -241,7 +244,7 @@ row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz 
 	table = table_open(relid, AccessShareLock);
 	ScanKeyInit(&search, ROW_TIME_XID, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(row_time_xid(xid)));
-	scan = systable_beginscan(table, GetRelationIdentityOrPK(table), true, SnapshotSelf, 1, &search);
+	scan = systable_beginscan(table, GetRelationIdentityOrPK(table), true, snapshot, 1, &search);
 	while (!found && HeapTupleIsValid(part = systable_getnext(scan)))
 		found = find_in_part(table, part, &key, row, time);
 	systable_endscan(scan);
@@ -249,14 +252,21 @@ row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz 
 	return found;
 }
 
-/* Fetches the row at a place, which may be any, as the active snapshot sees it. */
+/*
+ * Fetches the row at a place, which may be any, as the active snapshot sees it.  A partitioned
+ * table, a view or a foreign table has no places.
+ */
 bool
 row_time_fetch(Relation rel, ItemPointer place, TupleTableSlot *row)
 {
-	TableScanDesc scan = table_beginscan_tid(rel, GetActiveSnapshot());
-	bool		result = table_tuple_tid_valid(scan, place) &&
-		table_tuple_fetch_row_version(rel, place, GetActiveSnapshot(), row);
+	TableScanDesc scan;
+	bool		result;
 
+	if (!RELKIND_HAS_TABLE_AM(rel->rd_rel->relkind))
+		return false;
+	scan = table_beginscan_tid(rel, GetActiveSnapshot());
+	result = table_tuple_tid_valid(scan, place) &&
+		table_tuple_fetch_row_version(rel, place, GetActiveSnapshot(), row);
 	table_endscan(scan);
 	return result;
 }
@@ -278,7 +288,7 @@ row_time_find_at(Oid relid, ItemPointer place, TransactionId xid, TimestampTz *t
 	row = table_slot_create(rel, NULL);
 	result = row_time_fetch(rel, place, row) &&
 		DatumGetTransactionId(slot_getsysattr(row, MinTransactionIdAttributeNumber, &isnull)) == xid &&
-		row_time_find(rel, row, xid, time);
+		row_time_find(rel, row, xid, GetActiveSnapshot(), time);
 	ExecDropSingleTupleTableSlot(row);
 	table_close(rel, AccessShareLock);
 	return result;

@@ -8,6 +8,7 @@
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "utils/relcache.h"
+#include "utils/snapshot.h"
 
 /* The columns of a table's key, numbered from 0, in the order of the index. */
 typedef struct RowTimeKey
@@ -45,6 +46,7 @@ extern void row_time_key(Relation rel, RowTimeKey *key);
 extern uint64 row_time_hash(const RowTimeKey *key, TupleTableSlot *row, uint64 seed);
 extern bool row_time_fetch(Relation rel, ItemPointer place, TupleTableSlot *row);
 extern bool row_time_find_at(Oid relid, ItemPointer place, TransactionId xid, TimestampTz *time);
-extern bool row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, TimestampTz *time);
+extern bool row_time_find(Relation rel, TupleTableSlot *row, TransactionId xid, Snapshot snapshot,
+						  TimestampTz *time);
 
 #endif							/* WEFT_ROW_TIME_H */

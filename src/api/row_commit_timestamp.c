@@ -32,7 +32,7 @@ find_time(Relation rel, TupleTableSlot *row, TimestampTz *time)
 
 	if (!TransactionIdIsNormal(xid) || !TransactionIdGetCommitTsData(xid, time, NULL))
 		return false;
-	(void) row_time_find(rel, row, xid, time);
+	(void) row_time_find(rel, row, xid, GetActiveSnapshot(), time);
 	return true;
 }
 

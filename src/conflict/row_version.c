@@ -71,7 +71,7 @@ row_version_of(Relation rel, Oid key_index, TupleTableSlot *row)
 	if (result.own && group_times_find(rel, row, &result.time))
 		result.own = false;
 	else if (result.known && !result.own && result.origin != InvalidRepOriginId)
-		(void) row_time_find(rel, row, xmin, &result.time);
+		(void) row_time_find(rel, row, xmin, SnapshotSelf, &result.time);
 
 	/* Merging a counter into a row does not make it newer. */
 	if (conflict_has_delta_columns(RelationGetRelid(rel)))

@@ -128,7 +128,7 @@ look_up_change(KeyReader *reader, TupleTableSlot *row, TimestampTz since)
 	reader->time = reader->committed;
 	if (reader->known && reader->origin != InvalidRepOriginId &&
 		reader->committed >= since - 2 * GROUP_TIMES_SPAN)
-		(void) row_time_find(reader->rel, row, xid, &reader->time);
+		(void) row_time_find(reader->rel, row, xid, GetActiveSnapshot(), &reader->time);
 	return reader->known;
 }
 

@@ -19,6 +19,7 @@
 #include "row_time.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "verify/member_version.h"
 
@@ -41,7 +42,7 @@ read_version(Relation rel, TupleTableSlot *row)
 	RowVersion	result = version_of_xid(xid);
 
 	if (result.known && !result.own && result.origin != InvalidRepOriginId)
-		(void) row_time_find(rel, row, xid, &result.time);
+		(void) row_time_find(rel, row, xid, GetActiveSnapshot(), &result.time);
 	return result;
 }
 
