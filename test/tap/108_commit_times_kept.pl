@@ -151,6 +151,14 @@ is( query(
 	'group1120',
 	'1 us earlier: it loses');
 
+# A group that begins with row 1 commits with the time of its last row, which is earlier.
+publish(3, $base + 999_990, update(100, 'other'));
+arrived(3);
+look_at($node, '1 day');
+cmp_ok(kept($node, 's1'),
+	'>', 0,
+	'kept: s3 has not passed the first row of a group by the retention');
+
 publish(3, $base + 1_000_001, update(100, 'other'));
 arrived(3);
 look_at($node, '1 day');

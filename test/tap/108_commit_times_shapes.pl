@@ -244,8 +244,8 @@ foreach my $i (1 .. 10)
 	push @transactions,
 	  [ $times[0], msg_insert($t, [ $i, $times[0] ]) ],
 	  [ $times[1], msg_insert($leaf, [ $i, $times[1] ]) ],
-	  [ $times[2], msg_insert($part, [ 1000 + $i, $times[2] ]) ],
-	  [ $times[3], msg_update($part, [ $i, $times[3] ]) ],
+	  [ $times[2], msg_update($part, [ $i, $times[2] ]) ],
+	  [ $times[3], msg_insert($part, [ 1000 + $i, $times[3] ]) ],
 	  [ $times[4], msg_update($t, [ $i, $times[4] ]) ];
 }
 send_group(@transactions);
