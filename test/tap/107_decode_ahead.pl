@@ -104,6 +104,22 @@ sub stretches
 	return @lengths;
 }
 
+# Between two stretches, the server's reader reads for the walsender's loop, which learns its
+# position from that.
+sub all_alternate
+{
+	my ($log_start) = @_;
+	my $log = slurp_file($pub->logfile, $log_start);
+	my %ends;
+
+	while ($log =~ m{decoded ahead from LSN (\S+) to (\S+)}g)
+	{
+		return 0 if $ends{$1};
+		$ends{$2} = 1;
+	}
+	return 1;
+}
+
 sub enable
 {
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
@@ -117,6 +133,15 @@ wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'a backlog');
 cmp_ok(scalar(stretches($pub, $log_start)),
 	'>', 0, 'it was decoded in stretches');
+ok(all_alternate($log_start), 'and single records between them');
+my ($last) =
+  slurp_file($pub->logfile, $log_start) =~
+  /.*decoded ahead from LSN \S+ to (\S+)/s;
+cmp_ok(
+	query(
+		$pub, "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '$last')"),
+	'>=', 65536,
+	'the last records are left to the server');
 
 # Stopped while it is behind: the server waits until the subscriber has everything.
 set_conf($pub, 'weft.decode_ahead' => '256kB');
