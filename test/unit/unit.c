@@ -21,6 +21,7 @@ static const Unit *const units[] = {
 	&broadcast_unit,
 	&dependency_unit,
 	&key_prefix_unit,
+	&lookup_unit,
 	&order_unit,
 	&relations_unit,
 	&ring_unit,

@@ -24,6 +24,7 @@ typedef struct Unit
 extern const Unit broadcast_unit;
 extern const Unit dependency_unit;
 extern const Unit key_prefix_unit;
+extern const Unit lookup_unit;
 extern const Unit order_unit;
 extern const Unit relations_unit;
 extern const Unit ring_unit;
