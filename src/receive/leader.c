@@ -67,12 +67,16 @@
 #include "seam/seam.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 /*
  * The leader is in full flow if at least this many transactions, or changes of streamed
  * ones, have arrived since the last pause.  Then it naps instead of waiting.
  */
 #define FULL_FLOW 4
+
+/* With nothing to receive, the leader waits until this part of what is in flight is committed. */
+#define WAKE_SHARE 64			/* one 64th */
 
 /*
  * The server would release the origin later: after it has given up this process's place
@@ -123,7 +127,20 @@ static void
 interrupt_tuning(bool all_committed)
 {
 	if (writers_count() > 0)
-		tuning_interrupt(&leader_ring.tuning, leader_ring.producer.seq, all_committed);
+		tuning_interrupt(&leader_ring.tuning, GetCurrentTimestamp(),
+						 leader_ring.producer.seq, all_committed);
+}
+
+/*
+ * Returns the transaction that is to wake the leader: the next one, or, if many are in flight,
+ * one that is some of them later.  To be woken and to report by each costs writers, leader and
+ * walsender more than the commit.
+ */
+static uint64
+part_in_flight(void)
+{
+	return leader_ring.collected + 1 +
+		(leader_ring.producer.seq - leader_ring.collected) / WAKE_SHARE;
 }
 
 /* The stream has ended.  If it did so within a transaction, that one is rolled back. */
@@ -174,7 +191,7 @@ wait_for_message(void)
 	else
 	{
 		interrupt_tuning(false);
-		pause_sleep(reception.socket, leader_ring.collected + 1, WEFT_WAIT_LEADER_MAIN);
+		pause_sleep(reception.socket, part_in_flight(), WEFT_WAIT_LEADER_MAIN);
 	}
 	return true;
 }

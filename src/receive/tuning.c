@@ -24,9 +24,7 @@
  *
  * An idle subscriber has nothing to measure: while the writers repeatedly commit
  * everything before more arrives, one writer is used ("keeps pace"), since waking
- * several costs more than it gains.  If the leader has received everything available
- * and the writers are far behind, all of them are used.  All are used, too, if
- * transactions come rarely or have begun to come only a moment ago, and not many of them:
+ * several costs more than it gains.  All of them are used if transactions come rarely or have begun to come only a moment ago, and not many of them:
  * then latency counts, not throughput.
  *
  * Tuning decides about speed only: every setting is correct at every moment.
@@ -75,8 +73,7 @@
 /*
  * One writer keeps pace if fewer than KEEPING_PACE transactions come between two
  * moments with nothing left to do, and no longer once STEPS_BEHIND steps pass without
- * such a moment.  After as many steps without a pause, the writers are not far behind any
- * more.
+ * such a moment.
  */
 #define KEEPING_PACE 16
 #define STEPS_BEHIND 2
@@ -228,36 +225,6 @@ keep_pace(Tuning *tuning)
 	announce(tuning, 0);
 	pg_atomic_write_u32(&tuning->ring->run_limit,
 						Min(KEEPING_PACE, guc_max_commit_group()));
-}
-
-/*
- * The leader has nothing to receive at the moment.  The measurement at hand is void,
- * since it would measure the publisher.  "seq" is the newest transaction in the ring,
- * "all_committed" says that nothing is left to do.
- */
-void
-tuning_interrupt(Tuning *tuning, uint64 seq, bool all_committed)
-{
-	bool		few = all_committed && seq - tuning->last_pause < KEEPING_PACE;
-
-	if (all_committed)
-	{
-		tuning->last_pause = seq;
-		tuning->steps_behind = 0;
-	}
-	if (tuning->phase == TUNING_NO_FLOW ||
-		(tuning->phase == TUNING_KEEPING_PACE &&
-		 seq - ring_committed(tuning->ring) < KEEPING_PACE))
-		return;
-	use_best(tuning);
-	if (few)
-		keep_pace(tuning);
-	else if (is_far_behind(tuning))
-	{
-		tuning->phase = TUNING_FAR_BEHIND;
-		tuning->steps_behind = 0;
-		announce(tuning, tuning->all_grouped);
-	}
 }
 
 static void
@@ -491,7 +458,6 @@ tuning_step(Tuning *tuning, TimestampTz now, bool was_full)
 				use_best(tuning);
 			break;
 		case TUNING_KEEPING_PACE:
-		case TUNING_FAR_BEHIND:
 			if (++tuning->steps_behind >= STEPS_BEHIND)
 				use_best(tuning);
 			break;
@@ -500,4 +466,34 @@ tuning_step(Tuning *tuning, TimestampTz now, bool was_full)
 			measure(tuning, now);
 			break;
 	}
+}
+
+/*
+ * The leader has nothing to receive at the moment.  While the writers are far behind, they are
+ * measured all the same.  Otherwise the measurement at hand is void, since it would measure the
+ * publisher.  "seq" is the newest transaction in the ring, "all_committed" says that nothing is
+ * left to do.
+ */
+void
+tuning_interrupt(Tuning *tuning, TimestampTz now, uint64 seq, bool all_committed)
+{
+	bool		few = all_committed && seq - tuning->last_pause < KEEPING_PACE;
+
+	if (all_committed)
+	{
+		tuning->last_pause = seq;
+		tuning->steps_behind = 0;
+	}
+	if (is_far_behind(tuning))
+	{
+		tuning_step(tuning, now, true);
+		return;
+	}
+	if (tuning->phase == TUNING_NO_FLOW ||
+		(tuning->phase == TUNING_KEEPING_PACE &&
+		 seq - ring_committed(tuning->ring) < KEEPING_PACE))
+		return;
+	use_best(tuning);
+	if (few)
+		keep_pace(tuning);
 }

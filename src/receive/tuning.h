@@ -25,8 +25,6 @@ typedef enum TuningPhase
 	TUNING_SETTLING,			/* in a flow: a setting takes effect */
 	TUNING_MEASURING,			/* its commits are counted */
 	TUNING_KEEPING_PACE,		/* in a flow: one writer is enough */
-	TUNING_FAR_BEHIND,			/* everything has been received, and much is
-								 * left to do: all writers */
 } TuningPhase;
 
 /* The steps of a trial; one that finds a better setting is repeated. */
@@ -78,12 +76,12 @@ typedef struct Tuning
 
 	TimestampTz last_step;
 	TimestampTz flow_since;
-	int			steps_behind;	/* since nothing was left to do, or to receive */
+	int			steps_behind;	/* since nothing was left to do */
 	uint64		last_pause;		/* the newest seq when nothing was left to do */
 } Tuning;
 
 extern void tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors);
-extern void tuning_interrupt(Tuning *tuning, uint64 seq, bool all_committed);
+extern void tuning_interrupt(Tuning *tuning, TimestampTz now, uint64 seq, bool all_committed);
 extern void tuning_step(Tuning *tuning, TimestampTz now, bool was_full);
 
 #endif							/* WEFT_TUNING_H */
