@@ -24,8 +24,9 @@
  *
  * An idle subscriber has nothing to measure: while the writers repeatedly commit
  * everything before more arrives, one writer is used ("keeps pace"), since waking
- * several costs more than it gains.  All of them are used if transactions come rarely or have begun to come only a moment ago, and not many of them:
- * then latency counts, not throughput.
+ * several costs more than it gains.  All of them are used if transactions come rarely, or
+ * have begun to come only a moment ago, and not many of them: then latency counts, not
+ * throughput.
  *
  * Tuning decides about speed only: every setting is correct at every moment.
  *
