@@ -87,13 +87,14 @@ find_subscription(char *name)
 static Publisher
 connect_publisher(const Subscription *subscription, Oid relid)
 {
-	return (Publisher)
-	{
+	Publisher	result = {
 		.conn = publisher_connection_open(subscription, true),
-			.conninfo = subscription->conninfo,
-			.subid = subscription->oid,
-			.relid = relid
+		.conninfo = subscription->conninfo,
+		.subid = subscription->oid,
+		.relid = relid
 	};
+
+	return result;
 }
 
 /* The function has failed, or its process ends. */

@@ -372,17 +372,15 @@ link_slot_value(const char *query)
 	{
 		TimestampTz begin = GetCurrentTimestamp();
 		RemoteAnswer answer;
-		bool		canceled;
 
 		link_run(psprintf("SET statement_timeout = %d", limit));
 		answer = ask(query, WALRCV_OK_TUPLES, 1);
-		canceled = answer.problem && answer.sqlstate == ERRCODE_QUERY_CANCELED &&
-			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), limit);
-		if (!canceled)
-			check_answer(&answer);
+		if (answer.sqlstate == ERRCODE_QUERY_CANCELED &&
+			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), limit))
+			continue;
+		check_answer(&answer);
 		link_run("RESET statement_timeout");
-		if (!canceled)
-			return first_value(answer.rows);
+		return first_value(answer.rows);
 	}
 }
 

@@ -317,8 +317,8 @@ row_writer_key(RowTable *table, RowValues row)
 }
 
 /*
- * Gives a locked row the values of "row", with which it has been compared.  Columns whose text is the same already are not
- * touched, nor are columns that the publisher does not have.
+ * Gives a locked row the values of "row", with which it has been compared.  Columns whose text
+ * is the same already are not touched, nor are columns that the publisher does not have.
  */
 void
 row_writer_update(RowTable *table, const FoundRow *found, RowValues row)

@@ -102,15 +102,11 @@ sub kill_server
 {
 	my ($node, %params) = @_;
 	my @pids = server_pids($node);
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
 
 	$node->kill9;
 	kill 9, @pids[ 1 .. $#pids ] if $params{children};
-	while (my @alive = grep { kill 0, $_ } @pids)
-	{
-		die "processes outlive their postmaster: @alive" if time > $deadline;
-		usleep(10_000);
-	}
+	my @alive = not_ended(@pids);
+	die "processes outlive their postmaster: @alive" if @alive;
 	$node->start;
 	return;
 }

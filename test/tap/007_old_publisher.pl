@@ -16,10 +16,8 @@ use WeftTest;
 my %install_paths;
 foreach my $major (15 .. 17)
 {
-	my $bindir = $ENV{"WEFT_PG${major}_BINDIR"}
-	  // "/usr/lib/postgresql/$major/bin";
-	$install_paths{$major} = $bindir =~ s{/bin/?$}{}r
-	  if -x "$bindir/initdb" and -x "$bindir/pg_config";
+	my $path = install_path_of($major);
+	$install_paths{$major} = $path if $path;
 }
 my ($own_major) = qx(pg_config --version) =~ /PostgreSQL (\d+)/;
 delete $install_paths{$_}

@@ -62,7 +62,7 @@ sub applies_again
 
 # Apply stands, and does not apply what the publisher sends.
 my $standing =
-  "SELECT * FROM weft_test_cut('sub', 'SELECT pg_sleep(600)', 30000, 600000)";
+  "SELECT * FROM weft_test_cut('sub', 'SELECT pg_sleep(600)', 30000, 600000, true)";
 
 sub stand
 {
@@ -123,7 +123,7 @@ my $holder = open_session($sub);
 $holder->query_safe('SELECT pg_advisory_lock(1)');
 my ($session, $pid) =
   begin_cut(
-	"SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(0) FROM pg_advisory_lock(1)', 30000, 600000)"
+	"SELECT held FROM weft_test_cut('sub', 'SELECT pg_advisory_lock(1)', 30000, 600000, true)"
   );
 poll($sub,
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = $pid AND wait_event = 'advisory'"
@@ -139,7 +139,7 @@ applies_again('leader terminated');
 # The leader goes on by itself.
 is( query(
 		$sub,
-		"SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 100)"
+		"SELECT held FROM weft_test_cut('sub', 'SELECT pg_sleep(1)', 30000, 100, true)"
 	),
 	'f',
 	'the leader stands for a limited time');
@@ -220,7 +220,7 @@ $holder->query_safe('SELECT pg_advisory_lock(1)');
 my @both = map {
 	[
 		begin_cut(
-			"SELECT held, here = there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry, pg_advisory_xact_lock(1), pg_sleep(0)', 120000, 600000)"
+			"SELECT held, here = there FROM weft_test_cut('sub', 'SELECT count(*) FROM public.entry, pg_advisory_xact_lock(1)', 120000, 600000, true)"
 		)
 	]
 } 1 .. 2;

@@ -20,7 +20,7 @@ use WeftTest;
 
 plan skip_all => 'only Weft compares' unless weft();
 
-my $bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
+my $old = install_path_of(15);
 my $icu = ($ENV{with_icu} // '') eq 'yes';
 
 # Each is a row, whose column has the first value there and the second one here.  Copied values
@@ -830,8 +830,7 @@ test_other_databases();
 test_all('own');
 SKIP:
 {
-	skip "no PostgreSQL 15 in $bindir", 1
-	  unless -x "$bindir/initdb" and -x "$bindir/pg_config";
-	test_all('15', install_path => $bindir =~ s{/bin/?$}{}r);
+	skip 'PostgreSQL 15 is not installed', 1 unless $old;
+	test_all('15', install_path => $old);
 }
 done_testing();

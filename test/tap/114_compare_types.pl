@@ -117,14 +117,10 @@ quote_all_identifiers = on
 EOC
 my $pub = new_publisher('publisher', conf => $hostile);
 my @publishers = ([ $pub, 'postgres', 'same' ], [ $pub, 'latin', 'latin' ]);
-my $bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
 
-if (-x "$bindir/initdb" and -x "$bindir/pg_config")
+if (my $path = install_path_of(15))
 {
-	my $old = new_publisher(
-		'old',
-		install_path => $bindir =~ s{/bin/?$}{}r,
-		conf => $hostile);
+	my $old = new_publisher('old', install_path => $path, conf => $hostile);
 	push @publishers, [ $old, 'postgres', 'old' ];
 }
 local $ENV{PGCLIENTENCODING} = 'UTF8';

@@ -24,7 +24,7 @@ my $seed = $ENV{WEFT_SEED} // time;
 srand($seed);
 diag("WEFT_SEED=$seed");
 
-my $old_bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
+my $old = install_path_of(15);
 my ($own_major) = qx(pg_config --version) =~ /PostgreSQL (\d+)/;
 
 my @kinds = (
@@ -37,10 +37,10 @@ my @kinds = (
 push @kinds,
   {
 	name => 'fifteen',
-	new => { install_path => $old_bindir =~ s{/bin/?$}{}r },
+	new => { install_path => $old },
 	options => 'streaming = on'
   }
-  if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
+  if $old;
 
 my @tables = qw(t nokey parted beat other);
 my %scripts = (

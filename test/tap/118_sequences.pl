@@ -13,9 +13,8 @@ use WeftTest;
 plan skip_all => 'the functions are those of Weft' unless weft();
 
 my %publishers = (stock => {});
-my $old = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
-$publishers{15} = { install_path => $old =~ s{/bin/?$}{}r }
-  if -x "$old/initdb" && -x "$old/pg_config";
+my $old = install_path_of(15);
+$publishers{15} = { install_path => $old } if $old;
 
 # Names that would do harm if they were executed, or not quoted.
 my $evil = q{x"'; CREATE TABLE hacked(); --};

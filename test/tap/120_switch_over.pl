@@ -299,7 +299,6 @@ sub run_refusals
 
 run_refusals();
 run_test(major(), undef);
-my $old_bindir = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
-run_test(15, $old_bindir =~ s{/bin/?$}{}r)
-  if -x "$old_bindir/initdb" and -x "$old_bindir/pg_config";
+my $old = install_path_of(15);
+run_test(15, $old) if $old;
 done_testing();

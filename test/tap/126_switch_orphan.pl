@@ -9,24 +9,9 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Utils;
 use SwitchTest;
 use Test::More;
-use Time::HiRes qw(usleep);
 use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
-
-# Waits until these have ended.
-sub ended
-{
-	my @pids = @_;
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
-
-	while (grep { kill 0, $_ } @pids)
-	{
-		return 0 if time > $deadline;
-		usleep(10_000);
-	}
-	return 1;
-}
 
 # nothing but the session itself writes and flushes WAL there
 my $pub = new_publisher('publisher', conf => <<EOC);
@@ -52,9 +37,9 @@ my $pid = poll_for($pub,
 my @others = grep { $_ != $pid } server_pids($pub);
 kill 'STOP', $pid;
 $pub->kill9;
-ok(ended(@others), 'all other processes end');
+ok(!not_ended(@others), 'all other processes end');
 kill 'CONT', $pid;
-ok(ended($pid), 'so does a session that waits for WAL');
+ok(!not_ended($pid), 'so does a session that waits for WAL');
 $call->query('SELECT 1');
 like(
 	$call->{stderr},

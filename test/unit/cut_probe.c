@@ -69,10 +69,10 @@ options_of(FunctionCallInfo fcinfo, int timeout, int stand)
 }
 
 /*
- * weft_test_cut(subscription name, query text, timeout int, stand int,
+ * weft_test_cut(subscription name, query text, timeout int, stand int, standing bool,
  *	OUT here text, OUT there text, OUT held bool, OUT attempts int)
  *
- * Runs the query on both sides; a query that sleeps, while the leader stands.
+ * Runs the query on both sides; "standing": here while the leader stands.
  */
 Datum
 weft_test_cut(PG_FUNCTION_ARGS)
@@ -86,7 +86,7 @@ weft_test_cut(PG_FUNCTION_ARGS)
 	Datum		values[4];
 	bool		nulls[4] = {0};
 	RemoteValue *row;
-	bool		slow;
+	bool		standing = PG_GETARG_BOOL(4);
 
 	attach();
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -94,13 +94,12 @@ weft_test_cut(PG_FUNCTION_ARGS)
 	subscription = publisher_subscription(NameStr(*PG_GETARG_NAME(0)));
 	cut = cut_begin(subscription, &options);
 	PushActiveSnapshot(GetLatestSnapshot());
-	slow = strstr(query, "pg_sleep") != NULL;
-	if (!slow)
+	if (!standing)
 		values[2] = BoolGetDatum(cut_release(cut));
 	SPI_connect();
 	values[0] = ask_here(query, true, &nulls[0]);
 	SPI_finish();
-	if (slow)
+	if (standing)
 		values[2] = BoolGetDatum(cut_release(cut));
 	PopActiveSnapshot();
 

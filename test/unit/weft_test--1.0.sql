@@ -5,9 +5,9 @@ CREATE FUNCTION weft_test(unit text, OUT test text, OUT result text) RETURNS SET
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
 
 -- Makes a cut of a subscription, and runs a query on both sides there.  "held": apply stood
--- until the snapshot was taken here.
+-- until the snapshot was taken here, or, if "standing", until the query had been run here.
 CREATE FUNCTION weft_test_cut(subscription name, query text, timeout int DEFAULT 30000,
-		stand int DEFAULT 1000,
+		stand int DEFAULT 1000, standing bool DEFAULT false,
 		OUT here text, OUT there text, OUT held bool, OUT attempts int)
 	AS 'MODULE_PATHNAME' LANGUAGE C STRICT;
 

@@ -16,9 +16,8 @@ our @EXPORT = qw(
 );
 
 my %publishers = (stock => {});
-my $old = $ENV{WEFT_PG15_BINDIR} // '/usr/lib/postgresql/15/bin';
-$publishers{15} = { install_path => $old =~ s{/bin/?$}{}r }
-  if -x "$old/initdb" && -x "$old/pg_config";
+my $old = install_path_of(15);
+$publishers{15} = { install_path => $old } if $old;
 
 # The servers that are tested, the publisher's version or "stock", and what names of tests begin with.
 my ($pub, $sub, $major, $what);

@@ -18,11 +18,11 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(
   weft major $offer_plugin
-  new_publisher new_subscriber streaming_conf streaming_option
+  install_path_of new_publisher new_subscriber streaming_conf streaming_option
   query query_all open_session set_conf poll poll_for
   waits_for writer_waits_for_lock
   subscribe disable_subscription pause_subscription wait_for_apply wait_until_up
-  leader_pid writer_pids server_pids kill_process flush_wal describe
+  leader_pid writer_pids server_pids kill_process not_ended flush_wal describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
@@ -61,6 +61,18 @@ our $offer_plugin =
 	`postgres --describe-config` =~ /^output_plugin_libraries\t/m
   ? "output_plugin_libraries = 'pgoutput, test_decoding, weft'"
   : '';
+
+# Where an older version is installed, for new_publisher(); undef if it is not.
+# WEFT_PG15_BINDIR names the directory with the programs of PostgreSQL 15, and so on.
+sub install_path_of
+{
+	my ($version) = @_;
+	my $bindir = $ENV{"WEFT_PG${version}_BINDIR"}
+	  // "/usr/lib/postgresql/$version/bin";
+
+	return undef unless -x "$bindir/initdb" and -x "$bindir/pg_config";
+	return $bindir =~ s{/bin/?$}{}r;
+}
 
 # Start a publisher with Weft, so that its output plugin is used; with "stock",
 # without Weft.
@@ -365,15 +377,24 @@ sub server_pids
 sub kill_process
 {
 	my ($pid) = @_;
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
 
 	note("process $pid was gone already") unless kill 9, $pid;
-	while (kill 0, $pid)
+	die "process $pid does not go away" if not_ended($pid);
+	return;
+}
+
+# Wait until these processes have ended; return those that have not after a long time.
+sub not_ended
+{
+	my @pids = @_;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (@pids = grep { kill 0, $_ } @pids)
 	{
-		die "process $pid does not go away" if time > $deadline;
+		last if time > $deadline;
 		usleep(10_000);
 	}
-	return;
+	return @pids;
 }
 
 # Return all rows of a table (or of a subquery) as text, in an order that depends
