@@ -24,12 +24,14 @@ my %shape = (
 	pairs => [ 'a int, b int', 'i % 10, i' ],
 	triples => [ 'a int, b smallint, c bigint', 'i % 3, i % 100, i' ],
 	mixed => [
-		'a bigint, b text COLLATE "C"', 'i % 1000 - 500, md5(i::text)',
+		'a bigint, b text COLLATE "C"',
+		'i % 1000 - 500, md5(i::text)',
 		'a DESC, b'
 	],
 	word_first => [ 'a text COLLATE "C", b int', 'left(md5(i::text), 9), i' ],
 	times => [
-		'a timestamptz, b int', "'2026-01-01'::timestamptz + i * '1 s'::interval, i"
+		'a timestamptz, b int',
+		"'2026-01-01'::timestamptz + i * '1 s'::interval, i"
 	],
 	bytes => [ 'a bytea', "decode(md5(i::text), 'hex')" ],
 	big_words => [
@@ -48,7 +50,8 @@ foreach my $table (@tables)
 	my $key = join ', ', map { (split)[0] } split /, /, $columns;
 	$index //= $key;
 	$columns = join ', ', map { "$_ NOT NULL" } split /, /, $columns;
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		"CREATE TABLE $table ($columns, i int, v int, body text); CREATE UNIQUE INDEX ${table}_key ON $table ($index); ALTER TABLE $table REPLICA IDENTITY USING INDEX ${table}_key"
 	);
 	query($pub,
@@ -116,17 +119,23 @@ foreach my $binary ('false', 'true')
 		$written,
 		qr/too many leaf pages of index "alike_key" begin with the same 16 bytes/,
 		"binary = $binary: no list of keys that begin alike");
-	unlike($written, qr/index "numbers_key"/,
+	unlike(
+		$written,
+		qr/index "numbers_key"/,
 		"binary = $binary: no list of numeric keys");
 
 	# A writer logs its counters when it ends.
 	disable_subscription($sub, 'sub');
 	cmp_ok(entries_read($_) - $before{$_},
-		'<', 1500, "binary = $binary: most rows of $_ are found without the index")
+		'<', 1500,
+		"binary = $binary: most rows of $_ are found without the index")
 	  foreach @listed;
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 }
-apply_backlog('one transaction', 'BEGIN', scattered(700, $touch),
+apply_backlog(
+	'one transaction',
+	'BEGIN',
+	scattered(700, $touch),
 	scattered(100, 'DELETE FROM TABLE WHERE i = ROW'), 'COMMIT');
 
 # New keys between existing ones split pages; others are emptied.
@@ -136,11 +145,11 @@ foreach my $part (0 .. 9)
 	foreach my $table (@tables)
 	{
 		my $values = $shape{$table}[1] =~ s/\bi\b/($rows + i)/gr;
-		push @splits, sprintf
+		push @splits,
+		  sprintf
 		  "INSERT INTO %s SELECT %s, $rows + i, 0, 'y' FROM generate_series(%d, %d) i",
 		  $table, $values, $part * 1000 + 1, $part * 1000 + 1000;
-		push @splits,
-		  "DELETE FROM $table WHERE i % 10 = $part AND i < 20000"
+		push @splits, "DELETE FROM $table WHERE i % 10 = $part AND i < 20000"
 		  if $part < 5;
 	}
 	push @splits, scattered(30, $touch);
