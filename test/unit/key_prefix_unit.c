@@ -188,6 +188,7 @@ shorter_entry_comes_first(void)
 	bool		isnull[2] = {false, false};
 	IndexTuple	entry;
 	KeyPrefix	whole;
+	KeyPrefix	empty = {0, 0};
 
 	SPI_connect();
 	SPI_execute("CREATE TEMP TABLE prefixes (a int, b int);"
@@ -200,7 +201,7 @@ shorter_entry_comes_first(void)
 	BTreeTupleSetNAtts(entry, 1, false);
 	CHECK(key_prefix_less(key_prefix_of_entry(&form, index, entry), whole));
 	BTreeTupleSetNAtts(entry, 0, false);
-	CHECK(key_prefix_equal(key_prefix_of_entry(&form, index, entry), (KeyPrefix) {0, 0}));
+	CHECK(key_prefix_equal(key_prefix_of_entry(&form, index, entry), empty));
 	index_close(index, AccessShareLock);
 	SPI_finish();
 }
