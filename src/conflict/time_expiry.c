@@ -19,9 +19,9 @@
  * The margin of the comparison is weft.row_time_retention.  It covers what a commit takes from
  * its commit time to its record in the WAL, and a subscription that is dropped and created again
  * to go on where it was.  No row is removed before that, so that sessions find exact times of
- * what has just arrived.  After weft.tombstone_retention each row is removed, as everything else
- * that conflicts are decided by: a subscription that has been disabled for so long may bring
- * deleted rows back, too.
+ * what has just arrived.  After weft.tombstone_retention each row is removed, as is everything else
+ * that decides conflicts: a subscription that has been disabled for so long may bring deleted
+ * rows back, too.
  *
  * So what is stored is what arrives within the retention, about 12 bytes for each changed row,
  * as long as all nodes keep up; and while one does not, what arrives meanwhile.

@@ -15,6 +15,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use TimedPublisher;
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -30,42 +31,7 @@ INSERT INTO weft.conflict_node VALUES ('', 4);
 EOS
 $pub->relation($relid, 'public', 't', 'd',
 	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ], [ 'u', $int4, 0 ] ]);
-my @subs = qw(s1 s2 s3);
-foreach my $i (1 .. 3)
-{
-	query($node, <<EOS);
-CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
-	WITH (connect = false, slot_name = 's$i', num_writers = 2, detect_conflicts = on);
-INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
-	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
-INSERT INTO weft.conflict_node VALUES ('s$i', $i);
-ALTER SUBSCRIPTION s$i ENABLE;
-EOS
-}
-
-sub microseconds
-{
-	return int((time() - 946_684_800) * 1_000_000);
-}
-
-# One publisher's transaction, without waiting for it.
-sub publish
-{
-	my ($i, $time, @changes) = @_;
-
-	local $PgOutput::commit_time = $time;
-	$pub->publish("s$i", $pub->transaction(@changes));
-	return;
-}
-
-sub arrived
-{
-	foreach my $sub (@_)
-	{
-		$pub->wait_for_flush($sub) or die "$sub does not progress";
-	}
-	return;
-}
+subscribe_to($node, $pub, ['t'], map { $_ => 2 } 1 .. 3);
 
 sub insert { return msg_insert($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
 sub update { return msg_update($relid, [ (@_, undef, undef)[ 0 .. 2 ] ]) }
@@ -124,7 +90,7 @@ sub check_orders
 			publish($i, $base + $time, map { $_->() } @make);
 			$key += 10;
 		}
-		arrived(@subs);
+		arrived(1 .. 3);
 	}
 
 	$key = $first;
@@ -244,22 +210,19 @@ check_orders(
 # Far enough ahead to observe the waiting, however slow the machine is.
 my $start = time;
 publish(2, microseconds(), insert(4, 'before'));
-arrived('s2');
+arrived(2);
 query($node, 'SELECT 1');
 my $ahead = 3 + 10 * (time - $start);
-{
-	local $PgOutput::commit_time = microseconds() + $ahead * 1_000_000;
-	$pub->publish('s1', $pub->transaction(insert(1, 'from the future')));
-}
+publish(1, microseconds() + $ahead * 1_000_000, insert(1, 'from the future'));
 poll($node,
 	q{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'WeftWriterClock')}
 );
 pass("a transaction waits for the subscriber's clock");
 publish(2, microseconds(), insert(2, 'from now'));
-arrived('s2');
+arrived(2);
 is(query($node, 'SELECT v FROM t WHERE id IN (1, 2)'),
 	'from now', 'other transactions do not wait for that');
-arrived('s1');
+arrived(1);
 is( query(
 		$node,
 		'SELECT clock_timestamp() > pg_xact_commit_timestamp(xmin) FROM t WHERE id = 1'
@@ -267,7 +230,7 @@ is( query(
 	't',
 	"it is applied once the subscriber's clock has passed its time");
 publish(3, microseconds() + 500_000, insert(3, 'remote'));
-arrived('s3');
+arrived(3);
 my $commit_time = 'SELECT pg_xact_commit_timestamp(xmin) FROM t WHERE id = 3';
 my $remote = query($node, $commit_time);
 query($node, "UPDATE t SET v = 'local' WHERE id = 3");
@@ -275,10 +238,6 @@ is(query($node, "SELECT ($commit_time) > '$remote'"),
 	't', "therefore a session's change of it is newer");
 is(errors_logged($node), '', 'no errors');
 
-query($node, <<EOS) foreach @subs;
-ALTER SUBSCRIPTION $_ DISABLE;
-ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
-DROP SUBSCRIPTION $_;
-EOS
+drop_subscription(1 .. 3);
 $pub->stop;
 done_testing();

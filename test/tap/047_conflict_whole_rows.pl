@@ -12,7 +12,7 @@ use PgOutput;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use TimedPublisher;
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -33,30 +33,11 @@ my %relid = (single => 16001, whole => 16002);
 $pub->relation($relid{$_}, 'public', $_, 'd',
 	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ])
   foreach sort keys %relid;
-foreach my $i (1, 3)
-{
-	query($node, <<EOS);
-CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
-	WITH (connect = false, slot_name = 's$i', num_writers = 1, detect_conflicts = on);
-INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
-	SELECT s.oid, t, 'r' FROM pg_subscription s, unnest('{single, whole}'::regclass[]) t WHERE subname = 's$i';
-INSERT INTO weft.conflict_node VALUES ('s$i', $i);
-ALTER SUBSCRIPTION s$i ENABLE;
-EOS
-}
-
-sub publish
-{
-	my ($i, $at, @changes) = @_;
-	local $PgOutput::commit_time = $at;
-	$pub->publish("s$i", $pub->transaction(@changes));
-	$pub->wait_for_flush("s$i") or die "s$i does not progress";
-	return;
-}
+subscribe_to($node, $pub, [qw(single whole)], 1 => 1, 3 => 1);
 
 # s1 stores row 1, gives its value up, and s3 has stored row 2 with the same value before all
 # that; whatever comes first, row 2 has lost to row 1.
-my $time = int((time() - 946_684_800 - 100) * 1_000_000);
+my $time = microseconds() - 100_000_000;
 foreach my $table (sort keys %relid)
 {
 	my $r = $relid{$table};
@@ -76,7 +57,11 @@ foreach my $table (sort keys %relid)
 
 		foreach my $order ([ @from_3, @from_1 ], [ @from_1, @from_3 ])
 		{
-			publish(@$_) foreach @$order;
+			foreach my $change (@$order)
+			{
+				publish(@$change);
+				arrived($change->[0]);
+			}
 			is( query($node, "SELECT string_agg(id::text, ',') FROM $table"),
 				$left,
 				"$table, $how: s$order->[0][0] comes first");
@@ -86,10 +71,6 @@ foreach my $table (sort keys %relid)
 }
 
 is(errors_logged($node), '', 'no errors');
-query($node, <<EOS) foreach 's1', 's3';
-ALTER SUBSCRIPTION $_ DISABLE;
-ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
-DROP SUBSCRIPTION $_;
-EOS
+drop_subscription(1, 3);
 $pub->stop;
 done_testing();

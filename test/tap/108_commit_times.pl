@@ -12,7 +12,7 @@ use PgOutput;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use TimedPublisher;
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -33,36 +33,7 @@ $pub->relation($other_relid, 'public', 'u', 'd',
 	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
 
 # s1 sends the groups, s3 what is in conflict with them; s2's node is this one.
-foreach my $i (1, 3)
-{
-	query($node, <<EOS);
-CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
-	WITH (connect = false, slot_name = 's$i', num_writers = 1, detect_conflicts = on);
-INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
-	SELECT s.oid, r.oid, 'r' FROM pg_subscription s, pg_class r
-	WHERE subname = 's$i' AND relname IN ('t', 'u') AND relkind = 'r';
-INSERT INTO weft.conflict_node VALUES ('s$i', $i);
-ALTER SUBSCRIPTION s$i ENABLE;
-EOS
-}
-
-sub microseconds { return int((time() - 946_684_800) * 1_000_000); }
-
-sub publish
-{
-	my ($i, $time, @changes) = @_;
-	local $PgOutput::commit_time = $time;
-	return $pub->publish("s$i", $pub->transaction(@changes));
-}
-
-sub arrived
-{
-	foreach my $i (@_)
-	{
-		$pub->wait_for_flush("s$i") or die "s$i does not progress";
-	}
-	return;
-}
+subscribe_to($node, $pub, [qw(t u)], 1 => 1, 3 => 1);
 
 sub insert { return msg_insert($relid, [@_]) }
 sub update { return msg_update($relid, [@_]) }
@@ -296,10 +267,6 @@ is( query($node, $both),
 	"a trigger's change has the time of its transaction");
 
 is(errors_logged($node), '', 'no errors');
-query($node, <<EOS) foreach 's1', 's3';
-ALTER SUBSCRIPTION $_ DISABLE;
-ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
-DROP SUBSCRIPTION $_;
-EOS
+drop_subscription(1, 3);
 $pub->stop;
 done_testing();

@@ -16,6 +16,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
+use TimedPublisher;
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -30,7 +31,6 @@ my ($rows, $transactions, $groups) = (24, 32, 2);
 my ($int4, $text, $relid) = (23, 25, 16001);
 my $node = new_member('node', conf => "weft.tune_writers = off\n");
 my $pub = FakePublisher->new(log => $node->logfile);
-my %writers = (1 => 1, 2 => 2, 3 => 4);
 
 query($node, <<'EOS');
 CREATE TABLE t (id int PRIMARY KEY, v text);
@@ -40,34 +40,7 @@ INSERT INTO t VALUES (-1, ''), (-2, ''), (-3, '')
 EOS
 $pub->relation($relid, 'public', 't', 'd',
 	[ [ 'id', $int4, 1 ], [ 'v', $text, 0 ] ]);
-foreach my $i (1 .. 3)
-{
-	query($node, <<EOS);
-CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
-	WITH (connect = false, slot_name = 's$i', num_writers = $writers{$i}, detect_conflicts = on);
-INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate)
-	SELECT oid, 't'::regclass, 'r' FROM pg_subscription WHERE subname = 's$i';
-INSERT INTO weft.conflict_node VALUES ('s$i', $i);
-ALTER SUBSCRIPTION s$i ENABLE;
-EOS
-}
-
-sub microseconds { return int((time() - 946_684_800) * 1_000_000); }
-
-sub publish
-{
-	my ($i, $time, @changes) = @_;
-	local $PgOutput::commit_time = $time;
-	$pub->publish("s$i", $pub->transaction(@changes));
-	return;
-}
-
-sub arrived
-{
-	my ($i) = @_;
-	$pub->wait_for_flush("s$i") or die "s$i does not progress";
-	return;
-}
+subscribe_to($node, $pub, ['t'], 1 => 1, 2 => 2, 3 => 4);
 
 # A change of row "id": [kind, id, value].
 sub message
@@ -196,10 +169,6 @@ cmp_ok(
 	20 * $rounds,
 	'with different times');
 is(errors_logged($node), '', 'no errors');
-query($node, <<EOS) foreach 's1', 's2', 's3';
-ALTER SUBSCRIPTION $_ DISABLE;
-ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
-DROP SUBSCRIPTION $_;
-EOS
+drop_subscription(1 .. 3);
 $pub->stop;
 done_testing();

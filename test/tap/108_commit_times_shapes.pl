@@ -13,7 +13,7 @@ use PgOutput;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use TimedPublisher;
 use WeftTest;
 
 plan skip_all => 'about Weft' unless weft();
@@ -102,35 +102,9 @@ foreach my $i (0 .. $#keys)
 	  publish_table("key_$i", 'd', [ 'k', $oid, 1 ], [ 'v', $text, 0 ]);
 }
 
-foreach my $i (1, 3)
-{
-	query($node, <<EOS);
-CREATE SUBSCRIPTION s$i CONNECTION '@{[ $pub->connstr ]}' PUBLICATION p
-	WITH (connect = false, slot_name = 's$i', num_writers = 1, detect_conflicts = on);
-INSERT INTO weft.conflict_node VALUES ('s$i', $i);
-EOS
-	query($node,
-		"INSERT INTO pg_subscription_rel (srsubid, srrelid, srsubstate) SELECT s.oid, '$_'::regclass, 'r' FROM pg_subscription s WHERE subname = 's$i'"
-	) foreach @tables;
-	query($node, "ALTER SUBSCRIPTION s$i ENABLE");
-}
+subscribe_to($node, $pub, \@tables, 1 => 1, 3 => 1);
 
-my $time = int((time() - 946_684_800 - 100) * 1_000_000);
-
-sub publish
-{
-	my ($i, $at, @changes) = @_;
-	local $PgOutput::commit_time = $at;
-	$pub->publish("s$i", $pub->transaction(@changes));
-	return;
-}
-
-sub arrived
-{
-	my ($i) = @_;
-	$pub->wait_for_flush("s$i") or die "s$i does not progress";
-	return;
-}
+my $time = microseconds() - 100_000_000;
 
 publish(1, ++$time, msg_insert($t, [ 0, $time ]));
 arrived(1);
@@ -326,10 +300,6 @@ is( query(
 	'a partitioned table has no rows of its own');
 
 is(errors_logged($node), '', 'no errors');
-query($node, <<EOS) foreach 's1', 's3';
-ALTER SUBSCRIPTION $_ DISABLE;
-ALTER SUBSCRIPTION $_ SET (slot_name = NONE);
-DROP SUBSCRIPTION $_;
-EOS
+drop_subscription(1, 3);
 $pub->stop;
 done_testing();
