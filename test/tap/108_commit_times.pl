@@ -46,30 +46,18 @@ my $turn = 0;
 query($node,
 	"INSERT INTO t SELECT i, 'old' FROM generate_series(0, 10000) i");
 
-# Sends transactions [time, change ...] from s1 such that they find each other in the ring.  The
-# last argument may be a function to be called once they are there.
+# Sends transactions of s1, each [time, change ...], as a group.  The last argument may be a function
+# to be called once they are in the ring.
 sub send_group
 {
 	my (@transactions) = @_;
-	my $meanwhile =
-	  ref $transactions[-1] eq 'CODE' ? pop @transactions : undef;
-	my $end;
-	my $session = open_session($node);
+	my %options = (
+		blocker => 'id = 0',
+		first => [ microseconds(), update(0, 'turn ' . ++$turn) ]);
 
-	$session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
-	publish(1, microseconds(), update(0, 'turn ' . ++$turn));
-	writer_waits_for_lock($node);
-	$end = publish(1, @$_)->{end_lsn} foreach @transactions;
-	if ($meanwhile)
-	{
-		poll($node,
-			"SELECT received_lsn >= '@{[ lsn_text($end) ]}' FROM weft.stat_subscription WHERE subname = 's1'"
-		);
-		$meanwhile->();
-	}
-	$session->query_safe('COMMIT');
-	$session->quit;
-	arrived(1);
+	$options{meanwhile} = pop @transactions
+	  if ref $transactions[-1] eq 'CODE';
+	publish_together(1, \%options, @transactions);
 	return;
 }
 

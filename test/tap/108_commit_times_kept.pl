@@ -34,22 +34,21 @@ subscribe_to($node, $pub, ['t'], 1 => 1, 3 => 1);
 
 sub update { return msg_update($relid, [@_]) }
 
-# Updates rows "first" to "last" in transactions of s1 that find each other in the ring; the
+# Updates rows "first" to "last" in transactions of s1 that share a commit; the
 # row i has the time base - i.
 my $turn = 0;
 
 sub send_group
 {
 	my ($base, $first, $last) = @_;
-	my $session = open_session($node);
 
-	$session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
-	publish(1, $base, update(0, 'turn ' . ++$turn));
-	writer_waits_for_lock($node);
-	publish(1, $base - $_, update($_, 'group')) foreach $first .. $last;
-	$session->query_safe('COMMIT');
-	$session->quit;
-	arrived(1);
+	publish_together(
+		1,
+		{
+			blocker => 'id = 0',
+			first => [ $base, update(0, 'turn ' . ++$turn) ]
+		},
+		map { [ $base - $_, update($_, 'group') ] } $first .. $last);
 	return;
 }
 

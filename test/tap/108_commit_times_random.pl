@@ -111,25 +111,27 @@ sub expect
 	  grep { $newest{$_}->[1] ne 'delete' } sort { $a <=> $b } keys %newest;
 }
 
-# Sends transactions such that they find each other in the ring.
+# Sends transactions as a group.
 my $turn = 0;
 
 sub send_group
 {
 	my ($i, $offset, @transactions) = @_;
-	my $session = open_session($node);
+	my @group;
 
-	$session->query_safe("BEGIN; SELECT FROM t WHERE id = -$i FOR UPDATE");
-	publish($i, $transactions[0]->[0], msg_update($relid, [ -$i, ++$turn ]));
-	writer_waits_for_lock($node);
 	foreach my $transaction (@transactions)
 	{
 		my ($time, @changes) = @$transaction;
-		publish($i, $time, map { message($offset, @$_) } @changes);
+		push @group, [ $time, map { message($offset, @$_) } @changes ];
 	}
-	$session->query_safe('COMMIT');
-	$session->quit;
-	arrived($i);
+	publish_together(
+		$i,
+		{
+			blocker => "id = -$i",
+			first =>
+			  [ $transactions[0]->[0], msg_update($relid, [ -$i, ++$turn ]) ]
+		},
+		@group);
 	return;
 }
 

@@ -109,19 +109,19 @@ my $time = microseconds() - 100_000_000;
 publish(1, ++$time, msg_insert($t, [ 0, $time ]));
 arrived(1);
 
-# Sends transactions [time, change ...] such that they find each other in the ring.
+# Sends transactions of s1, each [time, change ...], as a group.
 sub send_group
 {
 	my (@transactions) = @_;
-	my $session = open_session($node);
 
-	$session->query_safe('BEGIN; SELECT FROM t WHERE id = 0 FOR UPDATE');
-	publish(1, ++$time, msg_update($t, [ 0, $time ]));
-	writer_waits_for_lock($node);
-	publish(1, @$_) foreach @transactions;
-	$session->query_safe('COMMIT');
-	$session->quit;
-	arrived(1);
+	$time++;
+	publish_together(
+		1,
+		{
+			blocker => 'id = 0',
+			first => [ $time, msg_update($t, [ 0, $time ]) ]
+		},
+		@transactions);
 	return;
 }
 

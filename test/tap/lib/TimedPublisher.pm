@@ -10,7 +10,8 @@ use PgOutput;
 use Time::HiRes qw(time);
 use WeftTest;
 
-our @EXPORT = qw(microseconds subscribe_to publish arrived drop_subscription);
+our @EXPORT =
+  qw(microseconds subscribe_to publish publish_together arrived drop_subscription);
 
 # The subscriber, and the FakePublisher that stands for all publishers.
 my ($node, $pub);
@@ -48,6 +49,31 @@ sub publish
 
 	local $PgOutput::commit_time = $time;
 	return $pub->publish("s$i", $pub->transaction(@changes));
+}
+
+# Transactions of one publisher, each [time, change ...], that find each other in the ring: a session
+# holds a row that the "first" of them changes, "blocker" being the condition for it, until the
+# leader has received all of them.  The function "meanwhile" is called then.  Returns when they are
+# applied.
+sub publish_together
+{
+	my ($i, $options, @transactions) = @_;
+	my $session = open_session($node);
+	my $end;
+
+	$session->query_safe(
+		"BEGIN; SELECT FROM t WHERE $options->{blocker} FOR UPDATE");
+	publish($i, @{ $options->{first} });
+	writer_waits_for_lock($node);
+	$end = publish($i, @$_)->{end_lsn} foreach @transactions;
+	poll($node,
+		"SELECT received_lsn >= '@{[ lsn_text($end) ]}' FROM weft.stat_subscription WHERE subname = 's$i'"
+	);
+	$options->{meanwhile}->() if $options->{meanwhile};
+	$session->query_safe('COMMIT');
+	$session->quit;
+	arrived($i);
+	return;
 }
 
 # Waits until everything has been applied that these publishers have published.
