@@ -12,6 +12,7 @@ set -euo pipefail
 
 major=$1
 flavour=$2
+checksums=$(cd "$(dirname "$0")" && pwd -P)/source-checksums
 
 options=(--enable-debug --enable-tap-tests
 	--with-icu --with-lz4 --with-openssl --with-zstd
@@ -32,6 +33,22 @@ built()
 	echo "${marker%/.complete}/bin/pg_config"
 }
 
+# Fetches, from the place of an archive that could not be fetched, another version whose
+# checksum is known: for some hours after a minor release, an index can name files that its
+# mirror does not have yet.
+fetch_known_source()
+{
+	local place=${1%/*} checksum name
+	[ -n "$place" ] || return 1
+	while read -r checksum name; do
+		if /usr/lib/apt/apt-helper download-file "$place/$name" "$name" "SHA256:$checksum"; then
+			return 0
+		fi
+		rm -f "$name"
+	done < <(grep " postgresql-${major}_" "$checksums" | tac)
+	return 1
+}
+
 # apt verifies signatures and checksums.  Only the released tarball is used, because
 # the packager's patches adapt the server to the packager's directories.
 fetch_source()
@@ -47,8 +64,10 @@ fetch_source()
 	# An archive without source packages is no obstacle if another has them.
 	apt-get "${options[@]}" -q update >"$dir/apt.log" 2>&1 </dev/null || true
 	cd "$dir"
-	if ! apt-get "${options[@]}" -q source --download-only --tar-only \
-		"postgresql-$major" >>"$dir/apt.log" 2>&1 </dev/null
+	local source=(apt-get "${options[@]}" -q source --tar-only)
+	if ! "${source[@]}" --download-only "postgresql-$major" >>"$dir/apt.log" 2>&1 </dev/null &&
+		! fetch_known_source "$("${source[@]}" --print-uris "postgresql-$major" 2>/dev/null |
+			sed -n "s/^'\([^']*\)'.*/\1/p")" >>"$dir/apt.log" 2>&1
 	then
 		tail -n 20 "$dir/apt.log" >&2
 		die "no source of PostgreSQL $major in the archives that apt knows (see above); install a server with its development files and give its pg_config: PG_CONFIG=..."
