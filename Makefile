@@ -23,7 +23,7 @@ PROVE_TESTS ?= test/tap/*.pl
 # need no pg_config.  PG=17|18 selects the major version, PG_CONFIG=... an existing
 # server, TESTS='test/tap/003*.pl' some of the tests.
 tool_goals = demo demo-group bench indent \
-	check check-static check-unit check-regress check-isolation check-ledger \
+	check check-static check-unit check-regress check-isolation check-ledger check-cli \
 	check-tap check-tap-streamed check-tap-native check-core
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
@@ -76,7 +76,7 @@ demo-group:
 	@tools/setup.sh release python tools/demo_group.py
 
 check:
-	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger tap tap-streamed tap-native core
+	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli tap tap-streamed tap-native core
 
 $(filter check-%,$(tool_goals)): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*

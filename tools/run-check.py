@@ -119,15 +119,16 @@ def end_servers() -> None:
 def run_static() -> None:
     if os.environ.get("TESTS"):
         return
-    for name, command in (
-        ("includes", ["python", "tools/check-includes.py"]),
-        ("ruff", ["ruff", "check", "--quiet", "--no-cache", "."]),
-        ("ruff-format", ["ruff", "format", "--quiet", "--check", "--no-cache", "."]),
-        ("mypy", ["mypy"]),
-        ("pytest", ["pytest", "-q", "bench/tests", "tools/tests"]),
+    for name, folder, command in (
+        ("includes", ".", ["python", "tools/check-includes.py"]),
+        ("ruff", ".", ["ruff", "check", "--quiet", "--no-cache", "."]),
+        ("ruff-format", ".", ["ruff", "format", "--quiet", "--check", "--no-cache", "."]),
+        ("mypy", ".", ["mypy"]),
+        ("mypy-cli", "cli", ["mypy"]),
+        ("pytest", ".", ["pytest", "-q", "bench/tests", "tools/tests"]),
     ):
         output = LOG / f"static-{name}"
-        failed = run(command, output)
+        failed = run(command, output, cwd=folder)
         report("FAILED" if failed else "ok", "static", name)
         if failed:
             print(output.read_text())
@@ -238,14 +239,13 @@ def run_tap() -> None:
     run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
 
 
-def run_ledger() -> None:
-    """Runs the tests of switch-overs and of the commands in documents, which are in Python."""
-    for file in selected(Path("test/ledger").glob("test_*.py")):
-        output = LOG / f"ledger-{file.stem}"
+def run_python_suite(suite: str, folder: Path) -> None:
+    for file in selected(folder.glob("test_*.py")):
+        output = LOG / f"{suite}-{file.stem}"
         start = time.monotonic()
         failed = run(["pytest", "-v", file], output)
         duration = f"({time.monotonic() - start:.1f} s)"
-        report("FAILED" if failed else "ok", "ledger", file.stem, duration)
+        report("FAILED" if failed else "ok", suite, file.stem, duration)
         if failed:
             print("\n".join(output.read_text(errors="replace").splitlines()[-60:]), flush=True)
 
@@ -299,7 +299,9 @@ SUITES = {
     ),
     "unit": run_unit,
     "tap": run_tap,
-    "ledger": run_ledger,
+    # switch-overs, and the commands in documents
+    "ledger": lambda: run_python_suite("ledger", Path("test/ledger")),
+    "cli": lambda: run_python_suite("cli", Path("cli/tests")),
     "tap-streamed": lambda: run_tap_again("tap-streamed"),
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,

@@ -1,0 +1,97 @@
+"""Numbers for people, numbers for programs, and no passwords in either."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from weft_cli.output import duration, number, plain_data, printable, rate, size
+from weft_cli.redact import redact
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "-"),
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 kB"),
+        (150 * 1024, "150 kB"),
+        (3 * 1024**3, "3.0 GB"),
+        (5000 * 1024**4, "5000 TB"),
+        (-2048, "-2.0 kB"),
+    ],
+)
+def test_size(count: float | None, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.7, "1 min"),
+        (200, "3 min 20 s"),
+        (timedelta(hours=2, minutes=5), "2 h 5 min"),
+        (86400 * 3 + 3600 * 4, "3 d 4 h"),
+        (-5, "-5.0 s"),
+    ],
+)
+def test_duration(seconds: float | timedelta | None, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers_and_rates() -> None:
+    assert [number(n) for n in (None, 0, 999_999, 1_500_000)] == ["-", "0", "999,999", "1.5M"]
+    assert [rate(r) for r in (None, 0, 0.25, 1234.4)] == ["-", "0/s", "0.2/s", "1,234/s"]
+    assert rate(12, "tx") == "12 tx/s"
+
+
+def test_plain_data() -> None:
+    assert plain_data(
+        {
+            "interval": timedelta(minutes=2),
+            "time": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            "numeric": [Decimal("12"), Decimal("1.5")],
+            "conninfo": "host=a password=hush",
+            "flag": True,
+        }
+    ) == {
+        "interval": 120.0,
+        "time": "2026-01-02T03:04:05+00:00",
+        "numeric": [12, 1.5],
+        "conninfo": "host=a password=********",
+        "flag": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "password=hush",
+        "host=a password = 'hu sh' dbname=b",
+        r"password='it\'s hush' dbname=b",
+        "postgresql://me:hush@host/db",
+        "postgresql://host/db?user=me&password=hush&port=1",
+        "sslpassword=hush sslmode=require",
+        "failed: PASSWORD=hush",
+    ],
+)
+def test_no_password(text: str) -> None:
+    shown = redact(text)
+    assert "hush" not in shown
+    assert "hu sh" not in shown
+    assert "********" in shown
+
+
+def test_redaction_leaves_the_rest() -> None:
+    assert redact("postgresql://me:x@host:5432/db") == "postgresql://me:********@host:5432/db"
+    assert redact("host=a password='x y' dbname=b") == "host=a password=******** dbname=b"
+    assert redact("postgresql://host:5432/db") == "postgresql://host:5432/db"
+
+
+def test_printable() -> None:
+    assert printable("a\tb\x1b[31mc\n") == "a   b\N{REPLACEMENT CHARACTER}[31mc\n"

@@ -1,0 +1,3 @@
+"""The command "weft"."""
+
+__version__ = "0.1.0"

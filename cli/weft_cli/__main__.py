@@ -1,0 +1,3 @@
+from weft_cli.main import main
+
+main()

@@ -1,0 +1,77 @@
+"""The group "weft" and its commands; how errors become exit statuses."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+from rich.text import Text
+
+from weft_cli import __version__, status
+from weft_cli.context import Context
+from weft_cli.errors import WeftError
+from weft_cli.exit_code import ExitCode
+from weft_cli.options import HELP_NAMES, common_options
+from weft_cli.output import printable
+
+# as a shell reports programs that end by SIGINT and SIGPIPE
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+COMMANDS: tuple[click.Command, ...] = (status.command,)
+
+
+@click.group(context_settings={"help_option_names": HELP_NAMES})
+@click.version_option(
+    __version__, "-V", "--version", prog_name="weft", message="%(prog)s %(version)s"
+)
+@common_options
+def weft() -> None:
+    """Watches and repairs logical replication with Weft.
+
+    Connects to the subscriber like psql: -h, -p, -U, -d, PG* variables, .pgpass, pg_service.conf.
+
+    Exit status: 0 fine, 1 findings, 2 usage, 3 no connection, 4 refused.
+    """
+
+
+for _command in COMMANDS:
+    weft.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    context = Context()
+    try:
+        code = weft.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="weft",
+            standalone_mode=False,
+            obj=context,
+        )
+        sys.stdout.flush()
+        return int(code or ExitCode.FINE)
+    except WeftError as error:
+        _complain(context, error)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _complain(context: Context, error: WeftError) -> None:
+    text = Text.assemble(("error: ", "bold red"), printable(error))
+    if error.hint:
+        text.append("\nhint: ", "bold").append(printable(error.hint))
+    context.errors.print(text, soft_wrap=True)
+
+
+def main() -> NoReturn:
+    sys.exit(run())

@@ -1,0 +1,252 @@
+"""A connection to a server.
+
+Statements run in autocommit mode with an empty search_path, so that no object of another user can
+stand in for one that is meant: qualify every name that is not in pg_catalog.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self, cast
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+
+from weft_cli.errors import (
+    BadUsage,
+    MissingRights,
+    NoExtension,
+    Refused,
+    Unreachable,
+    WeftError,
+)
+from weft_cli.options import Options
+
+# Seconds.
+CONNECT_TIMEOUT = 10
+
+INSTALL_HINT = (
+    "Load Weft on the subscriber (shared_preload_libraries = 'weft', restart), then run "
+    "CREATE EXTENSION weft in the subscription's database and connect to that."
+)
+UPGRADE_HINT = "Install the current version of Weft, restart, and run ALTER EXTENSION weft UPDATE."
+
+
+class NeedsPassword(Unreachable):
+    """The server wants a password, and none is known."""
+
+
+def target_conninfo(options: Options) -> str:
+    """The connection string that the options describe; like psql, -d may be one itself."""
+    given = {
+        key: value
+        for key, value in (
+            ("host", options.host),
+            ("port", options.port),
+            ("user", options.username),
+        )
+        if value is not None
+    }
+    dbname = options.dbname
+    if dbname is None:
+        return make_conninfo("", **given)
+    if "=" not in dbname and not dbname.startswith(("postgresql://", "postgres://")):
+        return make_conninfo("", **given, dbname=dbname)
+    return make_conninfo("", **{**given, **parse_conninfo(dbname)})
+
+
+def parse_conninfo(text: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(text)
+    except psycopg.ProgrammingError as error:
+        # libpq quotes the word that it does not understand, which may be part of a password.
+        secret = "password" in text.lower() or "://" in text
+        detail = "" if secret else f": {error}".rstrip()
+        raise BadUsage(f"the connection string is not valid{detail}") from None
+
+
+class Server:
+    """One connection.  Its errors are WeftErrors."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        application: str,
+        timeout: float | None = None,
+        password: str | None = None,
+    ):
+        self.application = application
+        self.timeout = timeout
+        self.connection = _connect(conninfo, application, timeout, password)
+        info = self.connection.info
+        self.name = f"{info.host}:{info.port}/{info.dbname}"
+        self.version: int = info.server_version
+        # The formats that psycopg parses, whatever the role's settings are.
+        self.execute(
+            "SELECT set_config(name, value, false) FROM (VALUES ('search_path', ''),"
+            " ('IntervalStyle', 'postgres'), ('DateStyle', 'ISO'),"
+            " ('statement_timeout', %s)) AS setting (name, value)",
+            str(math.ceil(timeout * 1000)) if timeout else "0",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def rows(self, sql: str, *params: Any) -> list[dict[str, Any]]:
+        """All rows.  Without parameters, "%" has no meaning; with parameters, write "%%"."""
+        with self._errors():
+            return self.connection.execute(cast(Any, sql), params or None).fetchall()
+
+    def value(self, sql: str, *params: Any) -> Any:
+        """The first column of the first row, or None."""
+        for row in self.rows(sql, *params):
+            return next(iter(row.values()))
+        return None
+
+    def execute(self, sql: str, *params: Any) -> None:
+        with self._errors():
+            self.connection.execute(cast(Any, sql), params or None)
+
+    @cached_property
+    def in_recovery(self) -> bool:
+        return bool(self.value("SELECT pg_is_in_recovery()"))
+
+    @cached_property
+    def weft_extension(self) -> str | None:
+        """The version of the extension in this database, or None."""
+        version = self.value("SELECT extversion FROM pg_extension WHERE extname = 'weft'")
+        return cast("str | None", version)
+
+    @cached_property
+    def weft_library(self) -> str | None:
+        """The version of the library that the server has loaded, or None.
+
+        A library that cannot tell counts as the extension's version, or as "unknown".
+        """
+        loaded = self.value("SELECT 1 FROM pg_settings WHERE name = 'weft.ring_size'")
+        if not loaded:
+            return None
+        if self.has_function("weft.library_version()"):
+            return cast(str, self.value("SELECT weft.library_version()"))
+        return self.weft_extension or "unknown"
+
+    def has_function(self, signature: str) -> bool:
+        return self.value("SELECT to_regprocedure(%s)", signature) is not None
+
+    def columns(self, relation: str) -> frozenset[str]:
+        """The columns of a table or view; none if it does not exist."""
+        return frozenset(
+            row["attname"]
+            for row in self.rows(
+                "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)"
+                " AND attnum > 0 AND NOT attisdropped",
+                relation,
+            )
+        )
+
+    def require_weft(self) -> None:
+        """Raises NoExtension unless this database has the extension."""
+        if self.weft_extension is not None:
+            return
+        if self.weft_library is None:
+            raise NoExtension(f"Weft is not loaded on {self.name}", INSTALL_HINT)
+        raise NoExtension(
+            f"Weft is loaded on {self.name}, but this database does not have the extension",
+            "Connect to the subscription's database, and run CREATE EXTENSION weft there.",
+        )
+
+    def publisher_of(self, subscription: str, conninfo: str | None = None) -> "Server":
+        """Connects to a subscription's publisher, as the subscription does unless told otherwise.
+
+        A host or socket in the subscription's connection string is meant as seen from the
+        subscriber; a user who runs this elsewhere gives another one.
+        """
+        if conninfo is None:
+            try:
+                conninfo = self.value(
+                    "SELECT subconninfo FROM pg_subscription WHERE subname = %s"
+                    " AND subdbid = (SELECT oid FROM pg_database"
+                    " WHERE datname = current_database())",
+                    subscription,
+                )
+            except MissingRights:
+                raise MissingRights(
+                    f'reading how subscription "{subscription}" connects needs a superuser',
+                    "Give the publisher's connection string with --publisher.",
+                ) from None
+            if conninfo is None:
+                raise Refused(f'there is no subscription "{subscription}" in {self.name}')
+        parse_conninfo(conninfo)
+        # Not the subscription's own name, by which the publisher knows synchronous standbys.
+        conninfo = make_conninfo(conninfo, application_name=self.application)
+        return Server(conninfo, self.application, self.timeout)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: psycopg.Error) -> WeftError:
+        primary = error.diag.message_primary or str(error).strip()
+        detail = error.diag.message_detail
+        message = f"{primary} ({detail})" if detail else primary
+        hint = error.diag.message_hint or ""
+        if self.connection.broken or error.sqlstate in ("57P01", "57P02", "57P03"):
+            return Unreachable(f"lost the connection to {self.name}: {message}")
+        if isinstance(error, psycopg.errors.QueryCanceled):
+            return Unreachable(
+                f"{self.name} did not answer: {message}", "Allow more time with --timeout."
+            )
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return MissingRights(f"{self.name}: {message}", hint)
+        missing = (
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedFunction,
+            psycopg.errors.UndefinedColumn,
+            psycopg.errors.InvalidSchemaName,
+        )
+        if isinstance(error, missing) and "weft" in primary:
+            return NoExtension(
+                f"{self.name}: {message}", UPGRADE_HINT if self.weft_extension else INSTALL_HINT
+            )
+        return Refused(f"{self.name}: {message}", hint, error.sqlstate)
+
+
+def _connect(
+    conninfo: str, application: str, timeout: float | None, password: str | None
+) -> psycopg.Connection[dict[str, Any]]:
+    extra: dict[str, Any] = {"fallback_application_name": application, "client_encoding": "utf8"}
+    if password is not None:
+        extra["password"] = password
+    if timeout is not None:
+        # libpq takes whole seconds, and raises 1 to 2.
+        extra["connect_timeout"] = math.ceil(timeout)
+    elif "connect_timeout" not in conninfo:
+        extra["connect_timeout"] = CONNECT_TIMEOUT
+    try:
+        return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row, **extra)
+    except psycopg.OperationalError as error:
+        message = str(error).strip()
+        for prefix in ("connection failed: ", "connection is bad: "):
+            message = message.removeprefix(prefix)
+        if error.pgconn is not None and error.pgconn.needs_password:
+            raise NeedsPassword(f"cannot connect: {message}") from None
+        raise Unreachable(f"cannot connect: {message}") from None
+    except psycopg.ProgrammingError:
+        raise BadUsage("the connection string is not valid") from None
