@@ -22,8 +22,8 @@ PROVE_TESTS ?= test/tap/*.pl
 # These goals set up everything that they need, including the server, and therefore
 # need no pg_config.  PG=17|18 selects the major version, PG_CONFIG=... an existing
 # server, TESTS='test/tap/003*.pl' some of the tests.
-tool_goals = demo demo-group bench indent \
-	check check-static check-unit check-regress check-isolation check-ledger check-cli \
+tool_goals = demo demo-group bench docs indent \
+	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
 	check-tap check-tap-streamed check-tap-native check-core
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
@@ -76,13 +76,16 @@ demo-group:
 	@tools/setup.sh release python tools/demo_group.py
 
 check:
-	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli tap tap-streamed tap-native core
+	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli docs tap tap-streamed tap-native core
 
 $(filter check-%,$(tool_goals)): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:
 	@bench/run --json bench/results/small.json --charts bench/results/small
+
+docs:
+	@tools/build-docs.sh
 
 indent: SHELL = /bin/bash
 indent:

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from check_docs import pages_to_run
+
 # Servers mostly wait for each other, so two tests at once are right for two cores.
 PARALLEL_TESTS = 2
 # Seconds after which a test file is assumed to hang.
@@ -125,6 +127,7 @@ def run_static() -> None:
         ("ruff-format", ".", ["ruff", "format", "--quiet", "--check", "--no-cache", "."]),
         ("mypy", ".", ["mypy"]),
         ("mypy-cli", "cli", ["mypy"]),
+        ("docs", ".", ["python", "tools/check_docs.py"]),
         ("pytest", ".", ["pytest", "-q", "bench/tests", "tools/tests"]),
     ):
         output = LOG / f"static-{name}"
@@ -241,13 +244,41 @@ def run_tap() -> None:
 
 def run_python_suite(suite: str, folder: Path) -> None:
     for file in selected(folder.glob("test_*.py")):
-        output = LOG / f"{suite}-{file.stem}"
-        start = time.monotonic()
-        failed = run(["pytest", "-v", file], output)
-        duration = f"({time.monotonic() - start:.1f} s)"
-        report("FAILED" if failed else "ok", suite, file.stem, duration)
+        run_python_test(suite, file.stem, [file])
+
+
+def run_python_test(suite: str, name: str, arguments: list) -> None:
+    output = LOG / f"{suite}-{name}"
+    start = time.monotonic()
+    failed = run(["pytest", "-v", "-rs", *arguments], output)
+    duration = f"({time.monotonic() - start:.1f} s)"
+    text = output.read_text(errors="replace")
+    if skip := not failed and re.search(r"^SKIPPED .*?: (.*)", text, re.MULTILINE):
+        report("skipped", suite, name, f"({skip[1]})")
+    else:
+        report("FAILED" if failed else "ok", suite, name, duration)
+    if failed:
+        print("\n".join(text.splitlines()[-60:]), flush=True)
+
+
+def run_docs() -> None:
+    """Runs the commands that pages of docs/ show, and builds the site."""
+    tests = Path("test/docs")
+    jobs: list[tuple[str, list]] = [
+        (page.name, [f"{tests}/test_pages.py::test_page[{page.name}]"])
+        for page in pages_to_run()
+        if selected([page.path])
+    ]
+    jobs += [(file.stem, [file]) for file in selected(tests.glob("test_[dr]*.py"))]
+    with ThreadPoolExecutor(PARALLEL_TESTS) as pool:
+        for job in [pool.submit(run_python_test, "docs", *job) for job in jobs]:
+            job.result()
+    if selected([Path("site")]):
+        output = LOG / "docs-site"
+        failed = run(["tools/build-docs.sh"], output)
+        report("FAILED" if failed else "ok", "docs", "site")
         if failed:
-            print("\n".join(output.read_text(errors="replace").splitlines()[-60:]), flush=True)
+            print(output.read_text(errors="replace"))
 
 
 def run_unit() -> None:
@@ -299,9 +330,10 @@ SUITES = {
     ),
     "unit": run_unit,
     "tap": run_tap,
-    # switch-overs, and the commands in documents
+    # switch-overs
     "ledger": lambda: run_python_suite("ledger", Path("test/ledger")),
     "cli": lambda: run_python_suite("cli", Path("cli/tests")),
+    "docs": run_docs,
     "tap-streamed": lambda: run_tap_again("tap-streamed"),
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,

@@ -1,4 +1,4 @@
-# A subscriber's dump is restored where Weft is not loaded: the steps that README gives are
+# A subscriber's dump is restored where Weft is not loaded: the steps that docs/parameters.md gives are
 # sufficient.
 
 use strict;
