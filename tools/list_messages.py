@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
+STRING_PART = re.compile(r'\s*(?:"(?P<literal>(?:[^"\\]|\\.)*)"|(?P<macro>U?INT64_FORMAT))')
 CALL = re.compile(r"\b(errmsg|errmsg_plural|errdetail|errhint)\s*\(")
 PLACEHOLDER = re.compile(r"%(?:[-+0-9.*#]*)(?:ll|l|z)?[a-zA-Z]|%[A-Z_]+")
 RAISE = re.compile(r"RAISE\s+(EXCEPTION|WARNING)\s+('(?:[^']|'')*')(.*?);\n", re.DOTALL)
@@ -24,15 +25,12 @@ class Message:
 
 
 def literals(text: str) -> str:
-    """The string literals at the beginning of a C argument, concatenated."""
+    """The string at the beginning of a C argument: literals, and macros such as INT64_FORMAT."""
     found = []
     position = 0
-    while match := re.compile(r"[\s]*(?:PRI\w+\s*)?").match(text, position):
-        literal = LITERAL.match(text, match.end())
-        if not literal:
-            break
-        found.append(literal[1])
-        position = literal.end()
+    while part := STRING_PART.match(text, position):
+        found.append("…" if part["macro"] else part["literal"])
+        position = part.end()
     plain = "".join(found).replace('\\"', '"').replace("\\\\", "\\")
     return PLACEHOLDER.sub("…", plain).replace("%%", "%")
 
