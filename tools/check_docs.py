@@ -182,6 +182,11 @@ def all_pages() -> list[Path]:
     return [TREE / "README.md", *sorted(DOCS.glob("**/*.md"))]
 
 
+def other_documents() -> list[Path]:
+    """Documents for contributors, whose commands are not run."""
+    return [*TREE.glob("[A-Z]*.md"), *TREE.glob("*/README.md")]
+
+
 def pages_to_run() -> list[Page]:
     return [page for page in map(read_page, all_pages()) if page.is_run]
 
@@ -238,8 +243,9 @@ def findings() -> list[str]:
             read_page(path)
         except PageError as error:
             found.append(str(error))
+    for path in {*all_pages(), *other_documents()}:
         found += wrong_links(path)
-    return [*found, *unlisted_pages(), *unknown_messages()]
+    return sorted([*found, *unlisted_pages(), *unknown_messages()])
 
 
 if __name__ == "__main__":
