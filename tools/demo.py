@@ -1,267 +1,196 @@
 #!/usr/bin/env python
-"""Weft at work: two throwaway servers, a pgbench load, and a proof that nothing was lost.
+"""Weft at work: a live load, and then the same work done by PostgreSQL alone and with Weft.
 
 Started by "make demo" through setup.sh.  KEEP=1 leaves the servers running.
 """
 
-import re
-import subprocess
+import os
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from demo_common import DemoError, Server, console, fingerprint, main, row_of, run, step
-from rich.live import Live
+from demo_common import Server, compare, console, heading, main, offer_plugin, run, step
+from demo_contest import (
+    COPIED_ROWS,
+    LARGE_ROWS,
+    LOAD_PROCEDURE,
+    MORE_TABLES,
+    PUBLISHED,
+    Contest,
+    make_contenders,
+)
+from demo_live import SUBSCRIPTION, SnapshotChecker, pgbench, watch
 from rich.table import Table
 from rich.text import Text
 
 SCALE = 10
 CLIENTS = 4
-SECONDS = 20
-WRITERS = 4
-SUBSCRIPTION = "weft_demo"
-TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
-
-# The four sums are equal in every consistent state of a TPC-B database.
-BALANCES = """
-    SELECT (SELECT coalesce(sum(abalance), 0) FROM pgbench_accounts) AS accounts,
-           (SELECT coalesce(sum(bbalance), 0) FROM pgbench_branches) AS branches,
-           (SELECT coalesce(sum(tbalance), 0) FROM pgbench_tellers) AS tellers,
-           (SELECT coalesce(sum(delta), 0) FROM pgbench_history) AS history"""
+LIVE_SECONDS = 10
+# Seconds after which no further comparison begins, so that a slow machine ends in time, too.
+LAST_START = 62
+# The share of the processors' time that must be unused before each measurement.
+IDLE = 0.8
 
 PUBLISHER_SETTINGS = """
     wal_level = logical
-    """
-SUBSCRIBER_SETTINGS = f"""
     shared_preload_libraries = 'weft'
-    weft.writers_per_subscription = {WRITERS}
+    """
+SUBSCRIBER_SETTINGS = """
     max_worker_processes = 32
     max_logical_replication_workers = 8
     """
+WEFT = "shared_preload_libraries = 'weft'"
+
+MEASURED = """\
+Measured once, on {processors} processors: the time from ALTER SUBSCRIPTION … ENABLE, or CREATE \
+SUBSCRIPTION, until the last row was visible. All three subscribers began as copies of one data \
+directory, with the same settings: fsync = on, autovacuum = off, and in the subscription \
+binary = true, streaming = parallel. They ran one after the other. "Both servers": the \
+publisher, too, has loaded Weft, and sends batches. Weft commits neighbouring transactions \
+together, and leaves out an update if a later one of the same row shares its commit. \
+docs/benchmarks.md has longer measurements, and what they depend on."""
+
+TO_TRY = """\
+To try on weft_both:
+  TABLE weft.stat_subscription;
+  DELETE FROM pgbench_tellers WHERE tid = 7;   -- which the publisher still has
+  CALL weft.compare_subscription('weft_demo');
+  TABLE weft.difference;
+To have something to apply:
+  pgbench -h {directory}/publisher -p 5432 -U postgres -c 4 -T 60 postgres"""
+
+TO_TYPE_NEXT = """\
+  KEEP=1 make demo   the same; afterwards the servers are yours to try
+  make demo-group    three servers that all accept writes; one is cut off
+  PG=18 make demo    the same with PostgreSQL 18
+For your own servers, see "Use it" in README.md."""
 
 
-class SnapshotChecker(threading.Thread):
-    """Reads the subscriber repeatedly, as a user would, while changes are applied."""
-
-    def __init__(self, subscriber: Server):
-        super().__init__(daemon=True)
-        self.connection = subscriber.connect()
-        self.connection.execute("SET max_parallel_workers_per_gather = 0")
-        self.checked = 0
-        self.distinct: set[tuple] = set()
-        self.wrong: list[tuple] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        try:
-            while not self.ended.is_set():
-                start = time.monotonic()
-                self.check()
-                # Use at most a quarter of one processor, so as not to add to the load.
-                self.ended.wait(max(0.1, 3 * (time.monotonic() - start)))
-        except Exception as error:
-            self.error = error
-
-    def check(self) -> None:
-        with self.connection.transaction():
-            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            sums = tuple(row_of(self.connection, BALANCES))
-        self.checked += 1
-        self.distinct.add(sums)
-        if len(set(sums)) > 1:
-            self.wrong.append(sums)
-
-    def finish(self) -> None:
-        self.ended.set()
-        self.join()
-        self.connection.close()
-        self.verify()
-
-    def verify(self) -> None:
-        if self.error:
-            raise DemoError(f"a reader on the subscriber failed: {self.error}")
-        if self.wrong:
-            raise DemoError(
-                f"{len(self.wrong)} of {self.checked} snapshots on the subscriber are "
-                f"inconsistent; the first has these sums of balances: {self.wrong[0]}"
-            )
-
-
-@dataclass
-class Load:
-    """A running pgbench, and what it reports."""
-
-    process: subprocess.Popen
-    rate: float = 0
-    output: list[str] = field(default_factory=list)
-
-    def read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output.append(line)
-            if progress := re.match(r"progress: .* s, ([\d.]+) tps", line):
-                self.rate = float(progress[1])
-
-    def transactions(self) -> int:
-        done = re.search(r"transactions actually processed: (\d+)", "".join(self.output))
-        if self.process.wait() != 0 or not done:
-            raise DemoError("pgbench failed:\n" + "".join(self.output[-10:]))
-        return int(done[1])
-
-
-@contextmanager
-def pgbench(server: Server) -> Iterator[Load]:
-    process = subprocess.Popen(
-        ["pgbench", *server.socket_options, "-n", "-M", "prepared", "-P", "1",
-         "-c", str(CLIENTS), "-j", "2", "-T", str(SECONDS), "postgres"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    load = Load(process)
-    reader = threading.Thread(target=load.read, daemon=True)
-    reader.start()
-    try:
-        yield load
-        reader.join()
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def readable(size: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
-
-
-def statistics(connection: psycopg.Connection[Any]) -> Any:
-    row = connection.execute(
-        "SELECT *, extract(epoch FROM lag_time)::float AS lag_seconds "
-        "FROM weft.stat_subscription WHERE subname = %s",
-        [SUBSCRIPTION],
-    ).fetchone()
-    if row is None or row.leader_pid is None:
-        raise DemoError("the subscription's apply worker is not running")
-    if row.native_reason:
-        raise DemoError(f"Weft has not taken the subscription over: {row.native_reason}")
-    return row
-
-
-def watch(load: Load, connection: psycopg.Connection, checker: SnapshotChecker) -> None:
-    """Shows progress until the load ends: in a terminal at once, otherwise every few seconds."""
-    start = time.monotonic()
-    interval = 0.5 if console.is_terminal else 4
-    before = statistics(connection).transactions
-    moment = start
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-        while True:
-            try:
-                load.process.wait(interval)
-                return
-            except subprocess.TimeoutExpired:
-                checker.verify()
-            row, now = statistics(connection), time.monotonic()
-            applied = (row.transactions - before) / (now - moment)
-            before, moment = row.transactions, now
-            line = Text.assemble(
-                (f"{now - start:2.0f} s", "bold"),
-                f"  publisher {load.rate:,.0f}/s  applied ",
-                (f"{applied:,.0f}/s", "bold green"),
-                f"  lag {readable(row.lag_bytes or 0)} {row.lag_seconds or 0:.2f} s"
-                f"  busy {row.busy_writers} of {row.num_writers}"
-                f"  snapshots {checker.checked}",
-            )
-            if console.is_terminal:
-                live.update(line, refresh=True)
-            else:
-                print(line.plain, flush=True)
-
-
-def compare(publisher: Server, subscriber: Server) -> dict:
-    there, here = fingerprint(publisher, TABLES), fingerprint(subscriber, TABLES)
-    for table in TABLES:
-        if there[table] != here[table]:
-            raise DemoError(
-                f"{table} differs: {there[table][0]} rows on the publisher, "
-                f"{here[table][0]} on the subscriber"
-            )
-    return {table: rows for table, (rows, _) in here.items()}
-
-
-def summary(
-    transactions: int, catch_up: float, checker: SnapshotChecker, rows: dict, row: Any
-) -> Table:
-    table = Table(title="Weft", title_justify="left", show_header=False)
-    table.add_row("transactions", f"{transactions:,}")
-    table.add_row("rate on the publisher", f"{transactions / SECONDS:,.0f}/s")
-    table.add_row("caught up after the load", f"in {catch_up:.2f} s")
-    table.add_row("rate on the subscriber", f"{transactions / (SECONDS + catch_up):,.0f}/s")
-    table.add_row(
-        "snapshots on the subscriber",
-        f"{checker.checked}, {len(checker.distinct)} different, all consistent",
-    )
-    for name, count in rows.items():
-        table.add_row(name, f"equal, {count:,} rows")
-    table.add_row("writers", str(row.num_writers))
-    table.add_row(
-        "waited, rolled back",
-        f"{row.dependency_waits:,} dependency waits, {row.misspeculations:,} misspeculations",
-    )
-    return table
-
-
-def demo(publisher: Server, subscriber: Server) -> None:
+def set_up(publisher: Server, subscriber: Server) -> psycopg.Connection[Any]:
     scale = ("-s", str(SCALE), "postgres")
     with step(f"two servers, {run('pg_config', '--version').strip()}"):
-        publisher.start()
-        subscriber.start()
-    with step(f"pgbench tables, scale {SCALE}"):
+        for server in (publisher, subscriber):
+            server.create()
+            server.start()
+    with step(f"pgbench's tables, {SCALE * 100_000:,} accounts"):
         run("pgbench", *publisher.socket_options, "-i", "-q", *scale)
         run("pgbench", *subscriber.socket_options, "-i", "-q", "-I", "dtp", *scale)
 
     connection = subscriber.connect()
     with step("CREATE PUBLICATION, CREATE SUBSCRIPTION, initial copy"):
+        connection.execute(MORE_TABLES)
         with publisher.connect() as there:
-            there.execute("CREATE PUBLICATION weft_demo FOR ALL TABLES")
+            there.execute(MORE_TABLES)
+            there.execute(LOAD_PROCEDURE)
+            there.execute(f"CREATE PUBLICATION weft_demo FOR TABLE {', '.join(PUBLISHED)}")
         connection.execute("CREATE EXTENSION weft")
+        # With these options, PostgreSQL alone is fastest, too.
         connection.execute(
-            f"CREATE SUBSCRIPTION {SUBSCRIPTION} "
-            f"CONNECTION '{publisher.conninfo}' PUBLICATION weft_demo"
+            f"CREATE SUBSCRIPTION {SUBSCRIPTION} CONNECTION '{publisher.conninfo}' "
+            "PUBLICATION weft_demo WITH (binary = true, streaming = parallel)"
         )
         connection.execute("SELECT weft.wait_for_subscription(%s, '60s')", [SUBSCRIPTION])
+    return connection
 
+
+def show_live(publisher: Server, subscriber: Server, connection: psycopg.Connection[Any]) -> None:
     checker = SnapshotChecker(subscriber)
     checker.start()
-    with step(f"pgbench TPC-B, {CLIENTS} clients, {SECONDS} s, and readers on the subscriber"):
-        with pgbench(publisher) as load:
-            watch(load, connection, checker)
-        transactions = load.transactions()
-    with step("caught up"):
-        start = time.monotonic()
-        connection.execute("SELECT weft.wait_for_subscription(%s, '120s')", [SUBSCRIPTION])
-        catch_up = time.monotonic() - start
+    with (
+        step(f"pgbench with {CLIENTS} clients for {LIVE_SECONDS} s"),
+        publisher.connect() as there,
+        pgbench(publisher, CLIENTS, LIVE_SECONDS, "-M", "prepared") as load,
+    ):
+        watch(load, there, connection, SUBSCRIPTION, checker)
+    transactions = load.transactions()
+    start = time.monotonic()
+    connection.execute("SELECT weft.wait_for_subscription(%s, '120s')", [SUBSCRIPTION])
+    catch_up = time.monotonic() - start
     checker.finish()
-    with step("compared"):
-        rows = compare(publisher, subscriber)
-    console.print(summary(transactions, catch_up, checker, rows, statistics(connection)))
+    console.print(
+        f"  {transactions:,} transactions; {catch_up:.2f} s after the last one, the subscriber "
+        f"had them all.\n  A reader there took {checker.checked} snapshots meanwhile. "
+        "All were consistent."
+    )
+
+
+def factors(contest: Contest) -> Table:
+    table = Table(title="How many times as fast as PostgreSQL alone", title_justify="left")
+    table.add_column()
+    for contender in contest.contenders[1:]:
+        table.add_column(contender.name, justify="right")
+    for race in contest.races:
+        table.add_row(race.work.title, *(f"{race.factor(run):.1f}" for run in race.runs[1:]))
+    return table
+
+
+def show_result(publisher: Server, contest: Contest) -> None:
+    servers = [publisher, *(contender.server for contender in contest.contenders)]
+    with step("every row of every table compared, by its hash, on all four servers"):
+        rows = compare(servers, contest.tables)
+    for table, count in rows.items():
+        console.print(f"  {table:<16} equal, {count:>9,} rows")
+    console.print()
+    console.print(factors(contest))
+    if contest.idle < IDLE:
+        console.print(
+            Text(f"Other programs were using this machine: before one of the measurements, it was "
+                 f"only {contest.idle:.0%} idle.  Do not trust the factors.", "bold yellow")
+        )  # fmt: skip
+    console.print(Text(MEASURED.format(processors=os.cpu_count()), "dim"))
+
+
+def demo(publisher: Server, subscriber: Server, *copies: Server) -> None:
+    start = time.monotonic()
+    heading("1. Live", "pgbench writes to a publisher, and a subscriber with Weft follows.")
+    connection = set_up(publisher, subscriber)
+    show_live(publisher, subscriber, connection)
     connection.close()
+
+    heading(
+        "2. A backlog",
+        "The subscription is disabled, and the subscriber is copied twice. While all three "
+        "are held back, the publisher goes on. Then they catch up, one after the other.",
+    )
+    with step("two copies of the subscriber, one of them without Weft"):
+        contenders = make_contenders(publisher, subscriber, copies)
+    contest = Contest(publisher, contenders)
+    contest.backlog(publisher.directory)
+    for title, explanation, part in (
+        (
+            "3. A large transaction",
+            f"{LARGE_ROWS:,} rows are inserted while all are held back.",
+            contest.large_transaction,
+        ),
+        (
+            "4. An initial copy",
+            f"CREATE SUBSCRIPTION copies a table with {COPIED_ROWS:,} rows and four indexes.",
+            contest.initial_copy,
+        ),
+    ):
+        heading(title, explanation)
+        if time.monotonic() - start > LAST_START:
+            console.print("  left out, because this machine has taken long already")
+        else:
+            part()
+
+    heading("5. The result")
+    show_result(publisher, contest)
+    if os.environ.get("KEEP"):
+        contest.release()
 
 
 def make_servers(directory: Path) -> list[Server]:
+    plugin = offer_plugin()
     return [
-        Server(directory / "publisher", PUBLISHER_SETTINGS),
-        Server(directory / "subscriber", SUBSCRIBER_SETTINGS),
+        Server(directory / "publisher", PUBLISHER_SETTINGS + plugin),
+        Server(directory / "weft_both", SUBSCRIBER_SETTINGS + WEFT),
+        Server(directory / "postgresql_alone", SUBSCRIBER_SETTINGS),
+        Server(directory / "weft_subscriber_only", SUBSCRIBER_SETTINGS + WEFT),
     ]
 
 
 if __name__ == "__main__":
-    sys.exit(main(make_servers, demo))
+    sys.exit(main(make_servers, demo, TO_TRY, TO_TYPE_NEXT))

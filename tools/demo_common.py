@@ -1,4 +1,4 @@
-"""What the demos share: throwaway servers, start and end of a demo."""
+"""What the demos share: throwaway servers, steps on the screen, start and end of a demo."""
 
 import os
 import re
@@ -7,7 +7,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from psycopg.rows import namedtuple_row
 from rich.console import Console
 from rich.text import Text
 
+# fsync stays on.  Autovacuum would slow down one part of a comparison and not the other.
 COMMON_SETTINGS = """
     listen_addresses = ''
     max_wal_size = 4GB
     shared_buffers = 256MB
+    autovacuum = off
     """
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,8 +35,11 @@ class DemoError(Exception):
     """Something that the demo should show is not true."""
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def run(*command: str, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        env=os.environ | (environment or {}),
+    )  # fmt: skip
     if done.returncode != 0:
         raise DemoError(f"{command[0]} failed:\n{done.stdout}{done.stderr}".rstrip())
     return done.stdout
@@ -49,21 +55,39 @@ class Server:
         self.socket_options = ("-h", str(directory), "-p", "5432", "-U", "postgres")
         self.conninfo = f"host={directory} port=5432 user=postgres dbname=postgres"
         self.settings = f"{COMMON_SETTINGS}{settings}\nunix_socket_directories = '{directory}'\n"
+        self.environment: dict[str, str] = {}
 
     @property
     def name(self) -> str:
         return self.directory.name
 
-    def start(self) -> None:
+    def create(self) -> None:
         self.directory.mkdir()
         run("initdb", f"--pgdata={self.data}", "--username=postgres", "--auth=trust",
             "--encoding=UTF8", "--no-locale", "--no-sync")  # fmt: skip
         with (self.data / "postgresql.conf").open("a") as file:
-            file.write(self.settings)
+            file.write("include 'demo.conf'\n")
+        self.configure()
+
+    def configure(self) -> None:
+        (self.data / "demo.conf").write_text(self.settings)
+
+    def create_from(self, other: "Server") -> None:
+        """Copies another server, which has been shut down, but not its settings."""
+        self.directory.mkdir()
+        shutil.copytree(other.data, self.data)
+        self.configure()
+
+    def start(self) -> None:
         try:
-            run("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log))
+            run("pg_ctl", "start", "-D", str(self.data), "-l", str(self.log),
+                environment=self.environment)  # fmt: skip
         except DemoError as error:
-            raise DemoError(f"{error}\n{self.log.read_text()}") from None
+            log = self.log.read_text() if self.log.exists() else ""
+            raise DemoError(f"{error}\n{log}") from None
+
+    def shut_down(self) -> None:
+        run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast")
 
     def stop(self) -> None:
         for mode in ("fast", "immediate"):
@@ -79,11 +103,41 @@ class Server:
         return [line for line in lines if re.search(r"(ERROR|FATAL|PANIC|WARNING): ", line)][-10:]
 
 
-def row_of(connection: psycopg.Connection[Any], query: str) -> Any:
+def offer_plugin() -> str:
+    """Newer minor releases require a list of the output plugins that may be used."""
+    known = "\noutput_plugin_libraries\t" in run("postgres", "--describe-config")
+    return "output_plugin_libraries = 'pgoutput, test_decoding, weft'" if known else ""
+
+
+def row_of(connection: psycopg.Connection[Any], query: str, *parameters: object) -> Any:
     """The one row of a query."""
-    row = connection.execute(query).fetchone()
+    row = connection.execute(query, parameters or None).fetchone()
     assert row is not None
     return row
+
+
+def value_of(connection: psycopg.Connection[Any], query: str, *parameters: object) -> Any:
+    return row_of(connection, query, *parameters)[0]
+
+
+def readable(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def wait_until(what: str, condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise DemoError(f"waited {seconds} seconds in vain until {what}")
+        time.sleep(0.02)
+
+
+def heading(title: str, explanation: str = "") -> None:
+    console.print(Text.assemble("\n", (title, "bold"), explanation and f"\n{explanation}"))
 
 
 @contextmanager
@@ -93,7 +147,7 @@ def step(what: str) -> Iterator[None]:
     console.print(f"[green]✓[/] {what} [dim]({time.monotonic() - start:.1f} s)[/]")
 
 
-def fingerprint(server: Server, tables: Iterable[str]) -> dict:
+def fingerprint(server: Server, tables: Iterable[str]) -> dict[str, Any]:
     """Row count and a sum of row hashes of each table: no order, so no sort."""
     with server.connect() as connection:
         return {
@@ -104,11 +158,27 @@ def fingerprint(server: Server, tables: Iterable[str]) -> dict:
         }
 
 
-def keep(directory: Path, servers: list[Server]) -> None:
-    psql = shutil.which("psql")
+def compare(servers: Sequence[Server], tables: Iterable[str]) -> dict[str, int]:
+    """Compares all servers with the first one; returns the number of rows of each table."""
+    tables = list(tables)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        expected, *others = pool.map(lambda server: fingerprint(server, tables), servers)
+    for server, found in zip(servers[1:], others, strict=True):
+        for table in tables:
+            if found[table] != expected[table]:
+                raise DemoError(
+                    f"{table} differs: {expected[table][0]} rows on {servers[0].name}, "
+                    f"{found[table][0]} on {server.name}"
+                )
+    return {table: rows for table, (rows, _) in expected.items()}
+
+
+def keep(directory: Path, servers: list[Server], to_try: str) -> None:
     print("The servers are kept.  To connect to them:")
+    print(f"  export PATH={Path(shutil.which('psql') or '').parent}:$PATH")
     for server in servers:
-        print(f"  {psql} {' '.join(server.socket_options)} postgres   # {server.name}")
+        print(f"  psql {' '.join(server.socket_options)} postgres   # {server.name}")
+    print(to_try.format(directory=directory))
     print("To stop and remove them:")
     print(f"  kill -INT $(head -qn 1 {directory}/*/data/postmaster.pid); sleep 3")
     print(f"  rm -r {directory}")
@@ -120,7 +190,12 @@ def on_signal(number: int, _frame: object) -> None:
     raise SystemExit(128 + number)
 
 
-def main(make_servers: Callable[[Path], list[Server]], demo: Callable[..., None]) -> int:
+def main(
+    make_servers: Callable[[Path], list[Server]],
+    demo: Callable[..., None],
+    to_try: str,
+    to_type_next: str,
+) -> int:
     """Runs a demo on servers in a directory of its own; returns the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, on_signal)
@@ -143,7 +218,11 @@ def main(make_servers: Callable[[Path], list[Server]], demo: Callable[..., None]
             for server in servers:
                 for line in server.complaints():
                     print(f"  {server.name}:", line)
+        if not failed:
+            heading("What to type next")
         if os.environ.get("KEEP"):
             cleanup.pop_all()
-            keep(directory, servers)
+            keep(directory, servers, to_try)
+        if not failed:
+            print(to_type_next)
     return 1 if failed else 0
