@@ -65,7 +65,7 @@ TO_TYPE_NEXT = """\
   KEEP=1 make demo   the same; afterwards the servers are yours to try
   make demo-group    three servers that all accept writes; one is cut off
   PG=18 make demo    the same with PostgreSQL 18
-For your own servers, see "Use it" in README.md."""
+For servers of your own, go on with "Install" and "Use" in README.md."""
 
 
 def set_up(publisher: Server, subscriber: Server) -> psycopg.Connection[Any]:

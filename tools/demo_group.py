@@ -75,7 +75,7 @@ To try on any of them:
 TO_TYPE_NEXT = """\
   KEEP=1 make demo-group   the same; afterwards the servers are yours to try
   make demo                one writable server and a subscriber: how fast it catches up
-For your own servers, see "Three nodes in ten minutes" in docs/multi-master.md."""
+For servers of your own, see "Three nodes in ten minutes" in docs/multi-master.md."""
 
 
 class Member(Server):
