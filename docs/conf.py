@@ -1,5 +1,6 @@
 """Settings of Sphinx, which makes a site of docs/ and the other documents (tools/build-docs.sh)."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -27,11 +28,19 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 
 
-def add_messages(_app: Sphinx, page: str, content: list[str]) -> None:
+def prepare(_app: Sphinx, page: str, content: list[str]) -> None:
+    """Adds the list of messages, and removes what pages say to their test."""
     if page == "docs/errors":
         content[0] = content[0].replace("<!-- all messages -->", table_of_messages(TREE))
+    content[0] = re.sub(
+        r"^<!-- .*?-->$",
+        # lines keep their numbers, which warnings name
+        lambda match: "\n" * match[0].count("\n"),
+        content[0],
+        flags=re.DOTALL | re.MULTILINE,
+    )
 
 
 def setup(app: Sphinx) -> None:
     app.add_lexer("conf", IniLexer)
-    app.connect("source-read", add_messages)
+    app.connect("source-read", prepare)

@@ -22,4 +22,6 @@ fi
 
 rm -rf build/site
 "$venv/bin/python" -m sphinx -b html -c docs -d build/doctrees -W --keep-going -q . build/site
+# The first page is in a folder, so that links between documents are those of the source tree.
+echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' >build/site/index.html
 echo "built: $PWD/build/site/index.html"

@@ -271,6 +271,8 @@ def failures(page: Page, servers: list[Server], directory: Path) -> list[str]:
 def rewrite(path: Path, changes: list[tuple[tuple[int, int], str]], to: Path) -> None:
     text = path.read_text()
     for (start, end), output in reversed(changes):
-        lines = "".join(line.rstrip() + "\n" for line in output.strip("\n").splitlines())
+        # as the fence below
+        indent = " " * (len(text[end:]) - len(text[end:].lstrip(" ")))
+        lines = "".join((indent + line).rstrip() + "\n" for line in output.strip("\n").splitlines())
         text = text[:start] + lines + text[end:]
     (to / path.name).write_text(text)
