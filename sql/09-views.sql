@@ -9,8 +9,14 @@ CREATE FUNCTION weft.stat_get_subscription(
 	OUT busy_writers integer,
 	OUT received_lsn pg_lsn,
 	OUT applied_lsn pg_lsn,
-	OUT lag_bytes bigint,
+	OUT apply_lag_bytes bigint,
+	OUT publisher_lsn pg_lsn,
+	OUT publisher_lsn_time timestamptz,
+	OUT publisher_lag_bytes bigint,
 	OUT lag_time interval,
+	OUT apply_rate double precision,
+	OUT apply_rate_bytes bigint,
+	OUT catch_up_time interval,
 	OUT transactions bigint,
 	OUT native_transactions bigint,
 	OUT changes bigint,
@@ -29,7 +35,9 @@ AS 'MODULE_PATHNAME', 'weft_stat_get_subscription';
 CREATE VIEW weft.stat_subscription AS
 	SELECT s.oid AS subid, s.subname,
 		g.leader_pid, g.num_writers, g.busy_writers,
-		g.received_lsn, g.applied_lsn, g.lag_bytes, g.lag_time,
+		g.received_lsn, g.applied_lsn, g.apply_lag_bytes,
+		g.publisher_lsn, g.publisher_lsn_time, g.publisher_lag_bytes,
+		g.lag_time, g.apply_rate, g.apply_rate_bytes, g.catch_up_time,
 		g.transactions, g.native_transactions, g.changes,
 		g.dependency_waits, g.order_waits, g.misspeculations, g.barriers,
 		g.ring_size, g.ring_used, g.output_plugin, g.native_reason
@@ -244,9 +252,9 @@ CREATE VIEW weft.node_replication AS
 		CASE WHEN s.subname IS NULL THEN 'missing'
 			WHEN NOT s.subenabled THEN 'disabled'
 			WHEN w.leader_pid IS NULL THEN 'down'
-			WHEN w.lag_bytes > 0 THEN 'catching up'
+			WHEN coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) > 0 THEN 'catching up'
 			ELSE 'streaming' END AS state,
-		w.lag_bytes, w.lag_time, w.num_writers, e.last_error_time, e.last_error
+		coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) AS lag_bytes, w.lag_time, w.num_writers, e.last_error_time, e.last_error
 	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
 		CROSS JOIN weft.node_group_entry g
 		LEFT JOIN (pg_catalog.pg_subscription s

@@ -65,6 +65,17 @@ shmem_writer_seq(SubscriptionShared *entry, int number)
 	return seq == 0 ? PG_UINT64_MAX : seq;
 }
 
+/* Returns how many transactions were applied since the leader started. */
+uint64
+shmem_transactions(SubscriptionShared *entry)
+{
+	uint64		result = pg_atomic_read_u64(&entry->native_transactions);
+
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		result += pg_atomic_read_u64(&entry->writers[i].transactions);
+	return result;
+}
+
 /* Resets what an earlier set of writers has left behind. */
 void
 shmem_reset_writers(SubscriptionShared *entry)
@@ -195,6 +206,7 @@ shmem_claim(Oid subid)
 		result->native_reason[0] = '\0';
 		result->asked_time = 0;
 		result->asked_lsn = InvalidXLogRecPtr;
+		pace_reset(&result->pace);
 		SpinLockRelease(&result->mutex);
 		cut_request_lead(&result->cut);
 	}

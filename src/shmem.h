@@ -15,6 +15,7 @@
 #include "datatype/timestamp.h"
 #include "guc.h"
 #include "lib/dshash.h"
+#include "pace.h"
 #include "port/atomics.h"
 #include "storage/dsm.h"
 #include "storage/spin.h"
@@ -70,6 +71,8 @@ typedef struct SubscriptionShared
 	TimestampTz asked_time;
 	XLogRecPtr	asked_lsn;
 
+	Pace		pace;			/* protected by the mutex */
+
 	pg_atomic_uint64 native_transactions;	/* applied by the leader itself */
 	pg_atomic_uint64 barriers;
 	pg_atomic_uint64 conflicts[NUM_CONFLICT_KINDS];
@@ -97,6 +100,7 @@ extern int	shmem_count(void);
 extern SubscriptionShared *shmem_get(int index);
 extern int	shmem_index(const SubscriptionShared *entry);
 extern SubscriptionShared *shmem_find(Oid subid);
+extern uint64 shmem_transactions(SubscriptionShared *entry);
 extern uint64 shmem_writer_seq(SubscriptionShared *entry, int number);
 extern void shmem_reset_writers(SubscriptionShared *entry);
 

@@ -20,7 +20,7 @@ PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
 PG_FUNCTION_INFO_V1(weft_stat_get_cut);
 
-#define SUBSCRIPTION_COLUMNS 19
+#define SUBSCRIPTION_COLUMNS 25
 #define WRITER_COLUMNS 9
 #define RELATION_COLUMNS 9
 #define STREAM_COLUMNS 7
@@ -55,6 +55,7 @@ typedef struct EntryFields
 	int			num_writers;
 	bool		detect_conflicts;
 	char		native_reason[NATIVE_REASON_LEN];
+	Pace		pace;
 } EntryFields;
 
 static bool
@@ -66,6 +67,7 @@ read_entry(SubscriptionShared *entry, EntryFields *fields)
 	fields->num_writers = entry->num_writers;
 	fields->detect_conflicts = entry->detect_conflicts;
 	memcpy(fields->native_reason, entry->native_reason, NATIVE_REASON_LEN);
+	fields->pace = entry->pace;
 	SpinLockRelease(&entry->mutex);
 	return OidIsValid(fields->subid);
 }
@@ -145,33 +147,82 @@ output_plugin(SubscriptionShared *entry)
 	return "weft";
 }
 
+static Datum
+interval_of_seconds(double seconds)
+{
+	Interval   *result = palloc0(sizeof(Interval));
+
+	/* A century is long enough to say "not soon". */
+	result->time = Min(seconds, 100.0 * SECS_PER_YEAR) * USECS_PER_SEC;
+	return IntervalPGetDatum(result);
+}
+
+static Datum
+bytes_between(XLogRecPtr from, XLogRecPtr to, bool *isnull)
+{
+	*isnull = from == InvalidXLogRecPtr || to == InvalidXLogRecPtr;
+	return Int64GetDatum(to > from ? to - from : 0);
+}
+
+/*
+ * Stores the columns from received_lsn to catch_up_time; returns the number of the next one.
+ * The leader's last sample may be old, so its averages are continued until now.
+ */
+static int
+put_progress(SubscriptionShared *entry, const EntryFields *fields, int i,
+			 Datum *values, bool *nulls)
+{
+	XLogRecPtr	received = pg_atomic_read_u64(&entry->received_lsn);
+	TimestampTz applied_time = pg_atomic_read_u64(&entry->applied_time);
+	PaceSample	now = {
+		.transactions = shmem_transactions(entry),
+		.applied = pg_atomic_read_u64(&entry->applied_lsn),
+		.time = GetCurrentTimestamp(),
+	};
+	Pace		pace = fields->pace;
+	XLogRecPtr	end;
+	bool		late = now.applied < received && applied_time != 0;
+	double		left;
+
+	pace_sample(&pace, &now);
+	end = pace.publisher_end = Max(Max(pace.publisher_end, received), now.applied);
+	left = pace_seconds_left(&pace, now.applied);
+
+	values[i] = lsn_or_null(received, &nulls[i]);
+	i++;
+	values[i] = lsn_or_null(now.applied, &nulls[i]);
+	i++;
+	values[i] = bytes_between(now.applied, received, &nulls[i]);
+	i++;
+	values[i] = lsn_or_null(end, &nulls[i]);
+	i++;
+	nulls[i] = pace.publisher_time == 0;
+	values[i++] = TimestampTzGetDatum(pace.publisher_time);
+	values[i] = bytes_between(now.applied, end, &nulls[i]);
+	i++;
+	values[i++] = interval_of_seconds(late ? Max(now.time - applied_time, 0) / 1e6 : 0);
+	nulls[i] = pace_rate(&pace.transactions) < 0;
+	values[i++] = Float8GetDatum(pace_rate(&pace.transactions));
+	nulls[i] = pace_rate(&pace.bytes) < 0;
+	values[i++] = Int64GetDatum((int64) pace_rate(&pace.bytes));
+	nulls[i] = left < 0;
+	values[i++] = interval_of_seconds(left);
+	return i;
+}
+
 static void
 put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
 {
 	Datum		values[SUBSCRIPTION_COLUMNS];
 	bool		nulls[SUBSCRIPTION_COLUMNS] = {0};
-	uint64		received = pg_atomic_read_u64(&entry->received_lsn);
-	uint64		applied = pg_atomic_read_u64(&entry->applied_lsn);
-	TimestampTz applied_time = pg_atomic_read_u64(&entry->applied_time);
-	Interval	lag = {0};
 	int			i = 0;
-
-	if (applied < received && applied_time != 0)
-		lag.time = Max(GetCurrentTimestamp() - applied_time, 0);
 
 	values[i++] = ObjectIdGetDatum(fields->subid);
 	values[i++] = Int32GetDatum(fields->leader_pid);
 	values[i++] = Int32GetDatum(fields->num_writers);
 	values[i++] = Int32GetDatum(count_busy(entry, fields->num_writers));
-	values[i] = lsn_or_null(received, &nulls[i]);
-	i++;
-	values[i] = lsn_or_null(applied, &nulls[i]);
-	i++;
-	nulls[i] = received == 0 || applied == 0;
-	values[i++] = Int64GetDatum(received > applied ? received - applied : 0);
-	values[i++] = IntervalPGetDatum(&lag);
-	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, transactions) +
-								pg_atomic_read_u64(&entry->native_transactions));
+	i = put_progress(entry, fields, i, values, nulls);
+	values[i++] = Int64GetDatum(shmem_transactions(entry));
 	values[i++] = count(&entry->native_transactions);
 	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, changes));
 	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, dependency_waits));

@@ -357,6 +357,7 @@ answer_keepalive(char *message, int length)
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
 		return;
+	reception_told(end_lsn);
 	if (batch_publisher_holds())
 		(void) message_put_uint64(message + 1, reception.received_lsn);
 	else

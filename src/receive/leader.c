@@ -38,6 +38,7 @@
  *	 tuning, relations, dependency, leader_ring		the ring's side
  *	 stream_spool, stream_set						streamed transactions, kept
  *	 writers										processes
+ *	 publisher_end, sampler							figures about progress
  *	 pause											waiting for all of these
  *	 damage, batch									checks
  *	 handover										the server's apply loop's side
@@ -61,6 +62,7 @@
 #include "receive/pause.h"
 #include "receive/reception.h"
 #include "receive/relations.h"
+#include "receive/sampler.h"
 #include "receive/stream_set.h"
 #include "receive/writers.h"
 #include "replication/origin.h"
@@ -87,6 +89,7 @@ static void
 leader_exit(int code, Datum arg)
 {
 	housekeeping_stop_writers();
+	sampler_stop();
 	replorigin_session_reset();
 	shmem_release(led.shared);
 }
@@ -108,6 +111,7 @@ leader_start(WalReceiverConn *conn)
 	pg_atomic_write_u32(&led.shared->compression, connection_compression());
 	reception_start(conn);
 	handover_start();
+	sampler_start();
 	before_shmem_exit(leader_exit, (Datum) 0);
 	relations_init(led.context);
 	stream_set_init();
@@ -174,6 +178,7 @@ wait_for_message(void)
 	else if (pause_drained() && !stream_set_in_block())
 	{
 		interrupt_tuning(true);
+		sampler_idle(GetCurrentTimestamp());
 		if (feedback_flush_when_idle(&delay) && messages_between_transactions())
 		{
 			pause_sleep_at_most(delay, reception.socket, leader_ring.collected + 1,
@@ -248,6 +253,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 		{
 			pause_collect();
 			writers_check();
+			sampler_tick(reception.received_time);
 		}
 
 		if (handover_waiting())

@@ -340,6 +340,7 @@ messages_keepalive(char *message, int length)
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
 		damage_report(NULL, "a keepalive ends too early");
+	reception_told(end_lsn);
 	if (batch_publisher_holds())
 	{
 		/* Transactions that end before that position may not have arrived. */

@@ -43,6 +43,7 @@
 #include "receive/led_subscription.h"
 #include "receive/pause.h"
 #include "receive/reception.h"
+#include "receive/sampler.h"
 #include "receive/stream_set.h"
 #include "receive/writers.h"
 #include "ring/wait.h"
@@ -142,6 +143,7 @@ prepare(void)
 	stream_set_flush();
 	feedback_send(reception.conn, reception.received_lsn, false, false);
 	reception_show();
+	sampler_tick(GetCurrentTimestamp());
 	reception.begun_since_pause = 0;
 	if (leader_ring.producer.ring == NULL)
 		return false;

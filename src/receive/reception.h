@@ -30,6 +30,10 @@ typedef struct Reception
 	TimestampTz sent_time;		/* when it was sent, on the publisher's */
 	bool		ping_sent;		/* since then */
 
+	/* What the latest keepalive has told, and when it arrived. */
+	XLogRecPtr	told_lsn;
+	TimestampTz told_time;
+
 	/* Transactions, and changes of streamed ones, since the last pause. */
 	int			begun_since_pause;
 } Reception;
@@ -55,6 +59,14 @@ static inline void
 reception_arrived(XLogRecPtr lsn)
 {
 	reception.received_lsn = Max(reception.received_lsn, lsn);
+}
+
+/* A keepalive has told how far the publisher has come. */
+static inline void
+reception_told(XLogRecPtr lsn)
+{
+	reception.told_lsn = lsn;
+	reception.told_time = reception.received_time;
 }
 
 /* Everything that ends before lsn is in the ring. */

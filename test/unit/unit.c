@@ -23,6 +23,7 @@ static const Unit *const units[] = {
 	&key_prefix_unit,
 	&lookup_unit,
 	&order_unit,
+	&pace_unit,
 	&relations_unit,
 	&ring_unit,
 	&spool_unit,

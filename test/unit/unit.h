@@ -26,6 +26,7 @@ extern const Unit dependency_unit;
 extern const Unit key_prefix_unit;
 extern const Unit lookup_unit;
 extern const Unit order_unit;
+extern const Unit pace_unit;
 extern const Unit relations_unit;
 extern const Unit ring_unit;
 extern const Unit spool_unit;

@@ -1,0 +1,99 @@
+/*
+ * sampler.c
+ *	  Samples, a few times a second, how far the subscription is.
+ *
+ * Nothing of this is done for a change or a transaction: the leader looks at the counters that
+ * there are anyway, and at the positions.
+ */
+#include "postgres.h"
+
+#include "receive/led_subscription.h"
+#include "receive/publisher_end.h"
+#include "receive/reception.h"
+#include "receive/sampler.h"
+#include "utils/timestamp.h"
+
+/* Time between two samples. */
+#define SAMPLE_INTERVAL 250		/* ms */
+
+/*
+ * There is a backlog if the leader was not idle for this long.  Much longer than a transaction
+ * takes, so that the publisher is not asked for nothing.
+ */
+#define BACKLOG_TIME 2000		/* ms */
+
+/*
+ * There is one, too, if the publisher's WAL is known to reach this much farther than what is
+ * applied.  The leader may be idle then: the walsender may decode WAL of which nothing is
+ * published.
+ */
+#define BACKLOG_BYTES (16 * 1024 * 1024)
+
+static TimestampTz next_sample;
+static TimestampTz last_idle;
+
+/* Called once in a leader. */
+void
+sampler_start(void)
+{
+	last_idle = next_sample = GetCurrentTimestamp();
+}
+
+/* The leader has nothing to receive, and nothing is in flight. */
+void
+sampler_idle(TimestampTz now)
+{
+	last_idle = now;
+	sampler_tick(now);
+}
+
+static bool
+in_backlog(XLogRecPtr applied, XLogRecPtr publisher_end, TimestampTz now)
+{
+	return TimestampDifferenceExceeds(last_idle, now, BACKLOG_TIME) ||
+		(applied != InvalidXLogRecPtr && publisher_end > applied &&
+		 publisher_end - applied > BACKLOG_BYTES);
+}
+
+static void
+sample(TimestampTz now)
+{
+	SubscriptionShared *shared = led.shared;
+	PaceSample	sample = {
+		.time = now,
+		.transactions = shmem_transactions(shared),
+		.applied = pg_atomic_read_u64(&shared->applied_lsn),
+	};
+
+	/* Only the leader writes these fields, so it reads them without the mutex. */
+	bool		backlog = in_backlog(sample.applied, shared->pace.publisher_end, now);
+	XLogRecPtr	answer = publisher_end_ask(backlog, now);
+
+	SpinLockAcquire(&shared->mutex);
+	pace_sample(&shared->pace, &sample);
+	pace_told(&shared->pace, reception.told_lsn, reception.told_time);
+	if (reception.received_lsn > shared->pace.publisher_end)
+		pace_told(&shared->pace, reception.received_lsn, reception.received_time);
+	if (!XLogRecPtrIsInvalid(answer))
+		pace_answered(&shared->pace, answer, now);
+	if (!backlog)
+		pace_caught_up(&shared->pace);
+	SpinLockRelease(&shared->mutex);
+}
+
+/* Takes a sample if it is time to. */
+void
+sampler_tick(TimestampTz now)
+{
+	if (now < next_sample)
+		return;
+	next_sample = TimestampTzPlusMilliseconds(now, SAMPLE_INTERVAL);
+	sample(now);
+}
+
+/* The leader ends. */
+void
+sampler_stop(void)
+{
+	publisher_end_stop();
+}
