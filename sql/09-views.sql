@@ -32,6 +32,18 @@ RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_subscription';
 
+CREATE FUNCTION weft.stat_get_last_error(
+	OUT subid oid,
+	OUT last_error_time timestamptz,
+	OUT last_error_lsn pg_lsn,
+	OUT last_error text)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_last_error';
+
+COMMENT ON FUNCTION weft.stat_get_last_error() IS
+	'the last error of every apply worker since the server started, for roles that may see it';
+
 CREATE VIEW weft.stat_subscription AS
 	SELECT s.oid AS subid, s.subname,
 		g.leader_pid, g.num_writers, g.busy_writers,
@@ -40,9 +52,11 @@ CREATE VIEW weft.stat_subscription AS
 		g.lag_time, g.apply_rate, g.apply_rate_bytes, g.catch_up_time,
 		g.transactions, g.native_transactions, g.changes,
 		g.dependency_waits, g.order_waits, g.misspeculations, g.barriers,
-		g.ring_size, g.ring_used, g.output_plugin, g.native_reason
+		g.ring_size, g.ring_used, g.output_plugin, g.native_reason,
+		e.last_error, e.last_error_time, e.last_error_lsn
 	FROM pg_catalog.pg_subscription s
-		LEFT JOIN weft.stat_get_subscription() g ON g.subid = s.oid;
+		LEFT JOIN weft.stat_get_subscription() g ON g.subid = s.oid
+		LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid;
 
 COMMENT ON VIEW weft.stat_subscription IS
 	'progress and counters of every subscription, since its apply worker started';
@@ -236,17 +250,6 @@ COMMENT ON VIEW weft.node_group IS
 	'the node group of this database';
 GRANT SELECT ON weft.node_group TO PUBLIC;
 
-CREATE FUNCTION weft.stat_get_last_error(
-	OUT subid oid,
-	OUT last_error_time timestamptz,
-	OUT last_error text)
-RETURNS SETOF record
-LANGUAGE C STRICT VOLATILE
-AS 'MODULE_PATHNAME', 'weft_stat_get_last_error';
-
-COMMENT ON FUNCTION weft.stat_get_last_error() IS
-	'the last error of every apply worker since the server started, for roles that may see it';
-
 CREATE VIEW weft.node_replication AS
 	SELECT n.node_name AS from_node, l.node_name AS to_node, s.subname AS subscription,
 		CASE WHEN s.subname IS NULL THEN 'missing'
@@ -254,14 +257,14 @@ CREATE VIEW weft.node_replication AS
 			WHEN w.leader_pid IS NULL THEN 'down'
 			WHEN coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) > 0 THEN 'catching up'
 			ELSE 'streaming' END AS state,
-		coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) AS lag_bytes, w.lag_time, w.num_writers, e.last_error_time, e.last_error
+		coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) AS lag_bytes,
+		w.lag_time, w.num_writers, w.last_error_time, w.last_error
 	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
 		CROSS JOIN weft.node_group_entry g
 		LEFT JOIN (pg_catalog.pg_subscription s
 			JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
 			JOIN weft.stat_subscription w ON w.subid = s.oid)
 			ON s.subname = weft.subscription_name(g.node_group_name, n.node_name, l.node_name)
-		LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
 	UNION ALL
 	SELECT l.node_name, n.node_name, t.slot_name,
 		CASE WHEN t.slot_name IS NULL THEN 'missing'

@@ -4,7 +4,11 @@
  *
  * The server writes an error only to its log.  This module keeps its message, without
  * details, until the server restarts.  The table has a fixed size, and a new entry evicts the
- * oldest one.  An apply worker enters its own error while it reports it.
+ * oldest one.  An apply worker enters its own error while it reports it; writers hand theirs to
+ * it (ring/failure.c).
+ *
+ * A message may quote values of rows, but no connection string: the server and libpq never show
+ * a password in one.
  */
 #include "postgres.h"
 
@@ -24,6 +28,7 @@
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/pg_lsn.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -34,6 +39,7 @@ typedef struct LastError
 {
 	Oid			subid;			/* InvalidOid while the entry is free */
 	TimestampTz time;
+	XLogRecPtr	lsn;			/* what the error is about; may be invalid */
 	char		message[MESSAGE_LEN];
 } LastError;
 
@@ -46,6 +52,7 @@ typedef struct LastErrors
 /* Globals, since the hook below has no other way to them. */
 static LastErrors *shared = NULL;
 static emit_log_hook_type previous_emit_log_hook = NULL;
+static XLogRecPtr subject = InvalidXLogRecPtr;
 
 PG_FUNCTION_INFO_V1(weft_stat_get_last_error);
 
@@ -103,6 +110,16 @@ may_keep(void)
 		am_leader_apply_worker() && !LWLockHeldByMe(shared->lock);
 }
 
+/*
+ * From now on, errors of this process are about the remote transaction that finishes there: the
+ * LSN that ALTER SUBSCRIPTION ... SKIP wants.  If that is invalid, about none.
+ */
+void
+last_error_set_subject(XLogRecPtr lsn)
+{
+	subject = lsn;
+}
+
 static void
 keep_error(ErrorData *edata)
 {
@@ -120,6 +137,7 @@ keep_error(ErrorData *edata)
 
 		entry->subid = MyLogicalRepWorker->subid;
 		entry->time = GetCurrentTimestamp();
+		entry->lsn = subject;
 		memcpy(entry->message, edata->message, len);
 		entry->message[len] = '\0';
 	}
@@ -185,14 +203,16 @@ weft_stat_get_last_error(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < ENTRIES; i++)
 	{
-		Datum		values[3];
-		bool		nulls[3] = {0};
+		Datum		values[4];
+		bool		nulls[4] = {0};
 
 		if (!OidIsValid(copy[i].subid) || !may_see(copy[i].subid))
 			continue;
 		values[0] = ObjectIdGetDatum(copy[i].subid);
 		values[1] = TimestampTzGetDatum(copy[i].time);
-		values[2] = CStringGetTextDatum(copy[i].message);
+		values[2] = LSNGetDatum(copy[i].lsn);
+		nulls[2] = copy[i].lsn == InvalidXLogRecPtr;
+		values[3] = CStringGetTextDatum(copy[i].message);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -5,9 +5,12 @@
 #ifndef WEFT_LAST_ERROR_H
 #define WEFT_LAST_ERROR_H
 
+#include "access/xlogdefs.h"
+
 extern void last_error_request(void);
 extern void last_error_startup(void);
 extern void last_error_install(void);
+extern void last_error_set_subject(XLogRecPtr lsn);
 extern char *last_error_describe(Oid subid);
 
 #endif							/* WEFT_LAST_ERROR_H */

@@ -32,7 +32,7 @@ error_callback(void *arg)
 pg_noreturn static void
 fail(ErrorData *error)
 {
-	failure_report(&writer.ring->failure, error);
+	failure_report(&writer.ring->failure, error, attempt_subject()->final_lsn);
 	proc_exit(0);
 }
 

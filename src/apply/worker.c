@@ -110,6 +110,9 @@ load_subscription(Oid subid)
 	maybe_reread_subscription();
 	CommitTransactionCommand();
 
+	/* As in the leader: so that pg_stat_activity says whose process this is. */
+	SetConfigOption("application_name", MySubscription->name, PGC_USERSET, PGC_S_SESSION);
+
 	/* The leader sees to durability. */
 	SetConfigOption("synchronous_commit", "off", PGC_BACKEND, PGC_S_OVERRIDE);
 }

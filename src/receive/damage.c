@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "last_error.h"
 #include "receive/damage.h"
 #include "receive/leader_ring.h"
 #include "receive/pause.h"
@@ -24,6 +25,7 @@ damage_report(const char *payload, const char *problem)
 	if (producer->ring)
 		pause_drain(producer->seq - (producer->open ? 1 : 0));
 
+	last_error_set_subject(reception.message_lsn);
 	ereport(ERROR,
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
 			 errmsg("invalid logical replication message for subscription \"%s\"",

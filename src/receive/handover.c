@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "compat.h"
+#include "last_error.h"
 #include "message_builder.h"
 #include "receive/feedback.h"
 #include "receive/handover.h"
@@ -182,6 +183,7 @@ handover_account(void)
 	}
 	given_end.lsn = InvalidXLogRecPtr;
 	given_end.commit_time = 0;
+	last_error_set_subject(InvalidXLogRecPtr);
 }
 
 /*

@@ -66,8 +66,10 @@
 #include "receive/stream_set.h"
 #include "receive/writers.h"
 #include "replication/origin.h"
+#include "replication/worker_internal.h"
 #include "seam/seam.h"
 #include "storage/ipc.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -107,6 +109,7 @@ static void
 leader_start(WalReceiverConn *conn)
 {
 	led_claim();
+	SetConfigOption("application_name", MySubscription->name, PGC_USERSET, PGC_S_SESSION);
 	pg_atomic_write_u32(&led.shared->batches, connection_sends_batches());
 	pg_atomic_write_u32(&led.shared->compression, connection_compression());
 	reception_start(conn);

@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "last_error.h"
 #include "message_builder.h"
 #include "receive/batch.h"
 #include "receive/damage.h"
@@ -115,6 +116,7 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 		to_be_skipped(begin.final_lsn))
 	{
 		position = IN_NATIVE_TRANSACTION;
+		last_error_set_subject(begin.final_lsn);
 		handover_keep(message, length);
 	}
 	else
@@ -219,6 +221,7 @@ static void
 outer_message(char *message, int length, const char *payload, int payload_length)
 {
 	const char *problem;
+	WireCursor	cursor;
 
 	if (payload[0] == LOGICAL_REP_MSG_BEGIN)
 	{
@@ -236,6 +239,8 @@ outer_message(char *message, int length, const char *payload, int payload_length
 			housekeeping_between_transactions();
 			changes_seen = false;
 			position = IN_PREPARED_TRANSACTION;
+			wire_start(&cursor, payload + 1, payload_length - 1);
+			last_error_set_subject(wire_uint64(&cursor));
 			handover_keep(message, length);
 			break;
 

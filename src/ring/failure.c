@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "last_error.h"
 #include "mb/pg_wchar.h"
 #include "ring/failure.h"
 
@@ -29,10 +30,11 @@ copy_text(char *target, const char *source)
 	target[length] = '\0';
 }
 
-/* Stores a writer's error for the leader. */
+/* Stores a writer's error for the leader, and which remote transaction it is about, if any. */
 void
-failure_report(Failure *failure, const ErrorData *error)
+failure_report(Failure *failure, const ErrorData *error, XLogRecPtr lsn)
 {
+	failure->lsn = lsn;
 	failure->sqlerrcode = error->sqlerrcode;
 	copy_text(failure->message, error->message);
 	copy_text(failure->detail, error->detail);
@@ -53,6 +55,7 @@ void
 failure_throw(Failure *failure)
 {
 	pg_read_barrier();
+	last_error_set_subject(failure->lsn);
 	ereport(ERROR,
 			(errcode(failure->sqlerrcode),
 			 errmsg_internal("%s", failure->message),

@@ -5,6 +5,7 @@
 #ifndef WEFT_FAILURE_H
 #define WEFT_FAILURE_H
 
+#include "access/xlogdefs.h"
 #include "compat.h"
 #include "port/atomics.h"
 #include "utils/elog.h"
@@ -20,6 +21,7 @@ typedef struct Failure
 	 */
 	pg_atomic_uint32 reported;
 	int			sqlerrcode;
+	XLogRecPtr	lsn;			/* for last_error_set_subject() */
 	char		message[FAILURE_TEXT_LEN];
 	char		detail[FAILURE_TEXT_LEN];
 	char		hint[FAILURE_TEXT_LEN];
@@ -27,7 +29,7 @@ typedef struct Failure
 } Failure;
 
 extern void failure_init(Failure *failure);
-extern void failure_report(Failure *failure, const ErrorData *error);
+extern void failure_report(Failure *failure, const ErrorData *error, XLogRecPtr lsn);
 extern bool failure_reported(Failure *failure);
 pg_noreturn extern void failure_throw(Failure *failure);
 

@@ -71,6 +71,6 @@ void
 session_worker_report(Failure *failure)
 {
 	MemoryContextSwitchTo(TopMemoryContext);
-	failure_report(failure, CopyErrorData());
+	failure_report(failure, CopyErrorData(), InvalidXLogRecPtr);
 	FlushErrorState();
 }

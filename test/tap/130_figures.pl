@@ -177,6 +177,7 @@ $sub->wait_for_log(
 	$offset);
 $session->query_safe('COMMIT');
 $session->quit;
+query($pub, 'ALTER ROLE sender CONNECTION LIMIT -1');
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'apply goes on without that');
 is(errors_logged($sub), '', 'no errors');
