@@ -65,7 +65,10 @@ sample(TimestampTz now)
 		.applied = pg_atomic_read_u64(&shared->applied_lsn),
 	};
 
-	/* Only the leader writes these fields, so it reads them without the mutex. */
+	/*
+	 * Only the leader writes these fields, so it reads them without the
+	 * mutex.
+	 */
 	bool		backlog = in_backlog(sample.applied, shared->pace.publisher_end, now);
 	XLogRecPtr	answer = publisher_end_ask(backlog, now);
 

@@ -112,7 +112,9 @@ FROM weft.stat_subscription s JOIN pg_subscription p USING (subname)
 WHERE subname = 'sub'
 EOS
 	# the publisher writes WAL of its own now and then
-	poll($sub, 'SELECT apply_lag_bytes = 0 AND publisher_lag_bytes = 0 FROM weft.stat_subscription');
+	poll($sub,
+		'SELECT apply_lag_bytes = 0 AND publisher_lag_bytes = 0 FROM weft.stat_subscription'
+	);
 	is( query(
 			$sub, 'SELECT ring_size, ring_used FROM weft.stat_subscription'),
 		'16777216|0',

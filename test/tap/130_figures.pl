@@ -28,7 +28,8 @@ sub figure
 {
 	my ($expression) = @_;
 	return query($sub,
-		"SELECT $expression FROM weft.stat_subscription WHERE subname = 'sub'");
+		"SELECT $expression FROM weft.stat_subscription WHERE subname = 'sub'"
+	);
 }
 
 sub poll_figure
@@ -68,7 +69,8 @@ sub begin_with
 {
 	my ($pub, $options) = @_;
 
-	query_all([ $pub, $sub ],
+	query_all(
+		[ $pub, $sub ],
 		'CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL'
 	);
 	query($pub, 'CREATE PUBLICATION pub FOR TABLE t');
@@ -100,11 +102,8 @@ foreach my $plugin (qw(weft pgoutput))
 		'<', 4_000_000, "$plugin: little of the backlog is received");
 	my $end = query($pub, $end_of_wal);
 	poll_figure("publisher_lsn - '0/0' >= $end");
-	cmp_ok(
-		figure("publisher_lsn - '0/0'") - $end,
-		'<',
-		1_000_000,
-		"$plugin: the end of the publisher's WAL is known");
+	cmp_ok(figure("publisher_lsn - '0/0'") - $end,
+		'<', 1_000_000, "$plugin: the end of the publisher's WAL is known");
 	is(figure('catch_up_time IS NULL'),
 		't', "$plugin: it will not catch up while it is held back");
 	my $time = figure('publisher_lsn_time');
@@ -139,8 +138,11 @@ CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow();
 ALTER TABLE t ENABLE ALWAYS TRIGGER slow;
 EOS
 disable_subscription($sub, 'sub');
-is(figure('leader_pid IS NULL AND publisher_lsn IS NULL AND apply_rate IS NULL'),
-	't', 'no figures without an apply worker');
+is( figure(
+		'leader_pid IS NULL AND publisher_lsn IS NULL AND apply_rate IS NULL'
+	),
+	't',
+	'no figures without an apply worker');
 write_rows($pub, 1, 2400);
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 poll_figure("extract(epoch FROM catch_up_time) BETWEEN 0.1 AND 20");

@@ -12,7 +12,8 @@ use WeftTest;
 
 plan skip_all => 'this is about Weft alone' unless weft();
 
-my $pub = new_publisher('publisher', conf => 'max_prepared_transactions = 10');
+my $pub =
+  new_publisher('publisher', conf => 'max_prepared_transactions = 10');
 my $sub = new_subscriber('subscriber',
 	conf => "log_error_verbosity = default\nlc_messages = C\n");
 
@@ -32,7 +33,8 @@ sub last_error
 	my ($columns, $role) = @_;
 	return query($sub,
 		($role ? "SET ROLE $role; " : '')
-		  . "SELECT $columns FROM weft.stat_subscription WHERE subname = 'sub'");
+		  . "SELECT $columns FROM weft.stat_subscription WHERE subname = 'sub'"
+	);
 }
 
 # Makes row "id" collide; returns once apply has failed.
@@ -83,15 +85,16 @@ poll($sub,
 	"SELECT leader_pid <> $leader FROM weft.stat_subscription WHERE subname = 'sub'"
 );
 isnt(last_error('last_error_lsn'), '', 'it outlives the apply worker');
-ok( slurp_file($sub->logfile) =~
-	  /CONTEXT: .*finished at (\S+)/ && $1 eq last_error('last_error_lsn'),
+ok( slurp_file($sub->logfile) =~ /CONTEXT: .*finished at (\S+)/
+	  && $1 eq last_error('last_error_lsn'),
 	'the LSN is that of the log');
 
 # Values of rows are not for everybody.
-query($sub, 'CREATE ROLE other; CREATE ROLE monitor IN ROLE pg_read_all_stats');
+query($sub,
+	'CREATE ROLE other; CREATE ROLE monitor IN ROLE pg_read_all_stats');
 is(last_error('last_error, last_error_time, last_error_lsn', 'other'),
 	'||', 'other roles do not see it');
-is( last_error('last_error IS NOT NULL', 'monitor'),
+is(last_error('last_error IS NOT NULL', 'monitor'),
 	't', 'members of pg_read_all_stats do');
 skip_and_compare(1, 'writer');
 isnt(last_error('last_error'), '', 'it stays after that');
@@ -111,9 +114,8 @@ query($sub,
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 collide(3, 'INSERT INTO t VALUES (3, 3)');
 poll($sub, "SELECT NOT subenabled FROM pg_subscription");
-is( last_error('last_error'),
-	$collision,
-	'of a subscription that has been disabled');
+is(last_error('last_error'),
+	$collision, 'of a subscription that has been disabled');
 query($sub,
 	'ALTER SUBSCRIPTION sub SET (disable_on_error = off); ALTER SUBSCRIPTION sub ENABLE'
 );
@@ -154,7 +156,8 @@ wait_for_apply($pub, $sub, 'sub');
 my $session = open_session($sub);
 $session->query_safe('BEGIN; LOCK TABLE t IN SHARE MODE');
 query($pub, 'INSERT INTO t VALUES (10, 10)');
-poll($pub,
+poll(
+	$pub,
 	"SELECT count(*) FROM pg_stat_activity WHERE application_name = 'weft lag of sub' AND usename = 'sender' AND state = 'idle'",
 	1);
 pass('the publisher is asked with the password');

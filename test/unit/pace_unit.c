@@ -127,7 +127,10 @@ time_left(void)
 	CHECK(pace_seconds_left(&pace, pace.last.applied) == 0);
 	CHECK(pace_seconds_left(&pace, InvalidXLogRecPtr) < 0);
 
-	/* How fast the publisher's WAL grows is not known before the second answer. */
+	/*
+	 * How fast the publisher's WAL grows is not known before the second
+	 * answer.
+	 */
 	pace_told(&pace, BEGINNING + 10 * MB, now);
 	pace_answered(&pace, BEGINNING + 1000 * MB, now);
 	apply(2, 400, 10 * MB);
