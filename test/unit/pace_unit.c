@@ -93,9 +93,9 @@ clock_set_back(void)
 	begin();
 	apply(10, 400, 8 * MB);
 	now -= 3600 * SECOND;
-	apply(10, 400, 8 * MB);
-	check_near(pace_rate(&pace.bytes), 8 * MB);
-	check_near(pace_rate(&pace.transactions), 400);
+	apply(100, 4000, 80 * MB);
+	check_near(pace_rate(&pace.bytes), 80 * MB);
+	check_near(pace_rate(&pace.transactions), 4000);
 }
 
 static void
