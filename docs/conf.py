@@ -28,8 +28,20 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 
 
+def tables_of_contents(index: str) -> str:
+    """The sidebar: a group for each section of the index, with the pages that it links to."""
+    tables = ""
+    for section in re.split(r"^## ", index, flags=re.MULTILINE)[1:]:
+        pages = re.findall(r"\]\(([^)]*)\.md\)", section)
+        lines = ["```{toctree}", ":hidden:", f":caption: {section.splitlines()[0]}", "", *pages]
+        tables += "\n".join(["", *lines, "```", ""])
+    return tables
+
+
 def prepare(_app: Sphinx, page: str, content: list[str]) -> None:
-    """Adds the list of messages, and removes what pages say to their test."""
+    """Adds lists to two pages, and removes what pages say to their test."""
+    if page == root_doc:
+        content[0] += tables_of_contents(content[0])
     if page == "docs/errors":
         content[0] = content[0].replace("<!-- all messages -->", table_of_messages(TREE))
     content[0] = re.sub(

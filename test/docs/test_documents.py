@@ -4,7 +4,14 @@ from pathlib import Path
 
 import check_docs
 import pytest
-from check_docs import PageError, headings, read_page, wrong_links
+from check_docs import (
+    PageError,
+    headings,
+    read_page,
+    unknown_messages,
+    unlisted_pages,
+    wrong_links,
+)
 from documents import difference, failures, normalized
 
 NONE = "<!-- no servers -->\n"
@@ -78,3 +85,17 @@ def test_links_are_followed(tmp_path, monkeypatch):
         "page.md:2: page.md has no heading #d",
         "page.md:2: there is no other.md",
     ]
+
+
+def test_pages_that_nobody_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_docs, "DOCS", tmp_path)
+    (tmp_path / "index.md").write_text("- [A](a.md)\n")
+    (tmp_path / "a.md").touch()
+    (tmp_path / "b.md").touch()
+    assert list(unlisted_pages()) == ["docs/index.md: there is no link to b.md"]
+
+
+def test_messages_that_nobody_raises(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_docs, "DOCS", tmp_path)
+    (tmp_path / "errors.md").write_text("### `weft is not loaded`\n\n### `all is well`\n")
+    assert list(unknown_messages()) == ["docs/errors.md: no source has the message: all is well"]
