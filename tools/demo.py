@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from demo_common import Server, compare, console, heading, main, offer_plugin, run, step
+from demo_common import Server, compare, console, heading, main, offer_plugin, paragraph, run, step
 from demo_contest import (
     COPIED_ROWS,
     LARGE_ROWS,
@@ -23,7 +23,6 @@ from demo_contest import (
 )
 from demo_live import SUBSCRIPTION, SnapshotChecker, pgbench, watch
 from rich.table import Table
-from rich.text import Text
 
 SCALE = 10
 CLIENTS = 4
@@ -43,6 +42,10 @@ SUBSCRIBER_SETTINGS = """
     """
 WEFT = "shared_preload_libraries = 'weft'"
 
+OTHERS = """\
+Other programs were using this machine: before one of the measurements, it was only {idle} idle. \
+Do not trust the factors."""
+
 MEASURED = """\
 Measured once, on {processors} processors: the time from ALTER SUBSCRIPTION … ENABLE, or CREATE \
 SUBSCRIPTION, until the last row was visible. All three subscribers began as copies of one data \
@@ -61,10 +64,12 @@ To try on weft_both:
 To have something to apply:
   pgbench -h {directory}/publisher -p 5432 -U postgres -c 4 -T 60 postgres"""
 
-TO_TYPE_NEXT = """\
+# What setup.sh has chosen.
+OTHER_MAJOR = "17" if os.environ.get("PG_MAJOR") == "18" else "18"
+TO_TYPE_NEXT = f"""\
   KEEP=1 make demo   the same; afterwards the servers are yours to try
   make demo-group    three servers that all accept writes; one is cut off
-  PG=18 make demo    the same with PostgreSQL 18
+  PG={OTHER_MAJOR} make demo    the same with PostgreSQL {OTHER_MAJOR}
 For servers of your own, go on with "Install" and "Use" in README.md."""
 
 
@@ -131,15 +136,14 @@ def show_result(publisher: Server, contest: Contest) -> None:
     with step("every row of every table compared, by its hash, on all four servers"):
         rows = compare(servers, contest.tables)
     for table, count in rows.items():
-        console.print(f"  {table:<16} equal, {count:>9,} rows")
+        if count:
+            console.print(f"  {table:<16} equal, {count:>9,} rows")
     console.print()
     console.print(factors(contest))
     if contest.idle < IDLE:
-        console.print(
-            Text(f"Other programs were using this machine: before one of the measurements, it was "
-                 f"only {contest.idle:.0%} idle.  Do not trust the factors.", "bold yellow")
-        )  # fmt: skip
-    console.print(Text(MEASURED.format(processors=os.cpu_count()), "dim"))
+        warning = OTHERS.format(idle=f"{contest.idle:.0%}")
+        paragraph(warning, "bold yellow")
+    paragraph(MEASURED.format(processors=os.cpu_count()), "dim")
 
 
 def demo(publisher: Server, subscriber: Server, *copies: Server) -> None:

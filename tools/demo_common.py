@@ -137,7 +137,14 @@ def wait_until(what: str, condition: Callable[[], bool], seconds: float = 60) ->
 
 
 def heading(title: str, explanation: str = "") -> None:
-    console.print(Text.assemble("\n", (title, "bold"), explanation and f"\n{explanation}"))
+    console.print(Text(f"\n{title}", "bold"))
+    if explanation:
+        paragraph(explanation)
+
+
+def paragraph(text: str, style: str = "") -> None:
+    """Lines that are not too long to be read, however wide the terminal is."""
+    console.print(Text(text, style), width=min(console.width, 100))
 
 
 @contextmanager
