@@ -74,8 +74,8 @@ To try on any of them:
 
 TO_TYPE_NEXT = """\
   KEEP=1 make demo-group   the same; afterwards the servers are yours to try
-  make demo                one writable server and a subscriber: how fast it catches up
-For servers of your own, see "Three nodes in ten minutes" in docs/multi-master.md."""
+  make demo                how fast a subscriber catches up, with and without Weft
+For servers of your own, go on with docs/multi-master.md."""
 
 
 class Member(Server):
@@ -354,6 +354,8 @@ def separate_and_reunite(members: list[Member]) -> int:
     console.print(matrix.picture(f"{seconds:.1f} s after {c.name} was connected again"))
     wait_for_all(members)
     show_notes(members, "after:")
+    console.print(f"  The later change wins everywhere.  The additions of {a.name}, {b.name} and "
+                  f"{c.name} to the same balances add up.")  # fmt: skip
     show_history(members)
     return sum(counts)
 

@@ -3,6 +3,8 @@
 import io
 from pathlib import Path
 
+import demo
+import demo_group
 import pytest
 from demo_common import Server, readable
 from demo_race import Bar, Contender, Race, Run, Work
@@ -91,3 +93,9 @@ def test_a_bar_needs_no_unicode() -> None:
 )
 def test_sizes_are_readable(size: float, text: str) -> None:
     assert readable(size) == text
+
+
+def test_what_can_be_typed_fits_into_80_columns() -> None:
+    directory = "/tmp/weft-demo-12345678"
+    for text in (demo.TO_TRY, demo.TO_TYPE_NEXT, demo_group.TO_TRY, demo_group.TO_TYPE_NEXT):
+        assert max(map(len, text.format(directory=directory).splitlines())) <= 80
