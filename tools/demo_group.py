@@ -354,8 +354,7 @@ def separate_and_reunite(members: list[Member]) -> int:
     console.print(matrix.picture(f"{seconds:.1f} s after {c.name} was connected again"))
     wait_for_all(members)
     show_notes(members, "after:")
-    console.print(f"  The later change wins everywhere.  The additions of {a.name}, {b.name} and "
-                  f"{c.name} to the same balances add up.")  # fmt: skip
+    console.print("  The later change wins on every member, and each records the conflict.")
     show_history(members)
     return sum(counts)
 
@@ -386,7 +385,8 @@ def demo(a: Member, b: Member, c: Member) -> None:
         rows = compare(members, TABLES)
         check_balances(members, transactions)
     console.print(
-        f"  {transactions:,} transactions were acknowledged; none is lost, none is there twice"
+        f"  {transactions:,} transactions were acknowledged; none is lost, none is there twice.\n"
+        "  Balances that several members have changed are the sums of all changes."
     )
     for table, count in rows.items():
         console.print(f"  {table:<16} equal, {count:>7,} rows")
