@@ -62,7 +62,7 @@ To try on weft_both:
   CALL weft.compare_subscription('weft_demo');
   TABLE weft.difference;
 To have something to apply:
-  pgbench -h {directory}/publisher -p 5432 -U postgres -T 60 postgres"""
+  pgbench -h {directory}/publisher -p 5432 -U postgres -T 9 postgres"""
 
 # What setup.sh has chosen.
 OTHER_MAJOR = "17" if os.environ.get("PG_MAJOR") == "18" else "18"

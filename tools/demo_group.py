@@ -74,7 +74,7 @@ To try on any of them:
 
 TO_TYPE_NEXT = """\
   KEEP=1 make demo-group   the same; afterwards the servers are yours to try
-  make demo                how fast a subscriber catches up, with and without Weft
+  make demo                how fast a subscriber catches up with Weft
 For servers of your own, go on with docs/multi-master.md."""
 
 
