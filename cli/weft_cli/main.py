@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 from rich.text import Text
 
-from weft_cli import __version__, status
+from weft_cli import __version__, adopt, compare, repair, resync, status, switch, upgrade
 from weft_cli.context import Context
 from weft_cli.errors import WeftError
 from weft_cli.exit_code import ExitCode
@@ -19,7 +19,16 @@ from weft_cli.output import printable
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-COMMANDS: tuple[click.Command, ...] = (status.command,)
+COMMANDS: tuple[click.Command, ...] = (
+    status.command,
+    adopt.command,
+    compare.command,
+    repair.command,
+    resync.command,
+    switch.over_command,
+    switch.back_command,
+    upgrade.command,
+)
 
 
 @click.group(context_settings={"help_option_names": HELP_NAMES})
