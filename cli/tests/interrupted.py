@@ -1,8 +1,8 @@
 """Runs the command, and stops it at the statement that the environment names.
 
 WEFT_STOP_AT   the number of the statement among those that change something
-WEFT_STOP_HOW  before, during, after: kill -9 then; during: the server has got the statement, and
-               nobody waits for it.  pause: before it, say so, and wait for a line of input
+WEFT_STOP_HOW  after: kill -9 when it has ended.  during: kill -9 when the server has got it, and
+               nobody waits for the answer.  pause: before it, say so, and wait for a line of input
 """
 
 import os
@@ -38,8 +38,6 @@ def execute(self: Server, sql: str, *params: Any) -> None:
     if "set_config" not in sql:
         _count += 1
     stop = _count == STOP_AT and "set_config" not in sql
-    if stop and STOP_HOW == "before":
-        die()
     if stop and STOP_HOW == "during":
         send_only(self, sql, params)
         die()
