@@ -141,6 +141,7 @@ def show_comparison(console: Console, comparison: Comparison) -> None:
         )
     console.print(table)
     if comparison.differences:
+        console.print()
         console.print(difference_table(comparison.differences))
     left = comparison.difference_count - len(comparison.differences)
     if left > 0:

@@ -207,4 +207,5 @@ def show_plan(console: Console, checks: list[dict[str, Any]]) -> None:
         if row["remedy"]:
             console.print(Text(f"  {printable(row['remedy'])}", "dim"), soft_wrap=True)
     fine = len(checks) - len(problems)
-    console.print(Text(f"{fine} checks have found nothing.", "dim"))
+    if fine:
+        console.print(Text(f"Checks that have found nothing: {fine}", "dim"))
