@@ -1,162 +1,26 @@
-"""weft adopt: nothing is lost, repeated or copied again, whatever is killed at any moment."""
+"""weft adopt: what it does, refuses, and takes back."""
 
 import json
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import psycopg
-import pytest
-
-from conftest import CLI, Pair, Weft, clean_environment, drop_subscriptions
+from adopting import (
+    adopt_fully,
+    allow_plugin,
+    catch_up,
+    check_equal,
+    contents,
+    copies,
+    interrupted,
+    load,
+    slots,
+    subscribe,
+)
+from conftest import Pair, Weft, drop_subscriptions
 from servers import Server, created
 from weft_cli.exit_code import ExitCode
-
-# More than an adoption has.
-MOST_STATEMENTS = 20
-
-
-def allow_plugin(pair: Pair, allowed: bool = True) -> None:
-    """In this database only, since other tests use the same servers."""
-    libraries = "pgoutput, test_decoding, weft" if allowed else "pgoutput, test_decoding"
-    pair.publisher.query(
-        f"ALTER DATABASE {pair.publisher.database} SET output_plugin_libraries = {libraries}"
-    )
-
-
-def subscribe(pair: Pair, options: str = "streaming = parallel") -> None:
-    """Some tables, and a subscription "s" that uses pgoutput."""
-    for server in (pair.publisher, pair.subscriber):
-        server.query("CREATE TABLE history (client int, number int, filler text)")
-        server.query("CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL)")
-    # So that open transactions are streamed.
-    pair.publisher.query(
-        f"ALTER DATABASE {pair.publisher.database} SET logical_decoding_work_mem = '64kB'"
-    )
-    allow_plugin(pair, False)
-    pair.publisher.query("INSERT INTO account SELECT g, 0 FROM generate_series(1, 100) g")
-    pair.publisher.query("CREATE PUBLICATION p FOR ALL TABLES")
-    slot = f"slot_{pair.publisher.database}"
-    pair.subscriber.query(
-        f"CREATE SUBSCRIPTION s CONNECTION '{pair.publisher.conninfo}' PUBLICATION p"
-        f" WITH (slot_name = {slot}, {options})"
-    )
-    catch_up(pair)
-    allow_plugin(pair)
-
-
-def catch_up(pair: Pair) -> None:
-    pair.subscriber.query("SELECT weft.wait_for_subscription('s', '60 s')")
-
-
-def slots(pair: Pair) -> list[tuple[str, str]]:
-    return [
-        (row.slot_name, row.plugin)
-        for row in pair.publisher.query(
-            "SELECT slot_name, plugin::text FROM pg_replication_slots"
-            " WHERE database = current_database() AND slot_name !~ '_sync_' ORDER BY 1"
-        )
-    ]
-
-
-def contents(server: Server) -> dict[str, Any]:
-    return {
-        table: server.query(f"SELECT count(*), sum(hashtextextended(t::text, 0)) FROM {table} t")[0]
-        for table in ("history", "account")
-    }
-
-
-def copies(pair: Pair) -> Any:
-    """What would be different if a table were copied again."""
-    return (
-        pair.subscriber.query(
-            "SELECT srrelid, srsubstate::text, srsublsn::text, pg_relation_filenode(srrelid)"
-            " FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid"
-            " JOIN pg_database d ON d.oid = s.subdbid"
-            " WHERE d.datname = current_database() ORDER BY 1"
-        ),
-        pair.subscriber.log.read_text(errors="replace").count("table synchronization worker"),
-    )
-
-
-@contextmanager
-def load(server: Server) -> Iterator[None]:
-    """Short transactions, and long ones that are open while others commit."""
-    stop = threading.Event()
-
-    def client(number: int) -> None:
-        count = 0
-        while not stop.is_set():
-            # The server may have been killed.
-            with suppress(psycopg.Error), server.connect(autocommit=False) as connection:
-                while not stop.is_set():
-                    count += 1
-                    connection.execute("INSERT INTO history VALUES (%s, %s, 'x')", [number, count])
-                    connection.execute(
-                        "UPDATE account SET balance = balance + 1 WHERE id = %s",
-                        [number * 10 + count % 10],
-                    )
-                    if number == 0:
-                        connection.execute(
-                            "INSERT INTO history SELECT 0, g, repeat('y', 200)"
-                            " FROM generate_series(1, 1000) g"
-                        )
-                        stop.wait(0.7)
-                    connection.commit()
-                    stop.wait(0.005)
-            stop.wait(0.05)
-
-    threads = [threading.Thread(target=client, args=[number]) for number in range(1, 4)]
-    threads.append(threading.Thread(target=client, args=[0]))
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def interrupted(pair: Pair, number: int, how: str, *arguments: str) -> subprocess.Popen[str]:
-    stop = {"WEFT_STOP_AT": str(number), "WEFT_STOP_HOW": how}
-    return subprocess.Popen(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("interrupted.py")),
-            *arguments,
-            "-d",
-            pair.subscriber.conninfo,
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=clean_environment() | stop | {"PYTHONPATH": str(CLI)},
-    )
-
-
-def adopt_fully(pair: Pair, weft: Weft, plugin: str) -> None:
-    done = weft("adopt", "s", "--plugin", plugin, "--yes", server=pair.subscriber)
-    assert done.returncode == ExitCode.FINE, done.stdout + done.stderr
-    found = slots(pair)
-    assert [each for _, each in found] == [plugin], done.stdout + done.stderr
-    assert pair.subscriber.query("SELECT subenabled, subslotname FROM pg_subscription")[0] == (
-        True,
-        found[0][0],
-    )
-
-
-def check_equal(pair: Pair, copied: Any) -> None:
-    catch_up(pair)
-    assert contents(pair.subscriber) == contents(pair.publisher)
-    assert contents(pair.subscriber)["history"].count > 1000
-    assert copies(pair) == copied
 
 
 def test_adopts_under_load(pair: Pair, weft: Weft) -> None:
@@ -171,59 +35,6 @@ def test_adopts_under_load(pair: Pair, weft: Weft) -> None:
         adopt_fully(pair, weft, "pgoutput")
         adopt_fully(pair, weft, "weft")
     check_equal(pair, copied)
-
-
-@pytest.mark.parametrize("how", ["during", "after"])
-def test_killed_at_every_statement(pair: Pair, weft: Weft, how: str) -> None:
-    subscribe(pair)
-    copied = copies(pair)
-    plugin = "pgoutput"
-    kills = 0
-    with load(pair.publisher):
-        for number in range(1, MOST_STATEMENTS):
-            plugin = "weft" if plugin == "pgoutput" else "pgoutput"
-            process = interrupted(pair, number, how, "adopt", "s", "--plugin", plugin, "--yes")
-            output, _ = process.communicate(timeout=60)
-            killed = process.returncode < 0
-            assert killed or process.returncode == ExitCode.FINE, output
-            kills += killed
-            adopt_fully(pair, weft, plugin)
-            if not killed:
-                break
-    # trial copy, its drop, stop, copy, start, drop
-    assert kills == 6
-    check_equal(pair, copied)
-
-
-@pytest.mark.parametrize("victim", ["publisher", "subscriber"])
-def test_server_killed_at_every_statement(pair: Pair, weft: Weft, victim: str) -> None:
-    subscribe(pair)
-    copied = copies(pair)[0]
-    server: Server = getattr(pair, victim)
-    plugin = "pgoutput"
-    kills = 0
-    with load(pair.publisher):
-        for number in range(1, MOST_STATEMENTS):
-            plugin = "weft" if plugin == "pgoutput" else "pgoutput"
-            process = interrupted(pair, number, "pause", "adopt", "s", "--plugin", plugin, "--yes")
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            while line not in ("", "paused\n"):
-                line = process.stdout.readline()
-            if line:
-                server.kill()
-                server.start()
-                kills += 1
-            output, _ = process.communicate("\n", timeout=60)
-            expected = (ExitCode.UNREACHABLE, ExitCode.REFUSED) if line else (ExitCode.FINE,)
-            assert process.returncode in expected, output
-            adopt_fully(pair, weft, plugin)
-            if not line:
-                break
-    assert kills == 6
-    catch_up(pair)
-    assert contents(pair.subscriber) == contents(pair.publisher)
-    assert copies(pair)[0] == copied
 
 
 def test_json_and_dry_run(pair: Pair, weft: Weft) -> None:

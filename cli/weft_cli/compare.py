@@ -1,5 +1,7 @@
 """weft compare: compares a subscription's tables with the publisher's, while both are in use."""
 
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import click
@@ -11,7 +13,7 @@ from rich.text import Text
 from weft_cli.changes import progress_bars, second_connection, while_running
 from weft_cli.comparisons import load_comparison, show_comparison
 from weft_cli.context import Context
-from weft_cli.errors import Refused
+from weft_cli.errors import Refused, WeftError
 from weft_cli.exit_code import ExitCode
 from weft_cli.options import HELP_NAMES, common_options
 from weft_cli.output import UNKNOWN, duration, emit, number, printable, size
@@ -136,14 +138,13 @@ def compare(context: Context, server: Server, arguments: dict[str, Any]) -> int:
     text = ", ".join(f"{name} => %s{types.get(name, '')}" for name in arguments)
     statement = f"CALL weft.{procedure}({text})"
     pid = server.connection.info.backend_pid
-    seen: list[int] = []
 
     with second_connection(server) as observer, progress_bars(context) as progress:
         task = progress.add_task("comparing", total=None)
+        since = observer.value("SELECT clock_timestamp()")
 
         def look() -> None:
             for row in observer.rows("SELECT * FROM weft.stat_comparison WHERE pid = %s", pid):
-                seen[:] = [row["comparison"]]
                 _advance(progress, task, row)
 
         try:
@@ -151,13 +152,28 @@ def compare(context: Context, server: Server, arguments: dict[str, Any]) -> int:
                 server, lambda: server.value(statement, *arguments.values()), look
             )
         except BaseException:
-            if seen and "node" not in arguments:
-                context.errors.print(
-                    f"To continue: weft compare {arguments['subscription']} --resume {seen[0]}",
-                    soft_wrap=True,
-                )
+            _say_how_to_resume(context, observer, arguments, since)
             raise
     return int(result)
+
+
+def _say_how_to_resume(
+    context: Context, observer: Server, arguments: dict[str, Any], since: datetime
+) -> None:
+    """Nothing if there is nothing to continue; comparisons of nodes cannot be."""
+    number = arguments.get("resume")
+    with suppress(WeftError):
+        number = number or observer.value(
+            "SELECT max(comparison) FROM weft.stat_comparison WHERE subname = %s"
+            " AND status = 'interrupted' AND started_at >= %s",
+            arguments.get("subscription"),
+            since,
+        )
+    if number:
+        context.errors.print(
+            f"To continue: weft compare {arguments['subscription']} --resume {number}",
+            soft_wrap=True,
+        )
 
 
 def _advance(progress: Progress, task: TaskID, row: dict[str, Any]) -> None:
