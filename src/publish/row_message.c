@@ -175,13 +175,14 @@ write_tuple(StringInfo out, RowRelation *entry, TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * Writes a change.  Functions of types may read catalogs, and may learn there of a change
- * of the table.  The description from before fits the columns that have been looked up,
- * and stays valid until the end of the local transaction.
+ * Writes a change; within a stream, "streamed" is the transaction that made it, otherwise
+ * invalid.  Functions of types may read catalogs, and may learn there of a change of the
+ * table.  The description from before fits the columns that have been looked up, and stays
+ * valid until the end of the local transaction.
  */
 void
 row_message_write(StringInfo out, RowRelation *entry, Relation relation,
-				  ReorderBufferChange *change)
+				  ReorderBufferChange *change, TransactionId streamed)
 {
 	TupleDesc	desc = RelationGetDescr(relation);
 	HeapTuple	old_tuple = change->data.tp.oldtuple;
@@ -195,6 +196,8 @@ row_message_write(StringInfo out, RowRelation *entry, Relation relation,
 		type = LOGICAL_REP_MSG_DELETE;
 
 	*add_bytes(out, 1) = type;
+	if (TransactionIdIsValid(streamed))
+		(void) message_put_uint32(add_bytes(out, sizeof(uint32)), streamed);
 	(void) message_put_uint32(add_bytes(out, sizeof(uint32)), entry->relid);
 	if (type != LOGICAL_REP_MSG_INSERT && old_tuple)
 	{

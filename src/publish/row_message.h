@@ -10,7 +10,7 @@
 
 extern void row_message_start(MemoryContext decoding_context);
 extern void row_message_write(StringInfo out, RowRelation *entry, Relation relation,
-							  ReorderBufferChange *change);
+							  ReorderBufferChange *change, TransactionId streamed);
 extern bool row_message_larger_than(Relation relation, ReorderBufferChange *change,
 									Size limit);
 

@@ -36,12 +36,15 @@ static HTAB *relations;			/* NULL while nothing is decoded */
 static bool binary;				/* as the subscriber has asked */
 
 uint64		row_relation_types = 1;
+uint64		row_relation_aborts = 0;
 
 static void
 forget(RowRelation *entry)
 {
 	for (int i = 0; i < NUM_ACTIONS; i++)
 		entry->writers[i] = WRITER_UNKNOWN;
+	entry->announced = false;
+	entry->stream_xid = InvalidTransactionId;
 	entry->types_seen = 0;
 }
 
@@ -141,6 +144,31 @@ row_relation_find(Oid relid)
 		entry->columns = NULL;
 	}
 	return entry;
+}
+
+/*
+ * Will the subscriber have RELATION before the next row?  Pass the top-level transaction if
+ * the row is part of a stream, otherwise an invalid one.
+ */
+bool
+row_relation_is_announced(const RowRelation *entry, TransactionId stream_xid)
+{
+	if (!TransactionIdIsValid(stream_xid))
+		return entry->announced;
+	return entry->stream_xid == stream_xid && entry->aborts_seen == row_relation_aborts;
+}
+
+/* pgoutput has written a row there. */
+void
+row_relation_set_announced(RowRelation *entry, TransactionId stream_xid)
+{
+	if (!TransactionIdIsValid(stream_xid))
+		entry->announced = true;
+	else
+	{
+		entry->stream_xid = stream_xid;
+		entry->aborts_seen = row_relation_aborts;
+	}
 }
 
 /* The form of a value that is sent in binary. */

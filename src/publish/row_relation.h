@@ -51,6 +51,11 @@ typedef struct RowRelation
 {
 	Oid			relid;			/* the hash key */
 	RowWriter	writers[NUM_ACTIONS];
+	bool		announced;		/* pgoutput has written a row, and therefore
+								 * RELATION, outside of streams */
+	TransactionId stream_xid;	/* the same in the stream of this transaction,
+								 * if valid */
+	uint64		aborts_seen;	/* row_relation_aborts at that time */
 	uint64		types_seen;		/* row_relation_types before the columns were
 								 * looked up */
 	int			num_columns;	/* without dropped ones */
@@ -63,8 +68,13 @@ typedef struct RowRelation
  */
 extern uint64 row_relation_types;
 
+/* Counts transactions in progress, and parts of them, that have been aborted. */
+extern uint64 row_relation_aborts;
+
 extern void row_relation_start(MemoryContext parent, bool binary);
 extern RowRelation *row_relation_find(Oid relid);
+extern bool row_relation_is_announced(const RowRelation *entry, TransactionId stream_xid);
+extern void row_relation_set_announced(RowRelation *entry, TransactionId stream_xid);
 extern bool row_relation_is_plain(Relation relation);
 extern void row_relation_look_up(RowRelation *entry, Relation relation);
 

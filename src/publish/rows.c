@@ -6,8 +6,8 @@
  * takes each row through slots and filters.  For tables with neither filters nor anything
  * else to decide, Weft writes the same messages with less work: all that depends on the
  * table is looked up once (row_relation.c).  Everything else is left to pgoutput:
- * transactions in progress (stream_change_cb is not replaced), TRUNCATE, messages, begin
- * and end of transactions, RELATION and TYPE, and rows of all other tables.
+ * TRUNCATE, messages, begin and end of transactions and of their streamed parts, RELATION
+ * and TYPE, and rows of all other tables.
  *
  * What is learned.  Weft does not decide what is published.  The first change of each kind
  * (insert, update, delete) of a table goes to pgoutput, and the row that pgoutput writes is
@@ -20,9 +20,15 @@
  * Why RELATION always precedes.  pgoutput sends RELATION with the first row outside of
  * streaming after it has forgotten the table.  Weft writes a row only if pgoutput has
  * written one outside of streaming since then, and Weft forgets a table whenever pgoutput
- * does (row_relation.c).  Streamed transactions do not take that back: they can only add to
- * those to whom pgoutput has sent RELATION, or bring invalidations, of which Weft is told,
- * too.
+ * does (row_relation.c).
+ *
+ * For each transaction that is streamed while in progress, pgoutput sends RELATION again,
+ * since nobody knows when the subscriber will apply it; and once more after a part of any
+ * such transaction has been aborted, because the subscriber may have dropped the message
+ * with that part.  Therefore pgoutput writes the first row of a table in each streamed
+ * transaction, and again after each abort.  Streamed transactions do not take back what has
+ * been sent outside of streaming: they can only add to those to whom pgoutput has sent
+ * RELATION, or bring invalidations, of which Weft is told, too.
  *
  * Why BEGIN always precedes.  pgoutput sends BEGIN with the first thing of a transaction
  * that it publishes, and COMMIT if it has sent BEGIN.  If that thing is a row that Weft
@@ -50,6 +56,7 @@ typedef struct Lesson
 	RowRelation *entry;
 	Relation	relation;
 	ReorderBufferChange *change;
+	TransactionId streamed;		/* as row_message_write() needs it */
 	bool		seen;			/* it has been written */
 	bool		same;			/* as Weft would write it */
 } Lesson;
@@ -58,6 +65,8 @@ typedef struct Lesson
 static LogicalDecodeBeginCB pgoutput_begin;
 static LogicalDecodeChangeCB pgoutput_change;
 static LogicalDecodeMessageCB pgoutput_message;
+static LogicalDecodeStreamChangeCB pgoutput_stream_change;
+static LogicalDecodeStreamAbortCB pgoutput_stream_abort;
 
 static MemoryContext row_context;	/* reset for each row */
 static RowRelation *recent[64]; /* by the last bits of "relid" */
@@ -75,7 +84,7 @@ compare(const char *data, int length)
 	StringInfoData own;
 
 	initStringInfo(&own);
-	row_message_write(&own, lesson->entry, lesson->relation, lesson->change);
+	row_message_write(&own, lesson->entry, lesson->relation, lesson->change, lesson->streamed);
 	lesson->seen = true;
 	lesson->same = own.len == length && memcmp(own.data, data, length) == 0;
 	MemoryContextSwitchTo(caller);
@@ -109,13 +118,23 @@ rows_message(const char *data, int length)
 	return true;
 }
 
+/* Where a change is written. */
+typedef struct Place
+{
+	LogicalDecodeChangeCB callback; /* pgoutput's */
+	TransactionId stream_xid;	/* of the top-level transaction that is
+								 * streamed, otherwise invalid */
+} Place;
+
 /* Lets pgoutput write a change, and decides who writes the next ones of its kind. */
 static void
 learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
-	  ReorderBufferChange *change, RowRelation *entry)
+	  ReorderBufferChange *change, RowRelation *entry, Place place)
 {
 	RowWriter  *writer = &entry->writers[change->action];
-	Lesson		here = {entry, relation, change, false, false};
+	bool		streamed = TransactionIdIsValid(place.stream_xid);
+	TransactionId xid = streamed ? change->txn->xid : InvalidTransactionId;
+	Lesson		here = {entry, relation, change, xid, false, false};
 	bool		plain;
 
 	*writer = WRITER_LEARNING;
@@ -126,7 +145,7 @@ learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 	PG_TRY();
 	{
 		lesson = plain ? &here : NULL;
-		pgoutput_change(ctx, txn, relation, change);
+		place.callback(ctx, txn, relation, change);
 	}
 	PG_FINALLY();
 	{
@@ -138,9 +157,12 @@ learn(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 	if (*writer == WRITER_LEARNING)
 	{
 		*writer = here.same ? WRITER_OURS : WRITER_PGOUTPUT;
+		if (here.same)
+			row_relation_set_announced(entry, place.stream_xid);
 		ereport(DEBUG1,
-				(errmsg_internal("table \"%s\", change %d: rows are written by %s%s",
+				(errmsg_internal("table \"%s\", change %d%s: rows are written by %s%s",
 								 RelationGetRelationName(relation), (int) change->action,
+								 streamed ? " in a stream" : "",
 								 here.same ? "Weft" : "pgoutput",
 								 here.seen && !here.same ? ", since ours differ" : "")));
 	}
@@ -195,17 +217,32 @@ ensure_begun(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	only_begin = false;
 }
 
-/* In place of pgoutput's. */
 static void
-rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
-			ReorderBufferChange *change)
+write_row(LogicalDecodingContext *ctx, Relation relation, ReorderBufferChange *change,
+		  RowRelation *entry, TransactionId streamed)
 {
+	MemoryContext caller;
+
+	OutputPluginPrepareWrite(ctx, true);
+	caller = MemoryContextSwitchTo(row_context);
+	row_message_write(ctx->out, entry, relation, change, streamed);
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(row_context);
+	OutputPluginWrite(ctx, true);
+}
+
+/* Writes a change, or has pgoutput write it. */
+static void
+write_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
+			 ReorderBufferChange *change, Place place)
+{
+	bool		streamed = TransactionIdIsValid(place.stream_xid);
 	RowRelation *entry;
 	RowWriter  *writer;
 
 	if (!is_complete(relation, change))
 	{
-		pgoutput_change(ctx, txn, relation, change);
+		place.callback(ctx, txn, relation, change);
 		return;
 	}
 
@@ -213,29 +250,57 @@ rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relatio
 	writer = &entry->writers[change->action];
 	if (*writer < WRITER_PGOUTPUT)
 	{
-		learn(ctx, txn, relation, change, entry);
+		learn(ctx, txn, relation, change, entry, place);
+		return;
+	}
+	if (*writer == WRITER_OURS && !row_relation_is_announced(entry, place.stream_xid))
+	{
+		place.callback(ctx, txn, relation, change);
+		if (*writer == WRITER_OURS)
+			row_relation_set_announced(entry, place.stream_xid);
 		return;
 	}
 
 	/* Each of these may learn that the table has changed. */
-	if (*writer == WRITER_OURS)
+	if (*writer == WRITER_OURS && !streamed)
 		ensure_begun(ctx, txn);
 	if (*writer == WRITER_OURS && entry->types_seen != row_relation_types)
 		row_relation_look_up(entry, relation);
 
-	if (*writer == WRITER_OURS && begun)
-	{
-		MemoryContext caller;
-
-		OutputPluginPrepareWrite(ctx, true);
-		caller = MemoryContextSwitchTo(row_context);
-		row_message_write(ctx->out, entry, relation, change);
-		MemoryContextSwitchTo(caller);
-		MemoryContextReset(row_context);
-		OutputPluginWrite(ctx, true);
-	}
+	if (*writer == WRITER_OURS && streamed)
+		write_row(ctx, relation, change, entry, change->txn->xid);
+	else if (*writer == WRITER_OURS && begun)
+		write_row(ctx, relation, change, entry, InvalidTransactionId);
 	else
-		pgoutput_change(ctx, txn, relation, change);
+		place.callback(ctx, txn, relation, change);
+}
+
+/* In place of pgoutput's. */
+static void
+rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
+			ReorderBufferChange *change)
+{
+	write_change(ctx, txn, relation, change, (Place) {pgoutput_change, InvalidTransactionId});
+}
+
+/*
+ * The same for a transaction in progress.  STREAM START has been written; each row names the
+ * subtransaction that it belongs to.
+ */
+static void
+rows_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
+				   ReorderBufferChange *change)
+{
+	write_change(ctx, txn, relation, change,
+				 (Place) {pgoutput_stream_change, rbtxn_get_toptxn(txn)->xid});
+}
+
+/* In place of pgoutput's: a transaction in progress, or a part of it, has been aborted. */
+static void
+rows_stream_abort(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr abort_lsn)
+{
+	row_relation_aborts++;
+	pgoutput_stream_abort(ctx, txn, abort_lsn);
 }
 
 /* Reads the options that concern Weft, too, and makes pgoutput accept messages. */
@@ -279,8 +344,12 @@ rows_start(LogicalDecodingContext *ctx)
 	pgoutput_begin = ctx->callbacks.begin_cb;
 	pgoutput_change = ctx->callbacks.change_cb;
 	pgoutput_message = ctx->callbacks.message_cb;
+	pgoutput_stream_change = ctx->callbacks.stream_change_cb;
+	pgoutput_stream_abort = ctx->callbacks.stream_abort_cb;
 	ctx->callbacks.begin_cb = rows_begin;
 	ctx->callbacks.change_cb = rows_change;
+	ctx->callbacks.stream_change_cb = rows_stream_change;
+	ctx->callbacks.stream_abort_cb = rows_stream_abort;
 	if (!messages_wanted)
 	{
 		ctx->callbacks.message_cb = NULL;

@@ -17,6 +17,7 @@ srand $seed;
 note("WEFT_SEED=$seed");
 
 my $pub = new_publisher('publisher', conf => <<'EOC');
+autovacuum = off
 log_min_messages = debug1
 max_replication_slots = 30
 max_wal_senders = 30
@@ -300,16 +301,52 @@ sub with_relations
 	return \@result;
 }
 
-# How the log reports which way rows of a table are written.
+# What transactions in progress amount to: each row with the RELATION message that the
+# subscriber has for it, without the rows of those that were aborted, and without the limits of
+# parts.  How far an aborted transaction is decoded depends on which catalogs are read.
+sub without_aborted
+{
+	my (%aborted, %relation, @result);
+	my $stream;
+
+	foreach my $message (@_)
+	{
+		my ($type, undef, $xid) = unpack 'a N N', $message->[1] . "\0" x 8;
+		$aborted{$xid} = 1 if $type eq 'A';
+	}
+	foreach my $message (@_)
+	{
+		my ($lsn, $data) = @$message;
+		my ($type, $xid, $relid) = unpack 'a N N', $data . "\0" x 8;
+
+		$stream = $type eq 'S' ? $xid : undef if $type =~ /[SE]/;
+		# The subscriber may have dropped what it had learned in that part.
+		delete $relation{$xid} if $type eq 'A';
+		if (defined $stream)
+		{
+			$relation{$stream}{$relid} = substr $data, 5 if $type eq 'R';
+			next
+			  if $type =~ /[SYR]/ || $aborted{$stream} || $aborted{$xid};
+			$data .= $relation{$stream}{$relid} // 'no RELATION'
+			  if $type =~ /[IUD]/;
+		}
+		push @result, [ $lsn, $data ] unless $type =~ /[AE]/;
+	}
+	return \@result;
+}
+
+# How the log reports which way rows of a table are written; "where" is ' in a stream' for
+# those of transactions in progress.
 sub written
 {
-	my ($log, $table, $change) = @_;
+	my ($log, $table, $change, $where) = @_;
 	my %number = (insert => 0, update => 1, delete => 2);
 	my %by;
 
+	$where //= '';
 	$by{$_}++
 	  foreach $log =~
-	  /table "$table", change $number{$change}: rows are written by (.*)/g;
+	  /table "$table", change $number{$change}$where: rows are written by (.*)/g;
 	return join ' or ', sort keys %by;
 }
 
@@ -787,20 +824,29 @@ sub random_transactions
 	foreach my $i (1 .. $count)
 	{
 		my $many = 1 + int rand 6;
+		my $lost = rand() < 0.1;
 		my $saved = 0;
 
 		$sql .= "BEGIN;\n" if $many > 1;
 		foreach my $j (1 .. $many)
 		{
+			my $statement;
+
 			if ($many > 1 && rand() < 0.2)
 			{
 				$sql .= "SAVEPOINT a;\n";
 				$saved = 1;
 			}
-			$sql .= $random[ rand @random ]->() . ";\n";
+			# The server may fail to decode a part of a transaction that has rewritten
+			# a table and was then aborted: "could not map filenumber".
+			do
+			{
+				$statement = $random[ rand @random ]->();
+			} while ($statement =~ /ALTER v TYPE/ && ($saved || $lost));
+			$sql .= "$statement;\n";
 			$sql .= "ROLLBACK TO a;\n" if $saved && rand() < 0.1;
 		}
-		$sql .= rand() < 0.1 ? "ROLLBACK;\n" : "COMMIT;\n" if $many > 1;
+		$sql .= $lost ? "ROLLBACK;\n" : "COMMIT;\n" if $many > 1;
 	}
 	return $sql;
 }
@@ -830,11 +876,24 @@ $end =~ s/^.*\n//;
 foreach my $case (grep { $_ ne 'live' } sort keys %cases)
 {
 	my $log_start = -s $pub->logfile;
-	my @ours = ours($case, $end);
-	same_messages($case, [ theirs($case) ], \@ours);
+	my ($theirs, $ours) = ([ theirs($case) ], [ ours($case, $end) ]);
+	($theirs, $ours) = map { without_aborted(@$_) } $theirs, $ours
+	  if $case =~ /streamed/;
+	same_messages($case, $theirs, $ours);
 
 	my $log = slurp_file($pub->logfile, $log_start);
 	unlike($log, qr/since ours differ/, "$case: no difference was found");
+	if ($case =~ /streamed/)
+	{
+		like(written($log, 'journal', 'insert', ' in a stream'),
+			qr/Weft/, "$case: Weft wrote rows in streams");
+	}
+	if ($case eq 'streamed_at_once')
+	{
+		is(written($log, $_, 'insert', ' in a stream'),
+			'pgoutput', "$case: pgoutput wrote rows of $_ in streams")
+		  foreach qw(filtered listed generated);
+	}
 	next if $case eq 'streamed_at_once' || $case =~ /^all/;
 
 	# That is, pgoutput is not compared with itself.
