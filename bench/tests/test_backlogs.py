@@ -169,8 +169,8 @@ def test_tables_of_documents_are_renewed(tmp_path):
     text = renewed(DOCUMENT, document, tmp_path)
     assert text.startswith("before\n\n<!-- figures drain.json -->\n`bench/run drain --systems")
     assert text.endswith("\n<!-- end of figures -->\n\nafter\n")
-    assert "--systems native,weft --repeats 5`: 2026-11-23 06:38 UTC, A processor, 2 cores" in text
-    assert "commit 0123abc with changes ([figures](../drain.json))." in text
+    assert "--systems native,weft --repeats 5`: 2026-11-23, A processor, 2 cores" in text
+    assert "PostgreSQL 17.11 ([figures](../drain.json))." in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[0].startswith("| system | server | runs | median | min | max | /native | others |")
     assert rows[1].startswith("| --- | --- | ---: |")

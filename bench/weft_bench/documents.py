@@ -56,17 +56,15 @@ def command_of(scenario: str, given: dict[str, Any]) -> str:
 
 
 def origin(about: dict[str, Any], link: str) -> str:
-    """Which call it was, when, where, and of what."""
-    machine, source = about["machine"], about.get("provenance", {})
+    """Which call it was, when and where.  The file also names the commit, and the time of day."""
+    machine = about["machine"]
     commands = [
         f"`{command_of(name, settings['options'])}`" for name, settings in about["settings"].items()
     ]
-    commit = (source.get("commit") or "unknown")[:7]
-    changed = " with changes" if source.get("dirty") else ""
     return (
-        f"{', '.join(commands)}: {machine['date']}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gb']} GB, {machine['filesystem']}, PostgreSQL {machine['server']}, "
-        f"commit {commit}{changed} ([figures]({link}))."
+        f"{', '.join(commands)}: {machine['date'].split()[0]}, {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['memory_gb']} GB, {machine['filesystem']}, "
+        f"PostgreSQL {machine['server']} ([figures]({link}))."
     )
 
 
