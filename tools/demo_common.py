@@ -189,6 +189,7 @@ def keep(directory: Path, servers: list[Server], to_try: str) -> None:
     print("To stop and remove them:")
     print(f"  kill -INT $(head -qn 1 {directory}/*/data/postmaster.pid); sleep 3")
     print(f"  rm -r {directory}")
+    print("And then:")
 
 
 def on_signal(number: int, _frame: object) -> None:

@@ -69,7 +69,8 @@ TO_TRY = """\
 To try on any of them:
   TABLE weft.node;
   TABLE weft.node_replication;
-  SELECT * FROM weft.conflict_history;
+  TABLE weft.stat_conflict;
+  SELECT * FROM weft.conflict_history WHERE relation = 'public.notes';
   UPDATE notes SET note = 'mine';   -- and look at the other members"""
 
 TO_TYPE_NEXT = """\
@@ -290,7 +291,7 @@ def show_notes(members: list[Member], when: str) -> None:
 
 
 def show_history(members: list[Member]) -> None:
-    table = Table(title="TABLE weft.conflict_history, on each member", title_justify="left")
+    table = Table(title="weft.conflict_history of that table, on each member", title_justify="left")
     for column in ("on", "conflict", "resolution", "local row", "remote row"):
         table.add_column(column)
     for member in members:
