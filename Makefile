@@ -2,10 +2,11 @@ EXTENSION = weft
 MODULE_big = weft
 PGFILEDESC = "weft - parallel apply for logical replication"
 # The install script is the concatenation of its parts, in the order of their numbers.
-install_script = sql/weft--$(shell sed -n "s/^default_version = '\(.*\)'/\1/p" weft.control).sql
+version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" weft.control)
+install_script = sql/weft--$(version).sql
 DATA_built = $(install_script)
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
-PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir)
+PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
 PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
 EXTRA_CLEAN = $(OBJS:.o=.d)

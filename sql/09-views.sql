@@ -6,6 +6,7 @@ CREATE FUNCTION weft.stat_get_subscription(
 	OUT subid oid,
 	OUT leader_pid integer,
 	OUT num_writers integer,
+	OUT wanted_writers integer,
 	OUT busy_writers integer,
 	OUT received_lsn pg_lsn,
 	OUT applied_lsn pg_lsn,
@@ -36,13 +37,27 @@ CREATE FUNCTION weft.stat_get_last_error(
 	OUT subid oid,
 	OUT last_error_time timestamptz,
 	OUT last_error_lsn pg_lsn,
-	OUT last_error text)
+	OUT last_error text,
+	OUT repeats integer)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_last_error';
 
 COMMENT ON FUNCTION weft.stat_get_last_error() IS
 	'the last error of every apply worker since the server started, for roles that may see it';
+
+CREATE FUNCTION weft.stat_get_totals(
+	OUT subid oid,
+	OUT total_transactions bigint,
+	OUT total_changes bigint,
+	OUT worker_starts bigint,
+	OUT errors bigint)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_totals';
+
+COMMENT ON FUNCTION weft.stat_get_totals() IS
+	'counters of subscriptions over all of their apply workers';
 
 CREATE VIEW weft.stat_subscription AS
 	SELECT s.oid AS subid, s.subname,
@@ -53,10 +68,14 @@ CREATE VIEW weft.stat_subscription AS
 		g.transactions, g.native_transactions, g.changes,
 		g.dependency_waits, g.order_waits, g.misspeculations, g.barriers,
 		g.ring_size, g.ring_used, g.output_plugin, g.native_reason,
-		e.last_error, e.last_error_time, e.last_error_lsn
+		e.last_error, e.last_error_time, e.last_error_lsn,
+		coalesce(t.total_transactions, 0) AS total_transactions,
+		coalesce(t.total_changes, 0) AS total_changes,
+		coalesce(t.worker_starts, 0) AS worker_starts, coalesce(t.errors, 0) AS errors
 	FROM pg_catalog.pg_subscription s
 		LEFT JOIN weft.stat_get_subscription() g ON g.subid = s.oid
-		LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid;
+		LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
+		LEFT JOIN weft.stat_get_totals() t ON t.subid = s.oid;
 
 COMMENT ON VIEW weft.stat_subscription IS
 	'progress and counters of every subscription, since its apply worker started';

@@ -7,8 +7,8 @@
  * oldest one.  An apply worker enters its own error while it reports it; writers hand theirs to
  * it (ring/failure.c).
  *
- * A message may quote values of rows, but no connection string: the server and libpq never show
- * a password in one.
+ * A message may quote values of rows, but not a connection string's password: neither the server
+ * nor libpq shows it.
  */
 #include "postgres.h"
 
@@ -26,6 +26,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
+#include "totals.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
@@ -35,11 +36,16 @@
 #define ENTRIES 128
 #define MESSAGE_LEN 256
 
+/* An error that comes again after a longer time than this is not counted as a repetition. */
+#define REPEAT_TIME (10 * 60 * 1000)	/* ms */
+
 typedef struct LastError
 {
 	Oid			subid;			/* InvalidOid while the entry is free */
 	TimestampTz time;
 	XLogRecPtr	lsn;			/* what the error is about; may be invalid */
+	int			repeats;		/* errors with the same message and LSN, in a
+								 * row */
 	char		message[MESSAGE_LEN];
 } LastError;
 
@@ -123,6 +129,8 @@ last_error_set_subject(XLogRecPtr lsn)
 static void
 keep_error(ErrorData *edata)
 {
+	const Totals one_error = {.errors = 1};
+
 	if (previous_emit_log_hook)
 		previous_emit_log_hook(edata);
 
@@ -134,14 +142,20 @@ keep_error(ErrorData *edata)
 	{
 		LastError  *entry = find_entry(MyLogicalRepWorker->subid);
 		int			len = pg_mbcliplen(edata->message, strlen(edata->message), MESSAGE_LEN - 1);
+		TimestampTz now = GetCurrentTimestamp();
+		bool		again = entry->subid == MyLogicalRepWorker->subid && entry->lsn == subject &&
+			strncmp(entry->message, edata->message, len) == 0 && entry->message[len] == '\0' &&
+			!TimestampDifferenceExceeds(entry->time, now, REPEAT_TIME);
 
+		entry->repeats = again ? entry->repeats + 1 : 1;
 		entry->subid = MyLogicalRepWorker->subid;
-		entry->time = GetCurrentTimestamp();
+		entry->time = now;
 		entry->lsn = subject;
 		memcpy(entry->message, edata->message, len);
 		entry->message[len] = '\0';
 	}
 	LWLockRelease(shared->lock);
+	totals_add(MyLogicalRepWorker->subid, &one_error);
 }
 
 /* Hooks into the reporting of errors; called once, while the postmaster loads Weft. */
@@ -203,8 +217,8 @@ weft_stat_get_last_error(PG_FUNCTION_ARGS)
 
 	for (int i = 0; i < ENTRIES; i++)
 	{
-		Datum		values[4];
-		bool		nulls[4] = {0};
+		Datum		values[5];
+		bool		nulls[5] = {0};
 
 		if (!OidIsValid(copy[i].subid) || !may_see(copy[i].subid))
 			continue;
@@ -213,6 +227,7 @@ weft_stat_get_last_error(PG_FUNCTION_ARGS)
 		values[2] = LSNGetDatum(copy[i].lsn);
 		nulls[2] = copy[i].lsn == InvalidXLogRecPtr;
 		values[3] = CStringGetTextDatum(copy[i].message);
+		values[4] = Int32GetDatum(copy[i].repeats);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

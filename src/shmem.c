@@ -76,6 +76,17 @@ shmem_transactions(SubscriptionShared *entry)
 	return result;
 }
 
+/* Returns how many changes writers have applied since the leader started. */
+uint64
+shmem_changes(SubscriptionShared *entry)
+{
+	uint64		result = 0;
+
+	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
+		result += pg_atomic_read_u64(&entry->writers[i].changes);
+	return result;
+}
+
 /* Resets what an earlier set of writers has left behind. */
 void
 shmem_reset_writers(SubscriptionShared *entry)
@@ -201,6 +212,7 @@ shmem_claim(Oid subid)
 		result->dbid = MyDatabaseId;
 		result->leader_pid = MyProcPid;
 		result->num_writers = 0;
+		result->wanted_writers = 0;
 		result->ring = DSM_HANDLE_INVALID;
 		result->statistics_area = DSA_HANDLE_INVALID;
 		result->native_reason[0] = '\0';

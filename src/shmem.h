@@ -39,6 +39,7 @@ typedef struct SubscriptionShared
 	int			leader_pid;
 	uint32		generation;		/* how many sets of writers were started here */
 	int			num_writers;	/* how many run now */
+	int			wanted_writers; /* how many should */
 	dsm_handle	ring;
 	RepOriginId origin;
 	bool		detect_conflicts;
@@ -101,6 +102,7 @@ extern SubscriptionShared *shmem_get(int index);
 extern int	shmem_index(const SubscriptionShared *entry);
 extern SubscriptionShared *shmem_find(Oid subid);
 extern uint64 shmem_transactions(SubscriptionShared *entry);
+extern uint64 shmem_changes(SubscriptionShared *entry);
 extern uint64 shmem_writer_seq(SubscriptionShared *entry, int number);
 extern void shmem_reset_writers(SubscriptionShared *entry);
 

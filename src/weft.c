@@ -20,6 +20,7 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "subscription_settings.h"
+#include "totals.h"
 
 PG_MODULE_MAGIC;
 
@@ -37,6 +38,7 @@ request_shared_memory(void)
 	copy_progress_request();
 	snowflake_request();
 	last_error_request();
+	totals_request();
 }
 
 static void
@@ -50,6 +52,7 @@ start_shared_memory(void)
 	copy_progress_startup();
 	snowflake_startup();
 	last_error_startup();
+	totals_startup();
 }
 
 /* Called when the library is loaded. */
@@ -72,6 +75,7 @@ _PG_init(void)
 	shmem_startup_hook = start_shared_memory;
 
 	last_error_install();
+	totals_install();
 	seam_install();
 	leader_install();
 	copy_install();

@@ -19,8 +19,9 @@ PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
 PG_FUNCTION_INFO_V1(weft_stat_get_cut);
+PG_FUNCTION_INFO_V1(weft_library_version);
 
-#define SUBSCRIPTION_COLUMNS 25
+#define SUBSCRIPTION_COLUMNS 26
 #define WRITER_COLUMNS 9
 #define RELATION_COLUMNS 9
 #define STREAM_COLUMNS 7
@@ -53,6 +54,7 @@ typedef struct EntryFields
 	Oid			subid;
 	int			leader_pid;
 	int			num_writers;
+	int			wanted_writers;
 	bool		detect_conflicts;
 	char		native_reason[NATIVE_REASON_LEN];
 	Pace		pace;
@@ -65,6 +67,7 @@ read_entry(SubscriptionShared *entry, EntryFields *fields)
 	fields->subid = entry->subid;
 	fields->leader_pid = entry->leader_pid;
 	fields->num_writers = entry->num_writers;
+	fields->wanted_writers = entry->wanted_writers;
 	fields->detect_conflicts = entry->detect_conflicts;
 	memcpy(fields->native_reason, entry->native_reason, NATIVE_REASON_LEN);
 	fields->pace = entry->pace;
@@ -220,11 +223,12 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFi
 	values[i++] = ObjectIdGetDatum(fields->subid);
 	values[i++] = Int32GetDatum(fields->leader_pid);
 	values[i++] = Int32GetDatum(fields->num_writers);
+	values[i++] = Int32GetDatum(fields->wanted_writers);
 	values[i++] = Int32GetDatum(count_busy(entry, fields->num_writers));
 	i = put_progress(entry, fields, i, values, nulls);
 	values[i++] = Int64GetDatum(shmem_transactions(entry));
 	values[i++] = count(&entry->native_transactions);
-	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, changes));
+	values[i++] = Int64GetDatum(shmem_changes(entry));
 	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, dependency_waits));
 	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, order_waits));
 	values[i++] = Int64GetDatum(SUM_OF_WRITERS(entry, misspeculations));
@@ -432,4 +436,12 @@ Datum
 weft_stat_get_cut(PG_FUNCTION_ARGS)
 {
 	return put_entries(fcinfo, put_cuts);
+}
+
+/* The version of the library that the server has loaded, which the extension's may differ from. */
+Datum
+weft_library_version(PG_FUNCTION_ARGS)
+{
+	shmem_require();
+	PG_RETURN_TEXT_P(cstring_to_text(WEFT_VERSION));
 }

@@ -11,6 +11,7 @@
 #include "receive/publisher_end.h"
 #include "receive/reception.h"
 #include "receive/sampler.h"
+#include "totals.h"
 #include "utils/timestamp.h"
 
 /* Time between two samples. */
@@ -31,11 +32,34 @@
 
 static TimestampTz next_sample;
 static TimestampTz last_idle;
+static Totals added;			/* to the subscription's totals */
+
+/* Adds to the totals what was counted since the last time. */
+static void
+add_to_totals(void)
+{
+	Totals		counted = {
+		.transactions = shmem_transactions(led.shared),
+		.changes = shmem_changes(led.shared),
+		.worker_starts = 1,
+	};
+	Totals		news = {
+		.transactions = counted.transactions - added.transactions,
+		.changes = counted.changes - added.changes,
+		.worker_starts = counted.worker_starts - added.worker_starts,
+	};
+
+	if (news.transactions + news.changes + news.worker_starts == 0)
+		return;
+	totals_add(led.shared->subid, &news);
+	added = counted;
+}
 
 /* Called once in a leader. */
 void
 sampler_start(void)
 {
+	add_to_totals();
 	last_idle = next_sample = GetCurrentTimestamp();
 }
 
@@ -82,6 +106,7 @@ sample(TimestampTz now)
 	if (!backlog)
 		pace_caught_up(&shared->pace);
 	SpinLockRelease(&shared->mutex);
+	add_to_totals();
 }
 
 /* Takes a sample if it is time to. */
@@ -94,9 +119,10 @@ sampler_tick(TimestampTz now)
 	sample(now);
 }
 
-/* The leader ends. */
+/* The leader ends, and its writers have ended. */
 void
 sampler_stop(void)
 {
+	add_to_totals();
 	publisher_end_stop();
 }

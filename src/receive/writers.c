@@ -232,6 +232,9 @@ writers_start(int count)
 	Assert(writers.count == 0);
 	writers.started_for = count;
 	writers.short_of_places = false;
+	SpinLockAcquire(&shared->mutex);
+	shared->wanted_writers = count;
+	SpinLockRelease(&shared->mutex);
 	if (count == 0)
 	{
 		stay_native("the number of writers is 0", NULL);

@@ -14,7 +14,7 @@ INTERNAL = re.compile(
     r"(member|join|stat_get|copy_get|check|part|switch|create_dsn|schema|group)_"
     r"|(arriving|join)_|(node_query|node_send|subscription_name|is_\w+|count_free|refuse_namesake"
     r"|published_tables|key_columns|output_plugin|drop_stale_subscription|require_\w+|launch_join"
-    r"|free_node_id|recent_query|keep_tombstones|stamped|forget_\w+|set_until|parting_node"
+    r"|free_node_id|recent_query|keep_tombstones|stamped|health_of_\w+|forget_\w+|set_until|parting_node"
     r"|query_group|create_node_subscription|record_delete|background_transactions|await_both_members|row_condition"
     r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all)$"
 )

@@ -1,0 +1,171 @@
+-- Checks of what this server can tell alone.
+--
+-- An id is never given to another check, and README describes each.  The checks see as much as the
+-- caller may: others than the owner of a subscription, and members of pg_read_all_stats, do not
+-- see its errors.
+
+CREATE FUNCTION weft.library_version()
+RETURNS text
+LANGUAGE C STRICT STABLE
+AS 'MODULE_PATHNAME', 'weft_library_version';
+
+COMMENT ON FUNCTION weft.library_version() IS
+	'the version of Weft that the server has loaded';
+
+CREATE FUNCTION weft.health_of_errors(
+	recent interval,
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH failed AS (
+		SELECT s.subname, s.subenabled AS enabled, s.subdisableonerr AS disable_on_error,
+			w.last_error AS message, w.last_error_time AS at, w.last_error_lsn AS lsn, e.repeats,
+			-- An error without an LSN kept the apply worker from receiving anything.
+			coalesce(CASE WHEN w.last_error_lsn IS NULL THEN w.publisher_lsn_time > w.last_error_time
+				ELSE w.applied_lsn > w.last_error_lsn END, false) AS overcome,
+			c.apply_error_count + c.sync_error_count > 0 AS counted
+		FROM pg_subscription s
+			JOIN weft.stat_subscription w ON w.subid = s.oid
+			LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
+			LEFT JOIN pg_stat_subscription_stats c ON c.subid = s.oid)
+	SELECT 'H003', 'error', subname,
+		'disabled because of an error' || coalesce(': ' || message, ''),
+		'Remove the cause, or skip the transaction with ALTER SUBSCRIPTION ... SKIP, then ALTER SUBSCRIPTION ... ENABLE.'
+		FROM failed WHERE NOT enabled AND disable_on_error AND counted
+	UNION ALL
+	SELECT 'H004', 'error', subname,
+		format('apply has failed %s times in a row: %s', repeats, message),
+		coalesce(format('Remove the cause; or skip the transaction: ALTER SUBSCRIPTION %I SKIP (lsn = %L).', subname, lsn),
+			'Remove the cause. The log has the details.')
+		FROM failed WHERE enabled AND repeats >= 3 AND at > clock_timestamp() - recent AND NOT overcome
+	UNION ALL
+	SELECT 'H007', 'info', subname,
+		format('apply has failed at %s: %s', date_trunc('second', at), message),
+		'Nothing, if it was overcome. The log has the details.'
+		FROM failed WHERE enabled AND at > clock_timestamp() - recent AND (repeats < 3 OR overcome)
+$$;
+
+CREATE FUNCTION weft.health_of_subscriptions(
+	stale interval,
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H002', CASE WHEN g.wanted_writers = 0 THEN 'info' ELSE 'warning' END, s.subname,
+		'applied by the server''s own code alone: ' || g.native_reason,
+		CASE WHEN g.wanted_writers = 0 THEN format('ALTER SUBSCRIPTION %I SET (num_writers = 4), unless this is wanted.', s.subname)
+			ELSE 'The log has a hint.' END
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.native_reason IS NOT NULL
+	UNION ALL
+	SELECT 'H005', 'warning', s.subname,
+		format('%s of %s writers could be started', g.num_writers, g.wanted_writers),
+		'Increase "max_worker_processes", and restart the server.'
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.num_writers BETWEEN 1 AND g.wanted_writers - 1
+	UNION ALL
+	SELECT 'H005', 'error', s.subname,
+		'no apply worker: all of "max_logical_replication_workers" are in use',
+		'Increase "max_logical_replication_workers", and restart the server.'
+		FROM pg_subscription s
+			LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.relid IS NULL AND a.pid IS NOT NULL
+		WHERE s.subenabled AND a.pid IS NULL
+			AND (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL)
+				>= current_setting('max_logical_replication_workers')::integer
+	UNION ALL
+	SELECT 'H006', 'warning', s.subname,
+		format('where the publisher''s WAL ends was last known %s ago', date_trunc('second', clock_timestamp() - g.publisher_lsn_time)),
+		'Check the publisher, the network, and whether the apply worker waits for a lock. Do not set both "wal_receiver_timeout" here and "wal_sender_timeout" there to 0.'
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.publisher_lsn_time < clock_timestamp() - stale
+	UNION ALL
+	SELECT 'H011', 'error', p.relation::text,
+		format('the initial copy for subscription "%s" has failed: %s', p.subname, p.last_error),
+		'Remove the cause. The copy is tried again by itself.'
+		FROM weft.copy_progress p WHERE p.last_error IS NOT NULL
+	UNION ALL
+	SELECT 'H011', 'warning', s.subname,
+		format('%s tables are not synchronized, and copies have failed %s times', r.tables, c.sync_error_count),
+		'The log of this server says why copies have failed. A copy is tried again by itself.'
+		FROM pg_subscription s
+			JOIN pg_stat_subscription_stats c ON c.subid = s.oid AND c.sync_error_count > 0
+			JOIN (SELECT srsubid, count(*) AS tables FROM pg_subscription_rel
+				WHERE srsubstate NOT IN ('r', 's') GROUP BY 1) r ON r.srsubid = s.oid
+		WHERE NOT EXISTS (SELECT FROM weft.copy_progress p WHERE p.subid = s.oid AND p.last_error IS NOT NULL)
+$$;
+
+CREATE FUNCTION weft.health_of_slots(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H010', CASE wal_status WHEN 'lost' THEN 'error' ELSE 'warning' END, slot_name,
+		CASE wal_status WHEN 'lost' THEN 'the slot has lost WAL that its subscriber needs'
+			ELSE 'the slot is about to lose WAL that its subscriber needs' END,
+		CASE wal_status WHEN 'lost' THEN 'Drop the slot, and create the subscription again.'
+			ELSE 'Let the subscriber catch up, or increase "max_slot_wal_keep_size".' END
+		FROM pg_replication_slots
+		WHERE slot_type = 'logical' AND wal_status IN ('unreserved', 'lost')
+$$;
+
+CREATE FUNCTION weft.health_of_group(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	most bigint := current_setting('weft.conflict_history_max_rows');
+BEGIN
+	RETURN QUERY SELECT 'H008', CASE r.state WHEN 'down' THEN 'warning' ELSE 'error' END,
+		r.from_node || ' -> ' || r.to_node,
+		CASE r.state WHEN 'down' THEN 'the other node is not connected'
+			WHEN 'disabled' THEN 'the subscription is disabled'
+			WHEN 'lost' THEN 'the slot has lost WAL that the other node needs'
+			ELSE 'the subscription or slot is missing' END,
+		CASE r.state WHEN 'down' THEN 'Start the other node, or part it with weft.part_node.'
+			WHEN 'disabled' THEN format('ALTER SUBSCRIPTION %I ENABLE.', r.subscription)
+			ELSE 'Part the node with weft.part_node(..., force => true), and let it join again.' END
+		FROM weft.node_replication r
+			JOIN weft.node n ON n.node_name IN (r.from_node, r.to_node) AND NOT n.is_local AND n.state = 'active'
+			JOIN weft.node l ON l.is_local AND l.state = 'active'
+		WHERE r.state IN ('missing', 'disabled', 'down', 'lost');
+	RETURN QUERY SELECT 'H012', 'error', j.node_group_name::text,
+		format('joining the group has failed in step "%s": %s', j.join_step, j.join_error),
+		'Remove the cause. Joining continues by itself.'
+		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
+
+	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
+		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',
+			format('it is full: rows are removed before "weft.conflict_history_retention" is over, the oldest one is of %s',
+				date_trunc('second', h.recorded_at)),
+			'Increase "weft.conflict_history_max_rows", or find out why there are so many conflicts.'
+			FROM (SELECT f.id, f.recorded_at FROM weft.conflict_history f ORDER BY f.id LIMIT 1) h
+			WHERE (SELECT max(l.id) FROM weft.conflict_history l) - h.id + 1 >= most
+				AND h.recorded_at > clock_timestamp() - current_setting('weft.conflict_history_retention')::interval;
+	END IF;
+END $$;
+
+CREATE FUNCTION weft.health(
+	stale interval DEFAULT '2 minutes',
+	recent interval DEFAULT '1 hour',
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT f.* FROM (
+		SELECT 'H001' AS id, 'error' AS severity, 'weft' AS object,
+			format('the server has loaded version %s, and the extension has version %s',
+				weft.library_version(), x.extversion) AS problem,
+			'ALTER EXTENSION weft UPDATE; or, if the server has loaded an older version than is installed, restart it.' AS remedy
+			FROM pg_extension x
+			WHERE x.extname = 'weft' AND x.extversion <> weft.library_version()
+		UNION ALL SELECT * FROM weft.health_of_subscriptions(stale)
+		UNION ALL SELECT * FROM weft.health_of_errors(recent)
+		UNION ALL SELECT * FROM weft.health_of_slots()
+		UNION ALL SELECT * FROM weft.health_of_group()) f
+	ORDER BY array_position(ARRAY['error', 'warning', 'info'], f.severity), f.id, f.object
+$$;
+
+COMMENT ON FUNCTION weft.health(interval, interval) IS
+	'what is wrong with subscriptions, slots and the node group of this server, and what to do about it';
