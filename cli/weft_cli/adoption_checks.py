@@ -42,7 +42,7 @@ def obstacles(adoption: Adoption, state: State) -> list[Obstacle]:
     if state.unready_tables:
         found.append(
             Obstacle(
-                f"{state.unready_tables} tables are being copied",
+                f"tables are being copied: {state.unready_tables}",
                 f"SELECT weft.wait_for_subscription('{name}', '1 hour');",
             )
         )

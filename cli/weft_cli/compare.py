@@ -248,21 +248,20 @@ def _list(context: Context, server: Server) -> ExitCode:
 
     def render(console: Console) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("number", "subscription", "status", "started", "took", "tables", "rows"):
-            table.add_column(
-                name, justify="left" if name in ("subscription", "status") else "right"
-            )
-        table.add_column("differences", justify="right")
+        for name in ("number", "started", "took", "tables", "rows", "different"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("status", no_wrap=True)
+        table.add_column("subscription", overflow="fold")
         for row in rows:
             table.add_row(
                 str(row["comparison"]),
-                printable(row["subscription"]),
-                row["status"],
                 f"{row['started_at']:%Y-%m-%d %H:%M}" if row["started_at"] else UNKNOWN,
                 duration(row["seconds"]),
                 f"{row['tables_done']} of {row['tables']}",
                 number(row["rows_compared"]),
                 number(row["differences"]),
+                row["status"],
+                printable(row["subscription"]),
             )
         console.print(table if rows else Text("There are no comparisons."))
 

@@ -84,5 +84,5 @@ def command(
 def _result(cancel: bool, names: list[str], left: list[str]) -> Text:
     if left:
         return Text("The tables are being copied: see weft.copy_progress, or weft status.")
-    done = "kept their rows" if cancel else "were copied again"
-    return Text(f"{len(names)} tables {done}, and are synchronized.")
+    done = "Not copied again" if cancel else "Copied again"
+    return Text(f"{done}, and synchronized: {', '.join(printable(name) for name in names)}")

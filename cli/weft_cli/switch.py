@@ -161,7 +161,7 @@ def switch_over(context: Context, server: Server, wishes: Wishes) -> ExitCode:
             )
             if context.options.dry_run:
                 return ExitCode.FINDINGS if errors else ExitCode.FINE
-            return ExitCode.REFUSED
+            raise Refused("the plan has errors, so nothing has been changed")
         if context.options.output == "table":
             show_plan(context.console, checks)
     if context.options.dry_run:
