@@ -25,6 +25,7 @@ PROVE_TESTS ?= test/tap/*.pl
 # server, TESTS='test/tap/003*.pl' some of the tests.
 tool_goals = demo demo-group bench docs indent \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
+	check-monitoring \
 	check-tap check-tap-streamed check-tap-native check-core
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
@@ -77,7 +78,7 @@ demo-group:
 	@tools/setup.sh release python tools/demo_group.py
 
 check:
-	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli docs tap tap-streamed tap-native core
+	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli docs monitoring tap tap-streamed tap-native core
 
 $(filter check-%,$(tool_goals)): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*

@@ -128,6 +128,8 @@ def run_static() -> None:
         ("mypy", ".", ["mypy"]),
         ("mypy-cli", "cli", ["mypy"]),
         ("docs", ".", ["python", "tools/check_docs.py"]),
+        ("mypy-monitoring", ".", ["mypy", "--strict", "monitoring"]),
+        ("monitoring", ".", ["python", "monitoring/generate.py", "--check"]),
         ("pytest", ".", ["pytest", "-q", "bench/tests", "tools/tests"]),
     ):
         output = LOG / f"static-{name}"
@@ -334,6 +336,7 @@ SUITES = {
     "ledger": lambda: run_python_suite("ledger", Path("test/ledger")),
     "cli": lambda: run_python_suite("cli", Path("cli/tests")),
     "docs": run_docs,
+    "monitoring": lambda: run_python_suite("monitoring", Path("monitoring/tests")),
     "tap-streamed": lambda: run_tap_again("tap-streamed"),
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
