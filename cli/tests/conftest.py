@@ -19,7 +19,7 @@ CLI = Path(__file__).resolve().parent.parent
 def pytest_configure() -> None:
     # What ends the tests ends their servers, too.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+        signal.signal(number, lambda number, _frame: pytest.exit("ended", 128 + number))
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 from rich.text import Text
 
-from weft_cli import __version__, adopt, compare, repair, resync, status, switch, upgrade
+from weft_cli import __version__, adopt, compare, doctor, repair, resync, status, switch, upgrade
 from weft_cli.context import Context
 from weft_cli.errors import WeftError
 from weft_cli.exit_code import ExitCode
@@ -23,6 +23,7 @@ COMMANDS: tuple[click.Command, ...] = (
     status.command,
     adopt.command,
     compare.command,
+    doctor.command,
     repair.command,
     resync.command,
     switch.over_command,
