@@ -170,6 +170,20 @@ def publisher_without_weft(site: Site) -> Iterator[None]:
     wait_until_connected(site)
 
 
+@scenario("W021", fixed=False)
+def history_full(site: Site) -> Iterator[None]:
+    site.sub.query(
+        """INSERT INTO weft.conflict_history (recorded_at, subname, relation, conflict_type,
+            resolver, resolution, key, remote_commit_time, remote_node, remote_xid, remote_lsn)
+        VALUES (now(), 's', 't', 'insert_exists', 'skip', 'keep_local', '{}', now(), 1, '1',
+            '0/1')"""
+    )
+    site.reload(site.sub, "weft.conflict_history_max_rows", "1")
+    yield
+    site.reload(site.sub, "weft.conflict_history_max_rows", None)
+    site.sub.query("DELETE FROM weft.conflict_history")
+
+
 @scenario("W034")
 def no_extension(site: Site) -> Iterator[None]:
     site.sub.query("DROP EXTENSION weft")

@@ -142,6 +142,41 @@ def subject(case: Case) -> str:
     return f'subscription "{case.name}"'
 
 
+# The other checks of weft.health() are made here as well, under ids of their own.
+OTHER_HEALTH = ["H006", "H008", "H009", "H010", "H012"]
+
+
+@check(
+    "W021",
+    Group.WEFT,
+    Needs.SUBSCRIBER,
+    "subscriber",
+    "warning",
+    "what weft.health() finds besides",
+    "weft.health() makes checks that the server can make alone. Those that no other id here covers "
+    "are reported under this one: links of a node group that are missing or down, a join that has "
+    "failed, a full conflict history, slots of this very server that lose WAL, and old news of the "
+    "publisher.",
+    "As the finding says. docs/health.md explains the ids H006, H008, H009, H010 and H012.",
+)
+def health(case: Case) -> Iterator[Hit]:
+    if not case.settings.has("weft.ring_size"):
+        return
+    if not case.subscriber.has_function("weft.health(interval, interval)"):
+        raise NotChecked("the extension in this database has no weft.health() (W034, W035)")
+    for row in case.subscriber.rows(
+        "SELECT id, severity, object, problem, remedy FROM weft.health()"
+        " WHERE id = ANY (%s) ORDER BY id, object",
+        OTHER_HEALTH,
+    ):
+        yield Hit(
+            f"{row['id']} {row['object']}",
+            row["problem"],
+            severity=row["severity"],
+            remedy=row["remedy"],
+        )
+
+
 @check(
     "W016",
     Group.WEFT,
