@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from adopting import (
     adopt_fully,
     allow_plugin,
@@ -151,6 +153,48 @@ def test_publisher_has_lost_weft(pair: Pair, weft: Weft) -> None:
     adopt_fully(pair, weft, "pgoutput")
     catch_up(pair)
     assert contents(pair.subscriber) == contents(pair.publisher)
+
+
+@pytest.fixture
+def ordinary_owner(pair: Pair) -> Iterator[str]:
+    """The subscription belongs to an ordinary role; returns how that reaches the publisher."""
+    hba = pair.publisher.data / "pg_hba.conf"
+    before = hba.read_text()
+    hba.write_text(f"local all adopter scram-sha-256\n{before}")
+    pair.publisher.query("SELECT pg_reload_conf()")
+    pair.publisher.query("CREATE ROLE adopter LOGIN REPLICATION PASSWORD 'topsecret'")
+    pair.subscriber.query("CREATE ROLE adopter LOGIN")
+    subscribe(pair)
+    pair.publisher.query("GRANT SELECT ON ALL TABLES IN SCHEMA public TO adopter")
+    connection = f"{pair.publisher.conninfo} user=adopter password=topsecret"
+    for statement in (
+        f"GRANT CREATE ON DATABASE {pair.subscriber.database} TO adopter",
+        "GRANT pg_create_subscription TO adopter",
+        "ALTER TABLE history OWNER TO adopter",
+        "ALTER TABLE account OWNER TO adopter",
+        f"ALTER SUBSCRIPTION s CONNECTION '{connection}'",
+        "ALTER SUBSCRIPTION s OWNER TO adopter",
+    ):
+        pair.subscriber.query(statement)
+    pair.publisher.query("INSERT INTO history VALUES (0, 0, 'as the new owner')")
+    catch_up(pair)
+    yield connection
+    drop_subscriptions(pair)
+    hba.write_text(before)
+    for server in (pair.publisher, pair.subscriber):
+        server.query("DROP OWNED BY adopter CASCADE")
+        server.query("DROP ROLE adopter")
+
+
+def test_ordinary_role(pair: Pair, weft: Weft, ordinary_owner: str) -> None:
+    own = pair.subscriber.conninfo.replace("user=postgres", "user=adopter")
+    done = weft("adopt", "s", "--yes", "-d", own)
+    assert done.returncode == ExitCode.REFUSED
+    assert "--publisher" in done.stderr
+    done = weft("adopt", "s", "--yes", "-d", own, "--publisher", ordinary_owner)
+    assert done.returncode == ExitCode.FINE, done.stdout + done.stderr
+    assert [plugin for _, plugin in slots(pair)] == ["weft"]
+    assert "topsecret" not in done.stdout + done.stderr
 
 
 def test_failover_flag(pair: Pair, weft: Weft) -> None:
