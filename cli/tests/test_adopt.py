@@ -140,6 +140,22 @@ def test_goes_back_if_the_copy_fails(pair: Pair, weft: Weft) -> None:
     assert contents(pair.subscriber) == contents(pair.publisher)
 
 
+def test_goes_back_if_it_cannot_be_continued(pair: Pair, weft: Weft) -> None:
+    """Killed when the subscription is stopped; then the publisher is reconfigured."""
+    subscribe(pair)
+    before = slots(pair)
+    process = interrupted(pair, 3, "after", "adopt", "s", "--yes")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode < 0, output
+    assert pair.subscriber.query("SELECT 1 FROM pg_subscription WHERE NOT subenabled")
+    allow_plugin(pair, False)
+    assert "has its old slot again, and is enabled" in refused(pair, weft)
+    assert slots(pair) == before
+    pair.publisher.query("INSERT INTO history VALUES (0, 0, 'after')")
+    catch_up(pair)
+    assert contents(pair.subscriber) == contents(pair.publisher)
+
+
 def test_publisher_has_lost_weft(pair: Pair, weft: Weft) -> None:
     """The way back works although the slot's plugin cannot be used any more."""
     subscribe(pair)

@@ -109,6 +109,14 @@ def _adopt(context: Context, work: Adoption) -> ExitCode:
     found = obstacles(work, state)
     if found:
         _show(context, work, state, [], found)
+        # An earlier call may have stopped the subscription, and now it cannot be completed.
+        if (
+            not context.options.dry_run
+            and state.slot_name is not None
+            and not state.enabled
+            and work.go_back(enabled_only=False)
+        ):
+            context.errors.print("The subscription has its old slot again, and is enabled.")
         return ExitCode.REFUSED
     steps = remaining_steps(state, work.plugin)
     if not steps or context.options.dry_run:

@@ -11,7 +11,8 @@ def obstacles(adoption: Adoption, state: State) -> list[Obstacle]:
     if state.slot_name is None:
         return [
             Obstacle(
-                f'subscription "{name}" has no slot', f"ALTER SUBSCRIPTION {name} SET (slot_name);"
+                f'subscription "{name}" has no slot',
+                f"Give it one: ALTER SUBSCRIPTION {name} SET (slot_name = '…');",
             )
         ]
     pair = find_pair(state, adoption.plugin)
