@@ -78,7 +78,7 @@ Errors.  If a step between "stop" and "start" fails, for example because the pub
 been reconfigured, then S would remain disabled.  Therefore new is dropped, and S gets its old
 slot back and is enabled, in one transaction.  New goes first: S with new, disabled, without that
 slot, is in the table.  The same happens if the publisher does not stream from new in time and has
-never done so.
+never done so, and if a later call finds S disabled by an earlier one, and an obstacle.
 
 Durability.  Old must not be dropped before the subscriber has stored that it uses new.  Therefore
 these transactions are flushed, even if the role has synchronous_commit = off.
