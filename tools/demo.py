@@ -61,6 +61,8 @@ To try on weft_both:
   DELETE FROM pgbench_tellers WHERE tid = 7;   -- which the publisher still has
   CALL weft.compare_subscription('weft_demo');
   TABLE weft.difference;
+In this folder, after pipx install './cli[binary]':
+  weft doctor -h {directory}/weft_both -p 5432 -U postgres
 To have something to apply:
   pgbench -h {directory}/publisher -p 5432 -U postgres -T 9 postgres"""
 

@@ -44,7 +44,8 @@ CALL load_tpcb(500);
 
 MORE_TABLES = """
     CREATE TABLE measurements (id int PRIMARY KEY, sensor int, at timestamptz, value float8);
-    CREATE TABLE milestones (name text PRIMARY KEY)"""
+    CREATE TABLE milestones (name text PRIMARY KEY);
+    ALTER TABLE pgbench_history REPLICA IDENTITY FULL"""  # for whoever tries an UPDATE later
 PUBLISHED = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history",
              "measurements", "milestones")  # fmt: skip
 LARGE_TRANSACTION = f"""
