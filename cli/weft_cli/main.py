@@ -1,6 +1,6 @@
 """The group "weft" and its commands; how errors become exit statuses."""
 
-import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -8,19 +8,30 @@ from typing import NoReturn
 import click
 from rich.text import Text
 
-from weft_cli import __version__, adopt, compare, doctor, repair, resync, status, switch, upgrade
+from weft_cli import (
+    __version__,
+    adopt,
+    compare,
+    doctor,
+    repair,
+    resync,
+    status,
+    switch,
+    top,
+    upgrade,
+)
 from weft_cli.context import Context
 from weft_cli.errors import WeftError
 from weft_cli.exit_code import ExitCode
 from weft_cli.options import HELP_NAMES, common_options
 from weft_cli.output import printable
 
-# as a shell reports programs that end by SIGINT and SIGPIPE
+# as a shell reports programs that end by SIGINT
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 COMMANDS: tuple[click.Command, ...] = (
     status.command,
+    top.command,
     adopt.command,
     compare.command,
     doctor.command,
@@ -70,10 +81,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        # The interpreter would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _complain(context: Context, error: WeftError) -> None:
@@ -84,4 +95,8 @@ def _complain(context: Context, error: WeftError) -> None:
 
 
 def main() -> NoReturn:
+    # "weft status | head" ends silently, as other programs do; libpq does not raise the signal.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # So that a terminal is left as it was.
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(run())

@@ -80,6 +80,7 @@ class Server:
     ):
         self.application = application
         self.timeout = timeout
+        self._known_columns: dict[str, frozenset[str]] = {}
         self.connection = _connect(conninfo, application, timeout, password)
         info = self.connection.info
         self.name = f"{info.host}:{info.port}/{info.dbname}"
@@ -153,8 +154,16 @@ class Server:
             return cast(str, self.value("SELECT weft.library_version()"))
         return self.weft_extension or "unknown"
 
-    def has_function(self, signature: str) -> bool:
-        return self.value("SELECT to_regprocedure(%s)", signature) is not None
+    def has_function(self, name: str) -> bool:
+        """By name, if there is one function of that name, or with the types of its arguments."""
+        lookup = "to_regprocedure" if "(" in name else "to_regproc"
+        return self.value(f"SELECT {lookup}(%s)", name) is not None
+
+    def has_column(self, relation: str, column: str) -> bool:
+        """As it was when first asked: this is asked often."""
+        if relation not in self._known_columns:
+            self._known_columns[relation] = self.columns(relation)
+        return column in self._known_columns[relation]
 
     def columns(self, relation: str) -> frozenset[str]:
         """The columns of a table or view; none if it does not exist."""
@@ -169,8 +178,13 @@ class Server:
 
     def require_weft(self) -> None:
         """Raises NoExtension unless this database has the extension."""
-        if self.weft_extension is not None:
+        if self.weft_extension is not None and self.weft_library is not None:
             return
+        if self.weft_extension is not None:
+            raise NoExtension(
+                f"{self.name} has the extension, but the server has not loaded the library",
+                "Add weft to shared_preload_libraries, and restart the server.",
+            )
         if self.weft_library is None:
             raise NoExtension(f"Weft is not loaded on {self.name}", INSTALL_HINT)
         raise NoExtension(
@@ -184,25 +198,30 @@ class Server:
         A host or socket in the subscription's connection string is meant as seen from the
         subscriber; a user who runs this elsewhere gives another one.
         """
+        oid = self.value(
+            "SELECT oid FROM pg_subscription WHERE subname = %s AND subdbid ="
+            " (SELECT oid FROM pg_database WHERE datname = current_database())",
+            subscription,
+        )
+        if oid is None:
+            raise Refused(f'there is no subscription "{subscription}" in {self.name}')
+        return self.publisher_of_oid(oid, conninfo)
+
+    def publisher_of_oid(self, subscription: int, conninfo: str | None = None) -> "Server":
+        """The same for a subscription of any database."""
         if conninfo is None:
             try:
                 conninfo = self.value(
-                    "SELECT subconninfo FROM pg_subscription WHERE subname = %s"
-                    " AND subdbid = (SELECT oid FROM pg_database"
-                    " WHERE datname = current_database())",
-                    subscription,
+                    "SELECT subconninfo FROM pg_subscription WHERE oid = %s", subscription
                 )
             except MissingRights:
                 raise MissingRights(
-                    f'reading how subscription "{subscription}" connects needs a superuser',
+                    "reading how a subscription connects to its publisher needs a superuser",
                     "Give the publisher's connection string with --publisher.",
                 ) from None
-            if conninfo is None:
-                raise Refused(f'there is no subscription "{subscription}" in {self.name}')
-        parse_conninfo(conninfo)
-        # Not the subscription's own name, by which the publisher knows synchronous standbys.
-        conninfo = make_conninfo(conninfo, application_name=self.application)
-        return Server(conninfo, self.application, self.timeout)
+        # The name of the subscription stays its own: publishers know synchronous standbys by it.
+        target = parse_conninfo(conninfo or "") | {"application_name": self.application}
+        return Server(make_conninfo("", **target), self.application, self.timeout)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -251,7 +270,11 @@ def _connect(
     try:
         return psycopg.connect(conninfo, autocommit=True, row_factory=dict_row, **extra)
     except psycopg.OperationalError as error:
-        message = str(error).strip()
+        message = str(error)
+        # Before psycopg 3.2, it does not say which server.
+        if "connection to server" not in message and error.pgconn is not None:
+            message = error.pgconn.error_message.decode(errors="replace") or message
+        message = message.strip()
         for prefix in ("connection failed: ", "connection is bad: "):
             message = message.removeprefix(prefix)
         if error.pgconn is not None and error.pgconn.needs_password:
