@@ -10,7 +10,7 @@ from doctor_site import Captured, Site
 from servers import Server, created, own_programs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def servers(directory: Path) -> Iterator[list[Server]]:
     """A pair, and a spare server for what concerns servers without a subscription."""
     programs = own_programs()
@@ -25,7 +25,7 @@ def servers(directory: Path) -> Iterator[list[Server]]:
         yield made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def created_site(servers: list[Server]) -> Site:
     site = Site(servers[0], servers[1], lambda: "")
     site.create()

@@ -138,6 +138,11 @@ class Case:
     def settings(self) -> Settings:
         return Settings(self.subscriber)
 
+    @property
+    def weft_loaded(self) -> bool:
+        """Without the library, the extension's views fail."""
+        return self.settings.has("weft.ring_size")
+
     @cached_property
     def settings_there(self) -> Settings:
         return Settings(self.there)
@@ -190,11 +195,11 @@ class Case:
     def require_publisher(self) -> None:
         """For checks of both sides that do what they can with one: the other was not checked."""
         if self.publisher is None and (self.unreachable or self.hidden):
-            raise NotChecked(f"not on the publisher: {self.why_no_publisher}")
+            raise NotChecked(f"only on the subscriber: {self.why_no_publisher}")
 
     @property
     def why_no_publisher(self) -> str:
-        return "it cannot be reached (W001)" if self.unreachable else self.hidden
+        return "the publisher cannot be reached (W001)" if self.unreachable else self.hidden
 
     @cached_property
     def tables(self) -> Tables:

@@ -22,7 +22,7 @@ from weft_cli.server import Server
     "Add weft to shared_preload_libraries, and restart the subscriber.",
 )
 def loaded(case: Case) -> Iterator[Hit]:
-    if case.settings.has("weft.ring_size"):
+    if case.weft_loaded:
         return
     yield Hit(
         "shared_preload_libraries",
@@ -53,7 +53,7 @@ def preload(before: list[str]) -> tuple[str, ...]:
     "Run CREATE EXTENSION weft in this database, as a superuser.",
 )
 def extension(case: Case) -> Iterator[Hit]:
-    if case.settings.has("weft.ring_size") and not has_extension(case.subscriber):
+    if case.weft_loaded and not has_extension(case.subscriber):
         database = case.subscriber.connection.info.dbname
         yield Hit(
             f'database "{database}"',
@@ -116,7 +116,7 @@ def version_of(server: Server, side: str) -> Iterator[Hit]:
     "Set num_writers, or increase max_worker_processes (W031).",
 )
 def native(case: Case) -> Iterator[Hit]:
-    if not case.settings.has("weft.ring_size"):
+    if not case.weft_loaded:
         return
     if not has_extension(case.subscriber):
         raise NotChecked("the extension is not in this database (W034)")
@@ -160,7 +160,7 @@ OTHER_HEALTH = ["H006", "H008", "H009", "H010", "H012"]
     "As the finding says. docs/health.md explains the ids H006, H008, H009, H010 and H012.",
 )
 def health(case: Case) -> Iterator[Hit]:
-    if not case.settings.has("weft.ring_size"):
+    if not case.weft_loaded:
         return
     if not case.subscriber.has_function("weft.health(interval, interval)"):
         raise NotChecked("the extension in this database has no weft.health() (W034, W035)")

@@ -53,7 +53,9 @@ def show_cases(console: Console, cases: Sequence[Case]) -> None:
 
 def indented(console: Console, text: Text | str) -> None:
     console.print(
-        Padding(text, (0, 0, 0, INDENT)), width=min(WIDEST, console.width), overflow="fold"
+        Padding(text, (0, 0, 0, INDENT), expand=False),
+        width=min(WIDEST, console.width),
+        overflow="fold",
     )
 
 
@@ -73,7 +75,7 @@ def show_found(console: Console, found: Found, with_sql: bool) -> None:
 
 
 def sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def show_sql(console: Console, found: Found) -> None:
@@ -113,14 +115,12 @@ def show_not_made(console: Console, not_made: Sequence[NotMade]) -> None:
         reasons.setdefault((each.reason, each.subscription), []).append(each.id)
     for (reason, subscription), ids in reasons.items():
         console.print()
-        about = f' (subscription "{subscription}")' if subscription else ""
+        about = f' for subscription "{subscription}"' if subscription else ""
         console.print(
-            Text.assemble(
-                (f"{'unknown':<{INDENT}}", "magenta"), f"not checked{printable(about)}: "
-            ),
-            end="",
+            Text.assemble((f"{'unknown':<{INDENT}}", "magenta"), f"Not checked{printable(about)}:"),
+            soft_wrap=True,
         )
-        console.print(Text(printable(reason)), soft_wrap=True)
+        indented(console, Text(sentence(printable(reason))))
         indented(console, Text(", ".join(ids), style="dim"))
 
 

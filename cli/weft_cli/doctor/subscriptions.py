@@ -45,7 +45,7 @@ def enabled(case: Case) -> Iterator[Hit]:
 def last_error(case: Case) -> str:
     """The last error of the apply worker as far as it is known, for the end of a sentence."""
     assert case.subscription is not None
-    if not case.subscriber.has_function("weft.stat_get_last_error()"):
+    if not (case.weft_loaded and case.subscriber.has_function("weft.stat_get_last_error()")):
         return ""
     found = case.subscriber.rows(
         "SELECT last_error FROM weft.stat_get_last_error() WHERE subid = %s::oid",
@@ -116,19 +116,26 @@ def apply_runs(case: Case) -> Iterator[Hit]:
     "Remove the cause. If the table has rows that the copy brings as well, empty it.",
 )
 def copies(case: Case) -> Iterator[Hit]:
-    if not case.unsynchronized or not case.subscriber.columns("weft.copy_progress"):
+    if not case.unsynchronized:
         return
-    failed = case.subscriber.rows(
+    failed = known_failures(case)
+    for row in failed:
+        yield Hit(f'table "{table_name(row)}"', f"the initial copy has failed: {row['last_error']}")
+    if not failed and apply_worker(case)["sync_errors"]:
+        yield from native_failures(case)
+
+
+def known_failures(case: Case) -> list[Row]:
+    """Tables whose copy has failed, as far as Weft knows."""
+    if not (case.weft_loaded and case.subscriber.columns("weft.copy_progress")):
+        return []
+    return case.subscriber.rows(
         "SELECT n.nspname AS schema, c.relname AS name, p.last_error"
         " FROM weft.copy_progress p JOIN pg_catalog.pg_class c ON c.oid = p.relation"
         " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE p.subname = %s AND p.last_error IS NOT NULL ORDER BY 1, 2",
         case.name,
     )
-    for row in failed:
-        yield Hit(f'table "{table_name(row)}"', f"the initial copy has failed: {row['last_error']}")
-    if not failed and apply_worker(case)["sync_errors"]:
-        yield from native_failures(case)
 
 
 def native_failures(case: Case) -> Iterator[Hit]:
@@ -176,7 +183,7 @@ def workers(case: Case) -> list[int]:
         "SELECT pid FROM pg_catalog.pg_stat_get_subscription(%s::oid) WHERE pid IS NOT NULL",
         oid,
     )
-    if case.subscriber.columns("weft.stat_writer"):
+    if case.weft_loaded and case.subscriber.columns("weft.stat_writer"):
         found += case.subscriber.rows(
             "SELECT pid FROM weft.stat_writer WHERE subid = %s::oid AND pid IS NOT NULL",
             oid,

@@ -234,7 +234,8 @@ def missing_unique(case: Case) -> Iterator[Hit]:
     "error",
     "published tables have a replica identity",
     "The publisher's table has no primary key or other replica identity, but its UPDATEs or "
-    "DELETEs are published: they fail on the publisher.",
+    "DELETEs are published: they fail on the publisher. A warning if there have been none so far. "
+    "Tables to which rows have only been added, such as logs, are not reported.",
     "Give the table a primary key. Otherwise set REPLICA IDENTITY FULL, which sends whole rows, "
     "and create an index on the subscriber that finds them (W076).",
 )
@@ -243,7 +244,7 @@ def replica_identity(case: Case) -> Iterator[Hit]:
     tables = case.tables
     changing = case.there.rows(
         "SELECT DISTINCT t.schemaname AS schema, t.tablename AS name,"
-        " s.n_tup_upd + s.n_tup_del > 0 AS updated"
+        " s.n_tup_upd + s.n_tup_del > 0 AS updated, s.n_tup_ins > 0 AS filled"
         " FROM pg_catalog.pg_publication_tables t"
         " JOIN pg_catalog.pg_publication p ON p.pubname = t.pubname"
         " LEFT JOIN pg_catalog.pg_stat_all_tables s"
@@ -251,7 +252,8 @@ def replica_identity(case: Case) -> Iterator[Hit]:
         " WHERE t.pubname = ANY (%s) AND (p.pubupdate OR p.pubdelete)",
         list(case.subscription["publications"]),
     )
-    published_changes = {table_name(row) for row in changing}
+    # Where rows are only added, there is nothing to identify.
+    published_changes = {table_name(row) for row in changing if row["updated"] or not row["filled"]}
     updated = {table_name(row) for row in changing if row["updated"]}
     for _, table in tables.pairs:
         if table["kind"] != "r" or table_name(table) not in published_changes:
