@@ -17,7 +17,8 @@ from weft_cli.doctor.table_facts import table_name, table_of
     "the publisher can be reached",
     "Nothing answers where the subscription's connection string says, or the role cannot log in "
     "there. This command connects from the machine on which it runs, which may be another one "
-    "than the subscriber. What concerns the publisher is not checked.",
+    "than the subscriber, and, if the string names no user, as the user who runs it, unless "
+    "PGUSER is set. What concerns the publisher is not checked.",
     "If the publisher is reached in another way from here, say so with --publisher. Otherwise "
     "start it, or change the subscription: ALTER SUBSCRIPTION ... CONNECTION.",
 )
