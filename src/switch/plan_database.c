@@ -168,6 +168,8 @@ static const PlanCheck checks[] = {
 		" format('%s sessions are connected to the publisher, as %s', count(*), coalesce(string_agg(DISTINCT usename, ', '), 'roles that are not shown')),"
 		" NULL"
 		" FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+		/* An apply worker's (receive/publisher_end.c). */
+		" AND application_name NOT LIKE 'weft lag of %'"
 		" GROUP BY 1 ORDER BY count(*) DESC, 1",
 		.remedy = "They must connect to this server after the switch-over."
 	},
