@@ -86,9 +86,16 @@ class _TimeLeft(ProgressColumn):
         return Text(str(task.fields.get("note", "")), style="dim")
 
 
+class _Bars(Progress):
+    def stop(self) -> None:
+        # rich 13.0 writes an empty line if the output is no terminal.
+        if not self.disable:
+            super().stop()
+
+
 def progress_bars(context: Context) -> Progress:
     """Bars on the terminal; nothing if output goes elsewhere."""
-    return Progress(
+    return _Bars(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=24),
