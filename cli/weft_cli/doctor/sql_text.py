@@ -4,8 +4,11 @@ from psycopg import sql
 
 
 def name(*parts: str) -> str:
-    """A name, qualified if it has several parts."""
-    return sql.Identifier(*parts).as_string(None)
+    """A name, qualified if it has several parts.
+
+    Not with sql.Identifier, which needs a connection in psycopg 3.1.
+    """
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
 
 
 def literal(value: str | int) -> str:
