@@ -22,9 +22,6 @@
  */
 #define HAVE_APPLY_CONFLICTS (PG_VERSION_NUM >= 180000)
 
-/* From 18 on a library may have statistics that the server keeps. */
-#define HAVE_CUSTOM_STATISTICS (PG_VERSION_NUM >= 180000)
-
 /* These have more arguments from 18 on. */
 #if PG_VERSION_NUM < 180000
 #define compat_injection_point(name) INJECTION_POINT(name)

@@ -21,6 +21,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -34,6 +35,7 @@
 #include "utils/timestamp.h"
 
 #define ENTRIES 128
+#define COLUMNS 5
 #define MESSAGE_LEN 256
 
 /* An error that comes again after a longer time than this is not counted as a repetition. */
@@ -210,15 +212,15 @@ weft_stat_get_last_error(PG_FUNCTION_ARGS)
 	LastError  *copy = palloc(sizeof(LastError) * ENTRIES);
 
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	LWLockAcquire(shared->lock, LW_SHARED);
 	memcpy(copy, shared->entries, sizeof(LastError) * ENTRIES);
 	LWLockRelease(shared->lock);
 
 	for (int i = 0; i < ENTRIES; i++)
 	{
-		Datum		values[5];
-		bool		nulls[5] = {0};
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
 
 		if (!OidIsValid(copy[i].subid) || !may_see(copy[i].subid))
 			continue;

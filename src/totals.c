@@ -6,20 +6,17 @@
  * added up here, a few times a second, in a table of fixed size; a new entry evicts the one that
  * was not used for the longest time.
  *
- * Where the server has custom statistics (18), the table is one: the server writes it to its
- * file when it stops, reads it when it starts, and resets it after a crash.  Before, the table
- * is in plain shared memory, and lasts until the server stops.
- *
- * A server that starts without Weft finds statistics in the file that it does not know.  It then
- * discards the whole file, as with every library that has custom statistics.  The layout of
- * TotalsEntry must not change between versions of Weft for the same reason, unless the
- * kind's number changes, too.
+ * The table is in plain shared memory, and lasts until the server stops.  It is no custom
+ * statistics kind of PostgreSQL 18: a server that starts without the library discards its whole
+ * file of statistics, those of all tables included, because it finds an unknown kind there; and
+ * two libraries with the same number of a kind prevent it from starting.
  */
 #include "postgres.h"
 
-#include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lock_tranche.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -27,11 +24,9 @@
 #include "totals.h"
 #include "utils/timestamp.h"
 
-#if HAVE_CUSTOM_STATISTICS
-#include "utils/pgstat_internal.h"
-#endif
-
 #define ENTRIES 128
+#define TRANCHE "WeftTotals"
+#define COLUMNS 5
 
 typedef struct TotalsEntry
 {
@@ -39,8 +34,6 @@ typedef struct TotalsEntry
 	TimestampTz used;
 	Totals		totals;
 } TotalsEntry;
-
-StaticAssertDecl(sizeof(TotalsEntry) == 48, "as in the statistics file");
 
 typedef struct SharedTotals
 {
@@ -50,98 +43,13 @@ typedef struct SharedTotals
 
 PG_FUNCTION_INFO_V1(weft_stat_get_totals);
 
-static void
-init_shared(void *memory)
-{
-	SharedTotals *totals = memory;
-
-	memset(totals, 0, sizeof(SharedTotals));
-	LWLockInitialize(&totals->lock, LWTRANCHE_PGSTATS_DATA);
-}
-
-#if HAVE_CUSTOM_STATISTICS
-
-/* There are nine numbers for all extensions; this one is not reserved on the server's wiki. */
-#define STATISTICS_KIND 31
-
-static SharedTotals *
-shared_totals(void)
-{
-	return pgstat_get_custom_shmem_data(STATISTICS_KIND);
-}
-
-static void
-reset_statistics(TimestampTz now)
-{
-	SharedTotals *totals = shared_totals();
-
-	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
-	memset(totals->entries, 0, sizeof(totals->entries));
-	LWLockRelease(&totals->lock);
-}
-
-/* The server writes this copy to its file. */
-static void
-copy_statistics(void)
-{
-	SharedTotals *totals = shared_totals();
-
-	LWLockAcquire(&totals->lock, LW_SHARED);
-	memcpy(pgstat_get_custom_snapshot_data(STATISTICS_KIND), totals->entries,
-		   sizeof(totals->entries));
-	LWLockRelease(&totals->lock);
-}
-
-static const PgStat_KindInfo statistics_kind = {
-	.name = "weft_subscription",
-	.fixed_amount = true,
-	.write_to_file = true,
-	.shared_size = sizeof(SharedTotals),
-	.shared_data_off = offsetof(SharedTotals, entries),
-	.shared_data_len = sizeof(((SharedTotals *) 0)->entries),
-	.init_shmem_cb = init_shared,
-	.reset_all_cb = reset_statistics,
-	.snapshot_cb = copy_statistics,
-};
-
-/* Called once, while the postmaster loads Weft. */
-void
-totals_install(void)
-{
-	pgstat_register_kind(STATISTICS_KIND, &statistics_kind);
-}
-
-/* The server provides the memory. */
-void
-totals_request(void)
-{
-}
-
-void
-totals_startup(void)
-{
-}
-
-#else
-
-static SharedTotals *plain_memory = NULL;
-
-static SharedTotals *
-shared_totals(void)
-{
-	return plain_memory;
-}
-
-/* There is nothing to register. */
-void
-totals_install(void)
-{
-}
+static SharedTotals *shared = NULL;
 
 /* Requests shared memory; called once, in the postmaster. */
 void
 totals_request(void)
 {
+	lock_tranche_request(TRANCHE);
 	RequestAddinShmemSpace(MAXALIGN(sizeof(SharedTotals)));
 }
 
@@ -149,26 +57,28 @@ totals_request(void)
 void
 totals_startup(void)
 {
+	int			tranche = lock_tranche_startup(TRANCHE);
 	bool		found;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	plain_memory = ShmemInitStruct("weft totals", sizeof(SharedTotals), &found);
+	shared = ShmemInitStruct("weft totals", sizeof(SharedTotals), &found);
 	if (!found)
-		init_shared(plain_memory);
+	{
+		memset(shared, 0, sizeof(SharedTotals));
+		LWLockInitialize(&shared->lock, tranche);
+	}
 	LWLockRelease(AddinShmemInitLock);
 }
 
-#endif
-
 /* Returns the subscription's entry, or makes one for it.  The caller holds the lock. */
 static TotalsEntry *
-find_entry(SharedTotals *totals, Oid subid)
+find_entry(Oid subid)
 {
-	TotalsEntry *oldest = &totals->entries[0];
+	TotalsEntry *oldest = &shared->entries[0];
 
 	for (int i = 0; i < ENTRIES; i++)
 	{
-		TotalsEntry *entry = &totals->entries[i];
+		TotalsEntry *entry = &shared->entries[i];
 
 		if (entry->subid == subid)
 			return entry;
@@ -184,19 +94,18 @@ find_entry(SharedTotals *totals, Oid subid)
 void
 totals_add(Oid subid, const Totals *amount)
 {
-	SharedTotals *totals = shared_totals();
 	TotalsEntry *entry;
 
-	if (LWLockHeldByMe(&totals->lock))
+	if (LWLockHeldByMe(&shared->lock))
 		return;
-	LWLockAcquire(&totals->lock, LW_EXCLUSIVE);
-	entry = find_entry(totals, subid);
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	entry = find_entry(subid);
 	entry->used = GetCurrentTimestamp();
 	entry->totals.transactions += amount->transactions;
 	entry->totals.changes += amount->changes;
 	entry->totals.worker_starts += amount->worker_starts;
 	entry->totals.errors += amount->errors;
-	LWLockRelease(&totals->lock);
+	LWLockRelease(&shared->lock);
 }
 
 /* Returns a row for each subscription of which something was counted. */
@@ -205,19 +114,17 @@ weft_stat_get_totals(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	TotalsEntry *copy = palloc(sizeof(TotalsEntry) * ENTRIES);
-	SharedTotals *totals;
 
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
-	totals = shared_totals();
-	LWLockAcquire(&totals->lock, LW_SHARED);
-	memcpy(copy, totals->entries, sizeof(totals->entries));
-	LWLockRelease(&totals->lock);
+	result_rows_begin(fcinfo, COLUMNS);
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	memcpy(copy, shared->entries, sizeof(shared->entries));
+	LWLockRelease(&shared->lock);
 
 	for (int i = 0; i < ENTRIES; i++)
 	{
-		Datum		values[5];
-		bool		nulls[5] = {0};
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
 
 		if (!OidIsValid(copy[i].subid))
 			continue;

@@ -15,7 +15,6 @@ typedef struct Totals
 
 extern void totals_request(void);
 extern void totals_startup(void);
-extern void totals_install(void);
 extern void totals_add(Oid subid, const Totals *amount);
 
 #endif							/* WEFT_TOTALS_H */

@@ -75,7 +75,6 @@ _PG_init(void)
 	shmem_startup_hook = start_shared_memory;
 
 	last_error_install();
-	totals_install();
 	seam_install();
 	leader_install();
 	copy_install();

@@ -13,6 +13,7 @@
 #include "funcapi.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -114,7 +115,7 @@ weft_copy_get_progress(PG_FUNCTION_ARGS)
 	int			count;
 
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	count = copy_progress_read(&entries);
 	for (int i = 0; i < count; i++)
 		put(rsinfo, &entries[i]);

@@ -40,6 +40,7 @@
 #include "pinned_settings.h"
 #include "remote_query.h"
 #include "replication/walreceiver.h"
+#include "result_rows.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -380,7 +381,7 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 				 errmsg("permission denied to copy a schema"),
 				 errdetail("Only roles with privileges of the \"%s\" role may run pg_dump on this server.",
 						   "pg_execute_server_program")));
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	requested = published_tables(conninfo, publications);
 	missing = missing_tables(rsinfo, requested);
 	if (missing == NIL)

@@ -8,6 +8,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "relation_stats.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
@@ -80,11 +81,11 @@ read_entry(SubscriptionShared *entry, EntryFields *fields)
  * applied on this server.
  */
 static Datum
-put_entries(FunctionCallInfo fcinfo,
+put_entries(FunctionCallInfo fcinfo, int num_columns,
 			void (*put) (ReturnSetInfo *, SubscriptionShared *, const EntryFields *))
 {
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, num_columns);
 	for (int i = 0; i < shmem_count(); i++)
 	{
 		SubscriptionShared *entry = shmem_get(i);
@@ -247,7 +248,7 @@ put_subscription(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFi
 Datum
 weft_stat_get_subscription(PG_FUNCTION_ARGS)
 {
-	return put_entries(fcinfo, put_subscription);
+	return put_entries(fcinfo, SUBSCRIPTION_COLUMNS, put_subscription);
 }
 
 static void
@@ -297,7 +298,7 @@ put_writers(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields 
 Datum
 weft_stat_get_writer(PG_FUNCTION_ARGS)
 {
-	return put_entries(fcinfo, put_writers);
+	return put_entries(fcinfo, WRITER_COLUMNS, put_writers);
 }
 
 static void
@@ -332,7 +333,7 @@ weft_stat_get_relation(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, RELATION_COLUMNS);
 	for (int i = 0; i < shmem_count(); i++)
 	{
 		Oid			subid;
@@ -380,7 +381,7 @@ put_streams(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields 
 Datum
 weft_stat_get_stream(PG_FUNCTION_ARGS)
 {
-	return put_entries(fcinfo, put_streams);
+	return put_entries(fcinfo, STREAM_COLUMNS, put_streams);
 }
 
 static void
@@ -407,7 +408,7 @@ put_conflicts(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryField
 Datum
 weft_stat_get_conflict(PG_FUNCTION_ARGS)
 {
-	return put_entries(fcinfo, put_conflicts);
+	return put_entries(fcinfo, CONFLICT_COLUMNS, put_conflicts);
 }
 
 static void
@@ -435,7 +436,7 @@ put_cuts(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fi
 Datum
 weft_stat_get_cut(PG_FUNCTION_ARGS)
 {
-	return put_entries(fcinfo, put_cuts);
+	return put_entries(fcinfo, CUT_COLUMNS, put_cuts);
 }
 
 /* The version of the library that the server has loaded, which the extension's may differ from. */

@@ -9,6 +9,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "switch/plan.h"
 #include "utils/builtins.h"
@@ -82,7 +83,7 @@ weft_switch_over_plan(PG_FUNCTION_ARGS)
 	subscription = publisher_subscription(NameStr(*PG_GETARG_NAME(0)));
 	if (!PG_ARGISNULL(2))
 		subscription = with_connection(subscription, text_to_cstring(PG_GETARG_TEXT_PP(2)));
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, SWITCH_OVER_PLAN_COLUMNS);
 	conn = publisher_connect(subscription);
 	PG_TRY();
 	{

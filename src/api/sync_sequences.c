@@ -7,6 +7,7 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
@@ -56,7 +57,7 @@ weft_sync_sequences(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("margin must not be negative")));
 	subscription = publisher_subscription(NameStr(*PG_GETARG_NAME(0)));
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, SYNC_SEQUENCES_COLUMNS);
 	conn = publisher_connect(subscription);
 	PG_TRY();
 	{

@@ -30,6 +30,7 @@
 #include "nodes/execnodes.h"
 #include "replication/logicalrelation.h"
 #include "replication/origin.h"
+#include "result_rows.h"
 #include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -40,6 +41,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/usercontext.h"
+
+#define COLUMNS 3
 
 PG_FUNCTION_INFO_V1(weft_member_recent_rows);
 
@@ -164,12 +167,12 @@ read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
 		if (look_up_change(reader, row, since) && reader->time >= since)
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
-			Datum		values[3] = {
+			Datum		values[COLUMNS] = {
 				key_texts(reader, row),
 				TimestampTzGetDatum(reader->time),
 				ObjectIdGetDatum(reader->origin)
 			};
-			bool		nulls[3] = {0};
+			bool		nulls[COLUMNS] = {0};
 
 			MemoryContextSwitchTo(old);
 			tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
@@ -193,7 +196,7 @@ weft_member_recent_rows(PG_FUNCTION_ARGS)
 {
 	KeyReader	reader = {.rel = open_readable(PG_GETARG_OID(0))};
 
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	find_columns(&reader, PG_GETARG_ARRAYTYPE_P(1));
 	read_rows(&reader, PG_GETARG_TIMESTAMPTZ(2), (ReturnSetInfo *) fcinfo->resultinfo);
 	table_close(reader.rel, AccessShareLock);

@@ -12,6 +12,7 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "result_rows.h"
 #include "storage/dsm_registry.h"
 #include "storage/ipc.h"
 #include "storage/spin.h"
@@ -178,7 +179,7 @@ weft_stat_get_comparison(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	CompareRoot *root = get_root();
 
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	for (int i = 0; i < NUM_ENTRIES; i++)
 	{
 		CompareProgress *entry = &root->entries[i];
