@@ -1,7 +1,7 @@
 -- Functions that are declared with other columns than the library returns, as by another version
 -- of the extension, fail; they do not crash.
 SET client_min_messages = warning;
-CREATE EXTENSION IF NOT EXISTS weft;
+CREATE EXTENSION weft;
 CREATE SCHEMA other;
 
 DO $$
@@ -31,3 +31,4 @@ $$;
 SELECT * FROM other.stat_get_subscription();
 
 DROP SCHEMA other CASCADE;
+DROP EXTENSION weft;
