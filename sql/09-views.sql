@@ -38,7 +38,8 @@ CREATE FUNCTION weft.stat_get_last_error(
 	OUT last_error_time timestamptz,
 	OUT last_error_lsn pg_lsn,
 	OUT last_error text,
-	OUT repeats integer)
+	OUT repeats integer,
+	OUT overcome boolean)
 RETURNS SETOF record
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_stat_get_last_error';

@@ -21,18 +21,17 @@ AS $$
 	WITH failed AS (
 		SELECT s.subname, s.subenabled AS enabled, s.subdisableonerr AS disable_on_error,
 			w.last_error AS message, w.last_error_time AS at, w.last_error_lsn AS lsn, e.repeats,
-			-- An error without an LSN kept the apply worker from receiving anything.
-			coalesce(CASE WHEN w.last_error_lsn IS NULL THEN w.publisher_lsn_time > w.last_error_time
-				ELSE w.applied_lsn > w.last_error_lsn END, false) AS overcome,
-			c.apply_error_count + c.sync_error_count > 0 AS counted
+			coalesce(e.overcome, false) AS overcome, c.apply_error_count > 0 AS counted,
+			c.sync_error_count > 0 AND EXISTS (SELECT FROM pg_subscription_rel r
+				WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS copy_failed
 		FROM pg_subscription s
 			JOIN weft.stat_subscription w ON w.subid = s.oid
 			LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
 			LEFT JOIN pg_stat_subscription_stats c ON c.subid = s.oid)
 	SELECT 'H003', 'error', subname,
-		'disabled because of an error' || coalesce(': ' || message, ''),
+		'disabled because of an error' || coalesce(': ' || CASE WHEN NOT overcome THEN message END, ''),
 		'Remove the cause, or skip the transaction with ALTER SUBSCRIPTION ... SKIP, then ALTER SUBSCRIPTION ... ENABLE.'
-		FROM failed WHERE NOT enabled AND disable_on_error AND counted
+		FROM failed WHERE NOT enabled AND disable_on_error AND (copy_failed OR counted AND NOT overcome)
 	UNION ALL
 	SELECT 'H004', 'error', subname,
 		format('apply has failed %s times in a row: %s', repeats, message),

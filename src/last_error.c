@@ -35,7 +35,7 @@
 #include "utils/timestamp.h"
 
 #define ENTRIES 128
-#define COLUMNS 5
+#define COLUMNS 6
 #define MESSAGE_LEN 256
 
 /* An error that comes again after a longer time than this is not counted as a repetition. */
@@ -48,6 +48,7 @@ typedef struct LastError
 	XLogRecPtr	lsn;			/* what the error is about; may be invalid */
 	int			repeats;		/* errors with the same message and LSN, in a
 								 * row */
+	bool		overcome;		/* has apply gone on since? */
 	char		message[MESSAGE_LEN];
 } LastError;
 
@@ -153,6 +154,7 @@ keep_error(ErrorData *edata)
 		entry->subid = MyLogicalRepWorker->subid;
 		entry->time = now;
 		entry->lsn = subject;
+		entry->overcome = false;
 		memcpy(entry->message, edata->message, len);
 		entry->message[len] = '\0';
 	}
@@ -166,6 +168,26 @@ last_error_install(void)
 {
 	previous_emit_log_hook = emit_log_hook;
 	emit_log_hook = keep_error;
+}
+
+/*
+ * Called by an apply worker that has applied everything up to "applied": notes it if that is beyond
+ * the last error of an earlier one.  Returns whether there is none that was not overcome.
+ */
+bool
+last_error_overcome(Oid subid, XLogRecPtr applied)
+{
+	LastError  *entry;
+	bool		result;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = find_entry(subid);
+	if (entry->subid == subid && entry->time < MyStartTimestamp &&
+		!XLogRecPtrIsInvalid(applied) && applied > entry->lsn)
+		entry->overcome = true;
+	result = entry->subid != subid || entry->overcome;
+	LWLockRelease(shared->lock);
+	return result;
 }
 
 /*
@@ -230,6 +252,7 @@ weft_stat_get_last_error(PG_FUNCTION_ARGS)
 		nulls[2] = copy[i].lsn == InvalidXLogRecPtr;
 		values[3] = CStringGetTextDatum(copy[i].message);
 		values[4] = Int32GetDatum(copy[i].repeats);
+		values[5] = BoolGetDatum(copy[i].overcome);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -248,6 +248,8 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 		leader_start(conn);
 	MemoryContextSwitchTo(led.message_context);
 	handover_account();
+	/* The server's apply loop may have been busy with a message for long. */
+	sampler_now(GetCurrentTimestamp());
 
 	for (;;)
 	{

@@ -143,7 +143,7 @@ prepare(void)
 	stream_set_flush();
 	feedback_send(reception.conn, reception.received_lsn, false, false);
 	reception_show();
-	sampler_tick(GetCurrentTimestamp());
+	sampler_now(GetCurrentTimestamp());
 	reception.begun_since_pause = 0;
 	if (leader_ring.producer.ring == NULL)
 		return false;

@@ -4,8 +4,8 @@
  *
  * What the walsender sends tells how far it has decoded.  If the walsender is behind, or the
  * leader does not read because the ring is full, nothing of that tells where the publisher's
- * WAL ends.  Therefore, during a backlog, the leader asks for it on a second connection, an
- * ordinary one, which it closes when the backlog is over.
+ * WAL ends.  Therefore, during a backlog, and now and then without one (sampler.c), the leader
+ * asks for it on a second connection, an ordinary one, which it closes afterwards.
  *
  * The leader must not wait for an answer.  publisher_end_ask() is called a few times a second,
  * does what can be done without waiting, and returns; only the lookup of a host name may take
@@ -14,14 +14,17 @@
  * knowledge ages.
  *
  * The connection is made by the rules of the subscription's own one: with its connection
- * string, and with the password in it if one is demanded.
+ * string, and with the password in it if one is demanded.  If the connection string names several
+ * servers, only the one that the walsender belongs to is asked.
  */
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
 #include "libpq-fe.h"
 #include "receive/publisher_end.h"
+#include "receive/reception.h"
 #include "replication/worker_internal.h"
+#include "seam/seam.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -33,8 +36,9 @@
 /* An answer, or a connection, that takes longer is given up. */
 #define PATIENCE 20000			/* ms */
 
-/* Time until the next attempt after one that has failed. */
+/* Time until the next attempt after one that has failed: doubled after each, up to the limit. */
 #define RETRY_INTERVAL 30000	/* ms */
+#define LONGEST_RETRY_INTERVAL (16 * RETRY_INTERVAL)
 
 static const char question[] =
 "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()"
@@ -57,6 +61,8 @@ static struct
 	TimestampTz since;			/* of the state */
 	TimestampTz not_before;		/* when to begin with the next connection */
 	TimestampTz last_question;
+	TimestampTz last_call;
+	int			retry_interval; /* ms; zero while there was no failure */
 	bool		failure_logged;
 }			asker;
 
@@ -90,7 +96,9 @@ fail(const char *problem, TimestampTz now)
 						MySubscription->name, problem)));
 	asker.failure_logged = true;
 	publisher_end_stop();
-	asker.not_before = TimestampTzPlusMilliseconds(now, RETRY_INTERVAL);
+	asker.retry_interval = asker.retry_interval == 0 ? RETRY_INTERVAL :
+		Min(2 * asker.retry_interval, LONGEST_RETRY_INTERVAL);
+	asker.not_before = TimestampTzPlusMilliseconds(now, asker.retry_interval);
 }
 
 static void
@@ -128,6 +136,22 @@ begin_to_connect(TimestampTz now)
 	}
 }
 
+/* Does the connection lead to where the walsender's does? */
+static bool
+is_same_server(void)
+{
+	char	   *host;
+	int			port;
+	bool		result;
+
+	(seam_native->walrcv_get_senderinfo) (reception.conn, &host, &port);
+	result = host == NULL ||
+		(strcmp(host, PQhost(asker.conn)) == 0 && port == atoi(PQport(asker.conn)));
+	if (host)
+		pfree(host);
+	return result;
+}
+
 static bool
 socket_is_ready(void)
 {
@@ -151,6 +175,8 @@ go_on_connecting(TimestampTz now)
 	else if (MySubscription->passwordrequired && !MySubscription->ownersuperuser &&
 			 !PQconnectionUsedPassword(asker.conn))
 		fail("it did not request a password", now);
+	else if (!is_same_server())
+		fail("the connection leads to another server of those that the connection string names", now);
 	else if (PQsetnonblocking(asker.conn, 1) != 0)
 		fail_with_connection(now);
 	else
@@ -200,6 +226,7 @@ take_answer(TimestampTz now)
 		return end;
 	}
 	asker.failure_logged = false;
+	asker.retry_interval = 0;
 	enter(ASKER_READY, now);
 	return end;
 }
@@ -228,6 +255,13 @@ may_ask(TimestampTz now)
 XLogRecPtr
 publisher_end_ask(bool wanted, TimestampTz now)
 {
+	/* Somebody may have set the clock back. */
+	if (now < asker.last_call)
+	{
+		publisher_end_stop();
+		asker.not_before = asker.last_question = 0;
+	}
+	asker.last_call = now;
 	if (!wanted)
 	{
 		publisher_end_stop();

@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "last_error.h"
 #include "receive/led_subscription.h"
 #include "receive/publisher_end.h"
 #include "receive/reception.h"
@@ -30,9 +31,17 @@
  */
 #define BACKLOG_BYTES (16 * 1024 * 1024)
 
+/*
+ * Without a backlog that is known, the publisher is asked once in this time.  An idle leader does
+ * not notice a backlog of a walsender that finds nothing to send.
+ */
+#define LOOK_INTERVAL 20000		/* ms */
+
 static TimestampTz next_sample;
+static TimestampTz next_look;
 static TimestampTz last_idle;
 static Totals added;			/* to the subscription's totals */
+static bool overcome;			/* the error of an earlier leader */
 
 /* Adds to the totals what was counted since the last time. */
 static void
@@ -61,14 +70,15 @@ sampler_start(void)
 {
 	add_to_totals();
 	last_idle = next_sample = GetCurrentTimestamp();
+	next_look = TimestampTzPlusMilliseconds(last_idle, BACKLOG_TIME);
 }
 
-/* The leader has nothing to receive, and nothing is in flight. */
-void
-sampler_idle(TimestampTz now)
+static void
+note_overcome(void)
 {
-	last_idle = now;
-	sampler_tick(now);
+	if (!overcome)
+		overcome = last_error_overcome(led.shared->subid,
+									   pg_atomic_read_u64(&led.shared->applied_lsn));
 }
 
 static bool
@@ -94,8 +104,10 @@ sample(TimestampTz now)
 	 * mutex.
 	 */
 	bool		backlog = in_backlog(sample.applied, shared->pace.publisher_end, now);
-	XLogRecPtr	answer = publisher_end_ask(backlog, now);
+	XLogRecPtr	answer = publisher_end_ask(backlog || now >= next_look, now);
 
+	if (!XLogRecPtrIsInvalid(answer))
+		next_look = TimestampTzPlusMilliseconds(now, LOOK_INTERVAL);
 	SpinLockAcquire(&shared->mutex);
 	pace_sample(&shared->pace, &sample);
 	pace_told(&shared->pace, reception.told_lsn, reception.told_time);
@@ -107,16 +119,50 @@ sample(TimestampTz now)
 		pace_caught_up(&shared->pace);
 	SpinLockRelease(&shared->mutex);
 	add_to_totals();
+	note_overcome();
 }
 
-/* Takes a sample if it is time to. */
+/* Takes a sample if it is time to.  "now" may be the time of the last message. */
 void
 sampler_tick(TimestampTz now)
 {
 	if (now < next_sample)
 		return;
-	next_sample = TimestampTzPlusMilliseconds(now, SAMPLE_INTERVAL);
 	sample(now);
+	/* What is learned first is shown at once. */
+	next_sample = XLogRecPtrIsInvalid(led.shared->pace.publisher_end) ? now :
+		TimestampTzPlusMilliseconds(now, SAMPLE_INTERVAL);
+}
+
+/* Nothing may wait until the clock shows again what it has shown. */
+static void
+clock_set_back(TimestampTz now)
+{
+	next_sample = now;
+	next_look = Min(next_look, TimestampTzPlusMilliseconds(now, LOOK_INTERVAL));
+	last_idle = Min(last_idle, now);
+	reception.received_time = Min(reception.received_time, now);
+	reception.told_time = Min(reception.told_time, now);
+	SpinLockAcquire(&led.shared->mutex);
+	led.shared->pace.publisher_time = Min(led.shared->pace.publisher_time, now);
+	SpinLockRelease(&led.shared->mutex);
+}
+
+/* The same, if "now" is the time. */
+void
+sampler_now(TimestampTz now)
+{
+	if (now < TimestampTzPlusMilliseconds(next_sample, -SAMPLE_INTERVAL))
+		clock_set_back(now);
+	sampler_tick(now);
+}
+
+/* The leader has nothing to receive, and nothing is in flight. */
+void
+sampler_idle(TimestampTz now)
+{
+	last_idle = now;
+	sampler_now(now);
 }
 
 /* The leader ends, and its writers have ended. */
@@ -124,5 +170,6 @@ void
 sampler_stop(void)
 {
 	add_to_totals();
+	note_overcome();
 	publisher_end_stop();
 }

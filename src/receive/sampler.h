@@ -9,6 +9,7 @@
 
 extern void sampler_start(void);
 extern void sampler_tick(TimestampTz now);
+extern void sampler_now(TimestampTz now);
 extern void sampler_idle(TimestampTz now);
 extern void sampler_stop(void);
 

@@ -92,7 +92,8 @@ foreach my $plugin (qw(weft pgoutput))
 	is(figure('output_plugin'), $plugin, "$plugin: the plugin in use");
 	poll_figure('apply_lag_bytes = 0 AND publisher_lag_bytes = 0');
 	is(figure('catch_up_time'), '00:00:00', "$plugin: nothing to catch up");
-	is(query($pub, askers()), 0, "$plugin: the publisher is not asked");
+	poll($pub, askers(), 0);
+	pass("$plugin: no connection to the publisher is left open");
 
 	my $session = open_session($sub);
 	$session->query_safe('BEGIN; LOCK TABLE t IN SHARE MODE');

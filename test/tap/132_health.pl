@@ -116,7 +116,7 @@ is(query($sub, 'SELECT id, v FROM t ORDER BY id'),
 # From here on, without the errors so far.
 $sub->restart;
 poll($sub,
-	"SELECT received_lsn IS NOT NULL FROM weft.stat_subscription WHERE subname = 'sub'"
+	"SELECT publisher_lsn_time IS NOT NULL FROM weft.stat_subscription WHERE subname = 'sub'"
 );
 finds('errors are forgotten', @healthy);
 
