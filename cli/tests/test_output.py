@@ -78,6 +78,11 @@ def test_plain_data() -> None:
         "postgresql://host/db?user=me&password=hush&port=1",
         "sslpassword=hush sslmode=require",
         "failed: PASSWORD=hush",
+        r"password=a\ hush dbname=b",
+        "password=a'hush dbname=b",
+        "password=a&hush dbname=b",
+        "CREATE SUBSCRIPTION s CONNECTION 'host=a password=''hu sh'' dbname=b'",
+        "oauth_client_secret=hush",
     ],
 )
 def test_no_password(text: str) -> None:

@@ -4,8 +4,13 @@ import re
 
 HIDDEN = "********"
 
-# key=value as libpq parses it: quoted with backslashes, or up to the next space
-_KEY = re.compile(r"\b((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s'&]+)", re.IGNORECASE)
+# key=value as libpq parses it: quoted, or up to the next space, both with backslashes.  In the text
+# of a statement, the quotes are doubled.
+_KEY = re.compile(
+    r"((?:password|oauth_client_secret)\s*=\s*)"
+    r"(''(?:[^'\\]|\\.)+''|'(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)(?:[^\s\\]|\\.)*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _URI = re.compile(r"(\b\w+://[^\s:/@]*:)[^\s/]*(?=@)")
 
 

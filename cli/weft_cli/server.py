@@ -5,8 +5,9 @@ stand in for one that is meant: qualify every name that is not in pg_catalog.
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, cast
@@ -33,6 +34,20 @@ INSTALL_HINT = (
     "CREATE EXTENSION weft in the subscription's database and connect to that."
 )
 UPGRADE_HINT = "Install the current version of Weft, restart, and run ALTER EXTENSION weft UPDATE."
+
+
+# Variables that tell libpq to which server to connect, and as whom.
+TARGET_VARIABLES = (
+    "PGDATABASE",
+    "PGHOST",
+    "PGHOSTADDR",
+    "PGOPTIONS",
+    "PGPASSWORD",
+    "PGPORT",
+    "PGSERVICE",
+    "PGTARGETSESSIONATTRS",
+    "PGUSER",
+)
 
 
 class NeedsPassword(Unreachable):
@@ -155,9 +170,23 @@ class Server:
         return self.weft_extension or "unknown"
 
     def has_function(self, name: str) -> bool:
-        """By name, if there is one function of that name, or with the types of its arguments."""
+        """By name, if there is one function of that name, or with the types of its arguments.
+
+        Only the extension's own: in a database without it, anybody may create a schema weft.
+        """
         lookup = "to_regprocedure" if "(" in name else "to_regproc"
-        return self.value(f"SELECT {lookup}(%s)", name) is not None
+        return self._is_of_weft("pg_proc", f"{lookup}(%s)", name)
+
+    def _is_of_weft(self, catalog: str, lookup: str, name: str) -> bool:
+        return bool(
+            self.value(
+                "SELECT true FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid"
+                f" WHERE d.classid = '{catalog}'::regclass AND d.objid = {lookup}"
+                " AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'"
+                " AND e.extname = 'weft'",
+                name,
+            )
+        )
 
     def has_column(self, relation: str, column: str) -> bool:
         """As it was when first asked: this is asked often."""
@@ -166,7 +195,9 @@ class Server:
         return column in self._known_columns[relation]
 
     def columns(self, relation: str) -> frozenset[str]:
-        """The columns of a table or view; none if it does not exist."""
+        """The columns of a table or view of the extension; none if it does not exist."""
+        if not self._is_of_weft("pg_class", "to_regclass(%s)", relation):
+            return frozenset()
         return frozenset(
             row["attname"]
             for row in self.rows(
@@ -209,7 +240,9 @@ class Server:
 
     def publisher_of_oid(self, subscription: int, conninfo: str | None = None) -> "Server":
         """The same for a subscription of any database."""
+        environment: AbstractContextManager[None] = nullcontext()
         if conninfo is None:
+            environment = _without_target()
             try:
                 conninfo = self.value(
                     "SELECT subconninfo FROM pg_subscription WHERE oid = %s", subscription
@@ -221,7 +254,8 @@ class Server:
                 ) from None
         # The name of the subscription stays its own: publishers know synchronous standbys by it.
         target = parse_conninfo(conninfo or "") | {"application_name": self.application}
-        return Server(make_conninfo("", **target), self.application, self.timeout)
+        with environment:
+            return Server(make_conninfo("", **target), self.application, self.timeout)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -254,6 +288,20 @@ class Server:
                 f"{self.name}: {message}", UPGRADE_HINT if self.weft_extension else INSTALL_HINT
             )
         return Refused(f"{self.name}: {message}", hint, error.sqlstate)
+
+
+@contextmanager
+def _without_target() -> Iterator[None]:
+    """Hides what the environment says of the subscriber while the publisher is connected to.
+
+    libpq would fill what the subscription's connection string leaves out, and so send the password
+    to another server, or take the subscriber for the publisher.
+    """
+    hidden = {name: os.environ.pop(name) for name in TARGET_VARIABLES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _connect(

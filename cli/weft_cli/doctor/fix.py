@@ -96,6 +96,8 @@ class Fixer:
             f"Run this on the {finding.fix_side}?", default=False, err=True
         ):
             return Attempt(found, "declined")
+        if self.context.options.yes and any(map(grants, finding.fix_sql)):
+            return Attempt(found, "declined", "rights are not granted without a question")
         case = self.case_of(found)
         server = case.subscriber if finding.fix_side == "subscriber" else case.publisher
         assert server is not None
@@ -123,6 +125,11 @@ class Fixer:
                 reason = report.not_made[0].reason if report.not_made else same[0].finding.problem
                 return Attempt(found, "ineffective", reason)
             time.sleep(STEP)
+
+
+def grants(statement: str) -> bool:
+    """Whoever owns a subscription chooses its tables, and so what is granted."""
+    return statement.startswith("GRANT ")
 
 
 def run_statements(context: Context, server: Server, statements: Sequence[str]) -> None:

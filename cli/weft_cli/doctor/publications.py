@@ -19,6 +19,14 @@ TABLES = """
 
 
 def refresh(case: Case) -> tuple[str, ...]:
+    """Nothing if that would copy rows into a table that has some."""
+    local = local_tables(case)
+    if any(
+        is_filled(case, local[table_name(table)])
+        for table in unknown(case)
+        if table_name(table) in local
+    ):
+        return ()
     return (f"ALTER SUBSCRIPTION {name(case.name)} REFRESH PUBLICATION;",)
 
 
@@ -68,11 +76,14 @@ def exist(case: Case) -> Iterator[Hit]:
     "Refresh the subscription, which also copies the table. Empty it first if it has rows here.",
 )
 def subscribed(case: Case) -> Iterator[Hit]:
+    local = local_tables(case)
     for table in unknown(case):
-        if table_name(table) in local_tables(case):
+        known = table_name(table)
+        if known in local:
             yield Hit(
-                f'table "{table_name(table)}"',
-                f'the table is published, but subscription "{case.name}" does not know it',
+                f'table "{known}"',
+                f'the table is published, but subscription "{case.name}" does not know it'
+                + ("; it has rows here" if is_filled(case, local[known]) else ""),
                 refresh(case),
             )
 
@@ -103,6 +114,18 @@ def unknown(case: Case) -> list[dict[str, object]]:
     """Published tables that the subscription does not have."""
     known = {table_name(table) for table in case.subscribed}
     return [table for table in case.published if table_name(table) not in known]
+
+
+def is_filled(case: Case, table: int) -> bool:
+    """The copy of a table would add its rows to those that are here."""
+    return bool(
+        case.subscriber.value(
+            "SELECT sum(pg_catalog.pg_relation_size(t.oid)) > 0 FROM (SELECT %s::oid AS oid"
+            " UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid)) t",
+            table,
+            table,
+        )
+    )
 
 
 def local_tables(case: Case) -> dict[str, int]:
@@ -182,13 +205,7 @@ def complete(case: Case) -> Iterator[Hit]:
         known = table_name(table)
         if table["oid"] in covered or known in others or known not in local:
             continue
-        # The copy of a table would add its rows to those that are here.
-        filled = case.subscriber.value(
-            "SELECT sum(pg_catalog.pg_relation_size(t.oid)) > 0 FROM (SELECT %s::oid AS oid"
-            " UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid)) t",
-            local[known],
-            local[known],
-        )
+        filled = is_filled(case, local[known])
         fix: tuple[str, ...] = ()
         if first and not filled:
             published = name(table["schema"], table["name"])

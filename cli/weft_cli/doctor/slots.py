@@ -9,7 +9,7 @@ from weft_cli.doctor.itself import slot_of, subject
 from weft_cli.doctor.reading import Row
 from weft_cli.doctor.registry import Group, Hit, Needs, check
 from weft_cli.doctor.sql_text import RELOAD, alter_system, literal, name
-from weft_cli.doctor.subscriptions import terminate
+from weft_cli.doctor.subscriptions import doubt_about_slot, terminate
 from weft_cli.output import duration, size
 
 # A slot is in danger if less than this part of max_slot_wal_keep_size is left.
@@ -196,8 +196,10 @@ def without_slot(case: Case) -> Iterator[Hit]:
     if case.subscription["slot"] is not None:
         return
     fix: tuple[str, ...] = ()
-    if case.publisher is not None and any(
-        slot["name"] == case.name and slot["is_here"] and not slot["active"] for slot in case.slots
+    if (
+        case.publisher is not None
+        and any(slot["name"] == case.name and slot["is_here"] for slot in case.slots)
+        and not doubt_about_slot(case, case.name)
     ):
         subscription = name(case.name)
         fix = (

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from weft_cli.doctor.case import Case
+from weft_cli.doctor.case import SLOTS, Case
 from weft_cli.doctor.itself import subject
 from weft_cli.doctor.reading import Row
 from weft_cli.doctor.registry import Group, Hit, Needs, check
@@ -35,11 +35,34 @@ def enabled(case: Case) -> Iterator[Hit]:
     assert case.subscription is not None
     # Without a slot, it cannot be enabled (W055).
     if not case.subscription["enabled"] and case.subscription["slot"] is not None:
+        doubt = doubt_about_slot(case, str(case.subscription["slot"]))
         yield Hit(
             subject(case),
-            "the subscription is disabled" + last_error(case),
-            (f"ALTER SUBSCRIPTION {name(case.name)} ENABLE;",),
+            "the subscription is disabled" + last_error(case) + doubt,
+            () if doubt else (f"ALTER SUBSCRIPTION {name(case.name)} ENABLE;",),
         )
+
+
+def doubt_about_slot(case: Case, wanted: str) -> str:
+    """Why the slot may be another subscription's, for the end of a sentence; nothing if it is not.
+
+    A dump contains subscriptions with the names of their slots.  One that is restored from it, and
+    enabled, would take what the original has not received yet.
+    """
+    if not case.subscribed:
+        return (
+            "; it has no tables, as if it were restored from a dump: then its slot may be that of"
+            " the original"
+        )
+    if case.publisher is None:
+        return ""
+    # The worker of a subscription that has just been disabled needs a moment to release it.
+    deadline = time.monotonic() + WATCH_TIME
+    while any(slot["active"] and slot["name"] == wanted for slot in case.there.rows(SLOTS)):
+        if time.monotonic() > deadline:
+            return f'; somebody else uses its slot, "{wanted}"'
+        time.sleep(WATCH_STEP)
+    return ""
 
 
 def last_error(case: Case) -> str:
