@@ -3,6 +3,7 @@
 from weft_cli.adoption import Adoption
 from weft_cli.adoption_state import WEFT, State, find_pair
 from weft_cli.publisher_plugin import Obstacle, plugin_obstacle
+from weft_cli.quoting import identifier, literal, word
 
 
 def obstacles(adoption: Adoption, state: State) -> list[Obstacle]:
@@ -12,7 +13,7 @@ def obstacles(adoption: Adoption, state: State) -> list[Obstacle]:
         return [
             Obstacle(
                 f'subscription "{name}" has no slot',
-                f"Give it one: ALTER SUBSCRIPTION {name} SET (slot_name = '…');",
+                f"Give it one: ALTER SUBSCRIPTION {identifier(name)} SET (slot_name = '…');",
             )
         ]
     pair = find_pair(state, adoption.plugin)
@@ -44,7 +45,7 @@ def obstacles(adoption: Adoption, state: State) -> list[Obstacle]:
         found.append(
             Obstacle(
                 f"tables are being copied: {state.unready_tables}",
-                f"SELECT weft.wait_for_subscription('{name}', '1 hour');",
+                f"SELECT weft.wait_for_subscription({literal(name)}, '1 hour');",
             )
         )
     if pair.old is not None and (pair.old.lost or not pair.old.here):
@@ -81,7 +82,8 @@ def _managed_elsewhere(adoption: Adoption, state: State) -> list[Obstacle]:
     ):
         found.append(
             Obstacle(
-                f'a switch-over of subscription "{name}" has begun', f"weft switch-over {name}"
+                f'a switch-over of subscription "{name}" has begun',
+                f"weft switch-over {word(name)}",
             )
         )
     return found

@@ -17,6 +17,7 @@ from weft_cli.errors import Refused, WeftError
 from weft_cli.exit_code import ExitCode
 from weft_cli.options import HELP_NAMES, common_options
 from weft_cli.output import UNKNOWN, duration, emit, number, printable, size
+from weft_cli.quoting import word
 from weft_cli.server import Server
 
 # How many differing rows are shown, unless --rows says otherwise.
@@ -171,7 +172,7 @@ def _say_how_to_resume(
         )
     if number:
         context.errors.print(
-            f"To continue: weft compare {arguments['subscription']} --resume {number}",
+            f"To continue: weft compare --resume {number} {word(arguments['subscription'])}",
             soft_wrap=True,
         )
 

@@ -36,7 +36,7 @@ INSTALL_HINT = (
 UPGRADE_HINT = "Install the current version of Weft, restart, and run ALTER EXTENSION weft UPDATE."
 
 
-# Variables that tell libpq to which server to connect, and as whom.
+# Variables that tell libpq to which server to connect, and with which password.
 TARGET_VARIABLES = (
     "PGDATABASE",
     "PGHOST",
@@ -46,7 +46,6 @@ TARGET_VARIABLES = (
     "PGPORT",
     "PGSERVICE",
     "PGTARGETSESSIONATTRS",
-    "PGUSER",
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from weft_cli.changes import StepLog, second_connection, while_running
 from weft_cli.context import Context
 from weft_cli.errors import WeftError
+from weft_cli.quoting import word
 from weft_cli.server import Server
 
 UNFINISHED = ("final", "opened")
@@ -166,7 +167,7 @@ def _what_now(observer: Server, subscription: str, direction: str) -> str:
     return (
         "The server that has accepted writes continues to do so; the other one remains closed."
         " Remove the cause and run this again, or give up with"
-        f" weft switch-over {subscription} --cancel"
+        f" weft switch-over --cancel {word(subscription)}"
     )
 
 

@@ -7,6 +7,7 @@ from weft_cli.doctor.reading import NotChecked
 from weft_cli.doctor.registry import Group, Hit, Needs, check
 from weft_cli.doctor.settings import offers_plugin
 from weft_cli.doctor.sql_text import alter_system, literals, name
+from weft_cli.quoting import word
 from weft_cli.server import Server
 
 
@@ -195,7 +196,7 @@ def plugin(case: Case) -> Iterator[Hit]:
         yield Hit(
             slot_of(case),
             "the slot uses pgoutput, although the publisher has Weft",
-            remedy=f"Run: weft adopt {name(case.name)}",
+            remedy=f"Run: weft adopt {word(case.name)}",
         )
 
 
