@@ -144,7 +144,10 @@ def names(pair: Pair) -> tuple[str, ...]:
 
 def test_upgrade(old_shop: Pair, weft: Weft) -> None:
     pair = old_shop
-    arguments = ("upgrade", "--from", pair.publisher.conninfo, *names(pair))
+    secret = "silent-night"
+    source = f"{pair.publisher.conninfo} password={secret}"
+    pair.subscriber.query(f"ALTER DATABASE {pair.subscriber.database} SET log_statement = 'all'")
+    arguments = ("upgrade", "--from", source, *names(pair))
     done = weft(*arguments, "--dry-run", "-o", "json", server=pair.subscriber)
     assert done.returncode == ExitCode.FINE, done.stderr
     plan = json.loads(done.stdout)
@@ -172,6 +175,8 @@ def test_upgrade(old_shop: Pair, weft: Weft) -> None:
     done = weft(*arguments, "--yes", server=pair.subscriber)
     assert done.returncode == ExitCode.FINE, done.stdout + done.stderr
     assert "accepts writes already" in done.stdout
+    assert "CREATE EXTENSION weft" in pair.subscriber.log.read_text()
+    assert secret not in pair.subscriber.log.read_text()
 
 
 def test_upgrade_continues(old_shop: Pair, weft: Weft) -> None:

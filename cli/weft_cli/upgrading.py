@@ -5,7 +5,9 @@ looks at what it needs, and does what is missing.  Once the switch-over has pass
 return, no step is looked at any more: the subscription is disabled then.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,17 @@ from weft_cli.server import Server
 from weft_cli.switching import UNFINISHED, phase
 
 FIRST_OLD_VERSION = 150000
+
+# Parameters with which a statement leaves no traces.
+UNSEEN = {
+    "log_min_duration_sample": "-1",
+    "log_min_duration_statement": "-1",
+    "log_min_error_statement": "panic",
+    "log_statement": "none",
+    "log_transaction_sample_rate": "0",
+    "pg_stat_statements.track_utility": "off",
+    "track_activities": "off",
+}
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,32 @@ def add_subscription(context: Context, target: Target) -> None:
         sql.Literal(target.connection),
         sql.Identifier(target.publication),
     )
-    target.new.execute(statement.as_string(target.new.connection))
+    with unseen(target.new):
+        target.new.execute(statement.as_string(target.new.connection))
+
+
+@contextmanager
+def unseen(server: Server) -> Iterator[None]:
+    """For statements with a password: no log and no view shows them, as far as the role may say so.
+
+    CREATE SUBSCRIPTION creates a slot, so it cannot be run by a function that reads the string.
+    """
+    change = (
+        "SELECT set_config(p.name, v.setting, false)"
+        " FROM jsonb_each_text(%s::jsonb) v (name, setting)"
+        " JOIN pg_settings p USING (name)"
+        " WHERE has_parameter_privilege(p.name, 'SET')"
+    )
+    before = server.rows(
+        "SELECT name, current_setting(name) AS setting FROM pg_settings WHERE name = ANY (%s)",
+        list(UNSEEN),
+    )
+    server.rows(change, json.dumps(UNSEEN))
+    try:
+        yield
+    finally:
+        if not server.connection.closed:
+            server.rows(change, json.dumps({row["name"]: row["setting"] for row in before}))
 
 
 def subscribed_tables(target: Target) -> list[dict[str, Any]]:
