@@ -12,7 +12,7 @@ from doctor_site import N, S, Site, T, standby
 from servers import wait_for
 from weft_cli.doctor.page import page
 from weft_cli.doctor.registry import CHECKS
-from weft_cli.doctor.tables import holds_all
+from weft_cli.doctor.tables import holds_all, keeps_values
 from weft_cli.exit_code import ExitCode
 
 pytest_plugins = ["doctor_fixtures"]
@@ -34,6 +34,15 @@ def test_widening() -> None:
     assert not holds_all("character varying(10)", "character varying(20)")
     assert not holds_all("character varying(10)", "text")
     assert not holds_all("numeric(10,2)", "numeric")
+
+
+def test_conversion_depends_on_time_zone() -> None:
+    """A fix that moves each value by some hours is none."""
+    assert not keeps_values("timestamp with time zone", "timestamp without time zone")
+    assert not keeps_values("date", "timestamp(3) with time zone")
+    assert keeps_values("timestamp(3) with time zone", "timestamp with time zone")
+    assert keeps_values("integer", "bigint")
+    assert keeps_values("text", "timestamp without time zone")
 
 
 def test_without_rights(site: Site) -> None:

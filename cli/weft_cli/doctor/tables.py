@@ -91,6 +91,10 @@ def surplus_columns(case: Case) -> Iterator[Hit]:
                 )
 
 
+def is_time(type_name: str) -> bool:
+    return type_name.startswith(("time", "date"))
+
+
 def holds_all(here: str, there: str) -> bool:
     """Can the subscriber's type store every value of the publisher's?"""
     if here == there:
@@ -137,8 +141,18 @@ def types(case: Case) -> Iterator[Hit]:
             yield Hit(
                 column_object(table, key),
                 f"the column is of type {mine} on the subscriber, {theirs} on the publisher",
-                fix if type_here(case, theirs) else (),
+                fix if type_here(case, theirs) and keeps_values(mine, theirs) else (),
             )
+
+
+def keeps_values(before: str, after: str) -> bool:
+    """Does a conversion mean the same in every session?
+
+    Between types with and without time zone, it depends on TimeZone, and apply's may be another one
+    than that of the session that converts.
+    """
+    zone = "with time zone"
+    return not (is_time(before) and is_time(after)) or (zone in before) == (zone in after)
 
 
 def is_same_key(one: Row, other: Row) -> bool:
