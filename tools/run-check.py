@@ -244,9 +244,14 @@ def run_tap() -> None:
     run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
 
 
-def run_python_suite(suite: str, folder: Path) -> None:
-    for file in selected(folder.glob("test_*.py")):
-        run_python_test(suite, file.stem, [file])
+def run_python_suite(suite: str, folder: Path, parallel: int = 1) -> None:
+    with ThreadPoolExecutor(parallel) as pool:
+        jobs = [
+            pool.submit(run_python_test, suite, file.stem, [file])
+            for file in selected(folder.glob("test_*.py"))
+        ]
+        for job in jobs:
+            job.result()
 
 
 def run_python_test(suite: str, name: str, arguments: list) -> None:
@@ -334,7 +339,7 @@ SUITES = {
     "tap": run_tap,
     # switch-overs
     "ledger": lambda: run_python_suite("ledger", Path("test/ledger")),
-    "cli": lambda: run_python_suite("cli", Path("cli/tests")),
+    "cli": lambda: run_python_suite("cli", Path("cli/tests"), PARALLEL_TESTS),
     "docs": run_docs,
     "monitoring": lambda: run_python_suite("monitoring", Path("monitoring/tests")),
     "tap-streamed": lambda: run_tap_again("tap-streamed"),

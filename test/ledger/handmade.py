@@ -62,6 +62,9 @@ def close(server: Server, defect: str = "") -> None:
 
 
 def open_again(server: Server) -> None:
+    # One table at a time here, too.
+    for table in fenced_tables(server):
+        server.query(f"DROP TRIGGER IF EXISTS fence ON {table}")
     server.query("DROP SCHEMA IF EXISTS fence CASCADE")
 
 
