@@ -280,7 +280,9 @@ static void
 rows_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 			ReorderBufferChange *change)
 {
-	write_change(ctx, txn, relation, change, (Place) {pgoutput_change, InvalidTransactionId});
+	Place		place = {pgoutput_change, InvalidTransactionId};
+
+	write_change(ctx, txn, relation, change, place);
 }
 
 /*
@@ -291,8 +293,9 @@ static void
 rows_stream_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, Relation relation,
 				   ReorderBufferChange *change)
 {
-	write_change(ctx, txn, relation, change,
-				 (Place) {pgoutput_stream_change, rbtxn_get_toptxn(txn)->xid});
+	Place		place = {pgoutput_stream_change, rbtxn_get_toptxn(txn)->xid};
+
+	write_change(ctx, txn, relation, change, place);
 }
 
 /* In place of pgoutput's: a transaction in progress, or a part of it, has been aborted. */
