@@ -7,7 +7,7 @@ stand in for one that is meant: qualify every name that is not in pg_catalog.
 import math
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, cast
@@ -228,6 +228,8 @@ class Server:
         A host or socket in the subscription's connection string is meant as seen from the
         subscriber; a user who runs this elsewhere gives another one.
         """
+        if conninfo is not None:
+            return self.other(conninfo)
         oid = self.value(
             "SELECT oid FROM pg_subscription WHERE subname = %s AND subdbid ="
             " (SELECT oid FROM pg_database WHERE datname = current_database())",
@@ -235,26 +237,29 @@ class Server:
         )
         if oid is None:
             raise Refused(f'there is no subscription "{subscription}" in {self.name}')
-        return self.publisher_of_oid(oid, conninfo)
+        return self.publisher_of_oid(oid)
 
     def publisher_of_oid(self, subscription: int, conninfo: str | None = None) -> "Server":
         """The same for a subscription of any database."""
-        environment: AbstractContextManager[None] = nullcontext()
-        if conninfo is None:
-            environment = _without_target()
-            try:
-                conninfo = self.value(
-                    "SELECT subconninfo FROM pg_subscription WHERE oid = %s", subscription
-                )
-            except MissingRights:
-                raise MissingRights(
-                    "reading how a subscription connects to its publisher needs a superuser",
-                    "Give the publisher's connection string with --publisher.",
-                ) from None
+        if conninfo is not None:
+            return self.other(conninfo)
+        try:
+            conninfo = self.value(
+                "SELECT subconninfo FROM pg_subscription WHERE oid = %s", subscription
+            )
+        except MissingRights:
+            raise MissingRights(
+                "reading how a subscription connects to its publisher needs a superuser",
+                "Give the publisher's connection string with --publisher.",
+            ) from None
+        with _without_target():
+            return self.other(conninfo or "")
+
+    def other(self, conninfo: str) -> "Server":
+        """Connects to another server, on behalf of the same command."""
         # The name of the subscription stays its own: publishers know synchronous standbys by it.
-        target = parse_conninfo(conninfo or "") | {"application_name": self.application}
-        with environment:
-            return Server(make_conninfo("", **target), self.application, self.timeout)
+        target = parse_conninfo(conninfo) | {"application_name": self.application}
+        return Server(make_conninfo("", **target), self.application, self.timeout)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -115,7 +115,7 @@ def cases_of(
             "Name the subscription.",
         )
     if not wanted:
-        there = subscriber.publisher_of("", publisher) if publisher is not None else None
+        there = subscriber.other(publisher) if publisher is not None else None
         if there is not None:
             limit_waiting(there)
         return [Case(subscriber, None, there, thresholds)]
