@@ -22,7 +22,11 @@ from adopting import (
 )
 from conftest import Pair, Weft, drop_subscriptions
 from servers import Server, created
+from weft_cli.adoption import Adoption, run
+from weft_cli.adoption_state import Step
+from weft_cli.errors import Refused
 from weft_cli.exit_code import ExitCode
+from weft_cli.server import Server as Connected
 
 
 def test_adopts_under_load(pair: Pair, weft: Weft) -> None:
@@ -67,7 +71,7 @@ def test_json_and_dry_run(pair: Pair, weft: Weft) -> None:
     assert "nothing to do" in done.stdout
 
 
-def refused(pair: Pair, weft: Weft, *arguments: str) -> str:
+def refused_output(pair: Pair, weft: Weft, *arguments: str) -> str:
     before = slots(pair)
     done = weft("adopt", "s", "--yes", "--timeout", "3", *arguments, server=pair.subscriber)
     assert done.returncode == ExitCode.REFUSED, done.stdout + done.stderr
@@ -78,10 +82,10 @@ def refused(pair: Pair, weft: Weft, *arguments: str) -> str:
 def test_refuses(pair: Pair, weft: Weft) -> None:
     subscribe(pair)
     allow_plugin(pair, False)
-    assert "does not allow the output plugin" in refused(pair, weft)
+    assert "does not allow the output plugin" in refused_output(pair, weft)
     allow_plugin(pair)
     pair.subscriber.query("ALTER SUBSCRIPTION s DISABLE")
-    assert "is disabled" in refused(pair, weft)
+    assert "is disabled" in refused_output(pair, weft)
     assert not pair.subscriber.value("SELECT subenabled FROM pg_subscription WHERE subname = 's'")
     pair.subscriber.query("ALTER SUBSCRIPTION s ENABLE")
     done = weft("adopt", "other", "--yes", server=pair.subscriber)
@@ -89,9 +93,31 @@ def test_refuses(pair: Pair, weft: Weft) -> None:
     assert 'there is no subscription "other"' in done.stderr
 
 
+def test_renamed_meanwhile(pair: Pair, weft: Weft) -> None:
+    """Whoever renames the subscription is told how to continue."""
+    subscribe(pair)
+
+    def begin(step: Step) -> None:
+        if step is Step.START:
+            pair.subscriber.query('ALTER SUBSCRIPTION s RENAME TO "new s"')
+
+    with (
+        Connected(pair.subscriber.conninfo, "test") as subscriber,
+        Connected(pair.publisher.conninfo, "test") as publisher,
+        pytest.raises(Refused) as refused,
+    ):
+        run(Adoption(subscriber, publisher, "s", "weft", 10, []), begin, lambda _step, _time: None)
+    hint = "To continue: weft adopt 'new s' The subscription may be disabled until then."
+    assert refused.value.hint == f'It is called "new s" now. {hint}'
+    assert "run this with its new name" in refused_output(pair, weft)
+    done = weft("adopt", "new s", "--yes", server=pair.subscriber)
+    assert done.returncode == ExitCode.FINE, done.stdout + done.stderr
+    assert [plugin for _, plugin in slots(pair)] == ["weft"]
+
+
 def test_refuses_two_phase(pair: Pair, weft: Weft) -> None:
     subscribe(pair, "two_phase = on")
-    assert "two_phase" in refused(pair, weft)
+    assert "two_phase" in refused_output(pair, weft)
 
 
 def test_refuses_tables_that_are_copied(pair: Pair, weft: Weft) -> None:
@@ -101,7 +127,7 @@ def test_refuses_tables_that_are_copied(pair: Pair, weft: Weft) -> None:
     pair.subscriber.query("CREATE TABLE more (id int PRIMARY KEY CHECK (id < 0))")
     pair.publisher.query("INSERT INTO more VALUES (1)")
     pair.subscriber.query("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
-    assert "tables are being copied: 1" in refused(pair, weft)
+    assert "tables are being copied: 1" in refused_output(pair, weft)
 
 
 @contextmanager
@@ -149,7 +175,7 @@ def test_goes_back_if_it_cannot_be_continued(pair: Pair, weft: Weft) -> None:
     assert process.returncode < 0, output
     assert pair.subscriber.query("SELECT 1 FROM pg_subscription WHERE NOT subenabled")
     allow_plugin(pair, False)
-    assert "has its old slot again, and is enabled" in refused(pair, weft)
+    assert "has its old slot again, and is enabled" in refused_output(pair, weft)
     assert slots(pair) == before
     pair.publisher.query("INSERT INTO history VALUES (0, 0, 'after')")
     catch_up(pair)

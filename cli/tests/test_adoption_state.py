@@ -1,5 +1,6 @@
 """The table of states and steps in adoption.py, and the names of slots."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from weft_cli.errors import Refused
 
 STATE = State(
     subid=16400,
+    subscription="-it's",
     enabled=True,
     slot_name="old",
     failover=False,
@@ -115,8 +117,10 @@ def test_names_fit() -> None:
 
 
 def test_unfinished_in_the_other_direction() -> None:
-    with pytest.raises(Refused, match="is being moved to plugin weft"):
+    with pytest.raises(Refused, match="is being moved to plugin weft") as refused:
         find_pair(state(True, NEW, OLD, slot(NEW, WEFT, active=True)), PGOUTPUT)
+    command = refused.value.hint.removeprefix("Finish that first: ")
+    assert shlex.split(command) == ["weft", "adopt", "--plugin", "weft", "--", "-it's"]
 
 
 def test_unknown_slot() -> None:

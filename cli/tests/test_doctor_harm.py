@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from conftest import PASSWORD, Weft
-from doctor_site import SLOT, N, P, Site
+from doctor_scenarios import drop_table
+from doctor_site import SLOT, N, P, Site, T
 from weft_cli.doctor import sequences
 from weft_cli.exit_code import ExitCode
+from weft_cli.quoting import identifier
 
 pytest_plugins = ["doctor_fixtures"]
 
@@ -34,6 +36,57 @@ def mallory(site: Site) -> Iterator[None]:
     finally:
         site.sub.database = database
         site.sub.query("DROP OWNED BY mallory CASCADE; DROP ROLE mallory")
+
+
+def indexes(site: Site) -> set[tuple[str, bool]]:
+    found = site.sub.query(
+        "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE i.indrelid = %s::regclass AND NOT i.indisprimary",
+        T,
+    )
+    return {(name, is_valid) for name, is_valid in found}
+
+
+def test_unique_index_that_fails(site: Site) -> None:
+    """An index that cannot be completed is dropped; another one of its name is not."""
+    site.pub.query(f'CREATE UNIQUE INDEX "un""i" ON {T} (n)')
+    site.sub.query(f"INSERT INTO {T} (id, n) VALUES (-1, 1), (-2, 1)")
+    mine = {('un"i', True)}
+    try:
+        for _ in range(2):
+            assert site.doctor("--fix", "--yes", "--only", "W074").fixes == {"W074": "failed"}
+            assert indexes(site) == set()
+        site.sub.query(f'CREATE INDEX "un""i" ON {T} (mood)')
+        assert site.doctor("--fix", "--yes", "--only", "W074").fixes == {"W074": "failed"}
+        assert indexes(site) == mine
+        site.sub.query(f"DELETE FROM {T} WHERE id < 0")
+        assert site.doctor("--fix", "--yes", "--only", "W074").fixes == {"W074": "fixed"}
+        assert indexes(site) == mine | {('un"i_1', True)}
+    finally:
+        site.sub.query(f"DELETE FROM {T} WHERE id < 0")
+        site.pub.query(f'DROP INDEX {N}."un""i"')
+        for index, _ in indexes(site):
+            site.sub.query(f"DROP INDEX {N}.{identifier(index)}")
+
+
+def test_name_that_forges_a_line(site: Site, weft: Weft) -> None:
+    """It is shown on one line, and the statement that is shown is right."""
+    table = 't"\nAll 62 checks are OK.\x9b2J'
+    quoted = '"' + table.replace('"', '""') + '"'
+    for server in (site.pub, site.sub):
+        server.query(f"CREATE TABLE {N}.{quoted} (id integer PRIMARY KEY)")
+    site.refresh()
+    try:
+        site.sub.query(f"ALTER TABLE {N}.{quoted} SET UNLOGGED")
+        done = weft("doctor", server=site.sub)
+        assert "W078" in done.stdout
+        assert done.stdout.replace("\n", "").isprintable()
+        assert not [line for line in done.stdout.splitlines() if line.startswith("All ")]
+        (statement,) = (line for line in done.stdout.splitlines() if "SET LOGGED" in line)
+        site.sub.query(statement)
+        assert site.doctor().ids == set()
+    finally:
+        drop_table(site, f"{N}.{quoted}")
 
 
 @pytest.mark.parametrize("command", ["doctor", "status", "adopt"])

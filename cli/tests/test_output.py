@@ -1,11 +1,22 @@
 """Numbers for people, numbers for programs, and no passwords in either."""
 
+import io
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import pytest
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from weft_cli.output import duration, number, plain_data, printable, rate, size
+from weft_cli.context import Context
+from weft_cli.escape import SafeConsole
+from weft_cli.options import Options
+from weft_cli.output import duration, emit, number, plain_data, printable, rate, size
+from weft_cli.quoting import identifier, literal
 from weft_cli.redact import redact
 
 
@@ -99,4 +110,53 @@ def test_redaction_leaves_the_rest() -> None:
 
 
 def test_printable() -> None:
-    assert printable("a\tb\x1b[31mc\n") == "a   b\N{REPLACEMENT CHARACTER}[31mc\n"
+    assert printable("a\tb\x1b[31mc\n") == r"a\tb\x1b[31mc\n"
+    assert printable("\x7f\x9b2J\u2028\u202e") == r"\x7f\x9b2J\u2028\u202e"
+    assert printable("Zoë, 数据, password=hush") == "Zoë, 数据, password=********"
+
+
+NAME = "t\nAll 62 checks are OK.\r\x9b2J"
+ESCAPED = r"t\nAll 62 checks are OK.\r\x9b2J"
+
+
+def shown(*renderables: RenderableType) -> str:
+    output = io.StringIO()
+    SafeConsole(file=output, width=160).print(*renderables)
+    return output.getvalue()
+
+
+def test_control_characters_are_escaped_wherever_they_are() -> None:
+    """Also where somebody has forgotten printable()."""
+    # rich drops a carriage return by itself from what is given to Text.
+    styled = Text.assemble(("t\n", "bold"), "All 62 checks are OK.\x9b2J")
+    assert shown(styled) == "t\\nAll 62 checks are OK.\\x9b2J\n"
+    assert shown(NAME) == ESCAPED + "\n"
+    table = Table.grid()
+    table.add_row(NAME)
+    assert (
+        shown(Group(table, Padding(NAME, 0, expand=False))).split()
+        == (ESCAPED * 2).replace("Jt", "J t").split()
+    )
+
+
+def test_escaping_keeps_styles() -> None:
+    text = Text.assemble(("a\n", "bold"), ("\x9bb", "red"))
+    output = io.StringIO()
+    SafeConsole(file=output, force_terminal=True, color_system="standard").print(text)
+    assert re.sub(r"\x1b\[[\d;]*m", "", output.getvalue()) == "a\\n\\x9bb\n"
+    assert output.getvalue().startswith("\x1b[1ma")
+    assert output.getvalue().endswith("b\x1b[0m\n")
+
+
+def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(Context(Options(output="json")), 1, "test", {"name": NAME}, lambda _: None)
+    output = capsys.readouterr().out
+    assert output.replace("\n", "").isprintable()
+    assert json.loads(output)["name"] == NAME
+
+
+def test_statements_can_be_copied_from_the_output() -> None:
+    assert identifier('a"\n\\') == r'''U&"a""\000a\\"'''
+    assert identifier('a"\\') == r""""a""\""""
+    assert literal("it's\n\\").strip() == r"E'it''s\u000a\\'"
+    assert literal("it's") == "'it''s'"

@@ -105,6 +105,77 @@ def test_error(pair: Pair) -> None:
     wait_for_status(pair.subscriber, lambda d: only(d)["state"] == "streaming")
 
 
+def disabled_finding(pair: Pair, severity: str) -> str:
+    """What is said of the disabled subscription."""
+    document = status_of(pair.subscriber, "--no-publisher")
+    (finding,) = (f for f in document["findings"] if f["id"] == "subscription-disabled")
+    assert finding["severity"] == severity, finding
+    problem: str = finding["problem"]
+    return problem
+
+
+def test_disabled_by_the_owner_after_an_error(pair: Pair) -> None:
+    """An error that was overcome long ago has not disabled it, nor has one that only repeats."""
+    server = pair.subscriber
+    pair.subscribe(options=", disable_on_error")
+    server.query("ALTER TABLE t ADD CHECK (v <> 'bad')")
+    pair.publisher.query("INSERT INTO t VALUES (1, 'bad')")
+    server.wait_until("SELECT NOT subenabled FROM pg_subscription WHERE subname = 'shop'")
+    assert "t_v_check" in disabled_finding(pair, "error")
+    server.query("ALTER SUBSCRIPTION shop SET (disable_on_error = false)")
+    assert "t_v_check" in disabled_finding(pair, "warning")
+    server.query("ALTER SUBSCRIPTION shop SET (disable_on_error)")
+
+    server.query("ALTER TABLE t DROP CONSTRAINT t_v_check")
+    server.query("ALTER SUBSCRIPTION shop ENABLE")
+    server.wait_until(
+        "SELECT overcome FROM weft.stat_get_last_error() e JOIN pg_subscription s"
+        " ON s.oid = e.subid WHERE s.subname = 'shop'"
+    )
+    server.query("ALTER SUBSCRIPTION shop DISABLE")
+    assert disabled_finding(pair, "warning") == "disabled"
+
+    # Older versions do not tell, and have no view that needs it.
+    server.query("ALTER FUNCTION weft.stat_get_last_error RENAME TO not_yet")
+    server.query("ALTER FUNCTION weft.health RENAME TO not_yet_either")
+    disabled_finding(pair, "error")
+    server.query("ALTER SUBSCRIPTION shop SET (disable_on_error = false)")
+    disabled_finding(pair, "warning")
+
+
+FORGED = "shop\nFORGED  up to date\x7f\x9b2J\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("status", "--nagios"),
+        ("top",),
+        ("doctor",),
+        ("adopt", f"{FORGED}x"),
+        ("adopt", FORGED, "--plugin", "pgoutput", "--yes"),
+        ("compare", FORGED),
+        ("status", "no such\nFORGED\x9b"),
+        ("status", "-h", "/no\nFORGED\x9b"),
+    ],
+    ids=lambda command: " ".join(command).translate({ord(c): "_" for c in "\n\x7f\x9b\x1b"}),
+)
+def test_names_with_control_characters(pair: Pair, weft: Weft, command: tuple[str, ...]) -> None:
+    """A name cannot pretend to be a line of the output, and does not control the terminal."""
+    pair.subscribe()
+    pair.subscriber.query(f'ALTER SUBSCRIPTION shop RENAME TO "{FORGED}"')
+    done = weft(*command, server=None if "-h" in command else pair.subscriber)
+    output = done.stdout + done.stderr
+    assert output.replace("\n", "").isprintable(), ascii(output)
+    assert not [line for line in output.splitlines() if line.startswith("FORGED")]
+    assert "FORGED" in output
+    if "-h" not in command:
+        done = weft(*command, "-o", "json", server=pair.subscriber)
+        assert done.stdout.isascii()
+        assert done.stdout.replace("\n", "").isprintable()
+
+
 def test_native(pair: Pair) -> None:
     """It is the user's choice, so it is noted, but nothing is wrong."""
     pair.subscribe(options=", num_writers = 0")

@@ -172,10 +172,12 @@ def _report(context: Context, work: Adoption, log: StepLog, finished: bool) -> E
                     " without it, a failover to a standby that does not have the new slot yet"
                     " loses the subscription. Name the standbys with --standby, or see on each"
                     " of them that pg_replication_slots has the new slot (synced, and not"
-                    f" temporary), and then run on the publisher:\n"
-                    f"SELECT pg_drop_replication_slot('{pair.old_name}');"
+                    " temporary), and then run on the publisher:"
                 ),
                 soft_wrap=True,
+            )
+            console.print(
+                Text(f"SELECT pg_drop_replication_slot('{pair.old_name}');"), soft_wrap=True
             )
 
     emit(context, 1, "adopt", data, render)

@@ -111,6 +111,7 @@ from weft_cli.adoption_state import (
 )
 from weft_cli.errors import Refused, Unreachable, WeftError
 from weft_cli.publisher_plugin import plugin_obstacle
+from weft_cli.quoting import word
 from weft_cli.server import Server
 
 # Seconds between two looks at a server.
@@ -143,6 +144,8 @@ class Adoption:
         self.plugin = plugin
         self.limit = limit
         self.standbys = standbys
+        # of the last look
+        self.subid: int | None = None
 
     # What is the case
 
@@ -158,12 +161,15 @@ class Adoption:
         )
         if not rows:
             raise Refused(
-                f'there is no subscription "{self.subscription}" in {self.subscriber.name}'
+                f'there is no subscription "{self.subscription}" in {self.subscriber.name}',
+                self._other_name(),
             )
         row = rows[0]
+        self.subid = row["subid"]
         in_use, reason = self._plugin_in_use()
         return State(
             subid=row["subid"],
+            subscription=self.subscription,
             enabled=row["subenabled"],
             slot_name=row["subslotname"],
             failover=row["subfailover"],
@@ -174,6 +180,18 @@ class Adoption:
             native_reason=reason,
             slots=slots_of(self.publisher),
         )
+
+    def _other_name(self) -> str:
+        """A hint how to continue if the subscription has been renamed."""
+        if self.subid is None:
+            return "If it was renamed, run this with its new name: that continues what was begun."
+        renamed = self.subscriber.value(
+            "SELECT subname FROM pg_subscription WHERE oid = %s", self.subid
+        )
+        if renamed is None:
+            return ""
+        plugin = "" if self.plugin == WEFT else f" --plugin {self.plugin}"
+        return f'It is called "{renamed}" now. To continue: weft adopt{plugin} {word(renamed)}'
 
     def _plugin_in_use(self) -> tuple[str | None, str | None]:
         if self.subscriber.weft_extension is None:
@@ -421,5 +439,9 @@ def _go_back_after(adoption: Adoption, error: WeftError, step: Step) -> None:
         elif step is Step.SETTLE or adoption.look().enabled:
             again = ""
     except WeftError as further:
-        again = f"{again} It could not be given its old slot back: {further}"
+        # The hint says already how to continue with the new name.
+        if further.hint and further.hint == error.hint:
+            again = "The subscription may be disabled until then."
+        else:
+            again = f"{again} It could not be given its old slot back: {further}"
     error.hint = f"{error.hint} {again}".strip()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weft_cli.errors import Refused
+from weft_cli.quoting import word
 from weft_cli.server import Server
 
 WEFT = "weft"
@@ -53,6 +54,7 @@ class State:
     """What both servers say now."""
 
     subid: int
+    subscription: str
     enabled: bool
     slot_name: str | None
     failover: bool
@@ -99,7 +101,7 @@ def find_pair(state: State, plugin: str) -> Pair:
     if state.predecessor(name, other) is not None:
         raise Refused(
             f"the subscription is being moved to plugin {other}",
-            f"Finish that first: weft adopt --plugin {other}",
+            f"Finish that first: weft adopt --plugin {other} {word(state.subscription)}",
         )
     old = state.predecessor(name, plugin)
     if old is not None or (current is not None and current.plugin == plugin):

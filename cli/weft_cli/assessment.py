@@ -254,17 +254,19 @@ def _behind(assessment: Assessment) -> str:
 def _about_worker(assessment: Assessment) -> list[Finding]:
     subscription = assessment.subscription
     name = identifier(subscription.name)
-    error = subscription.last_error
+    error = None if subscription.error_overcome else subscription.last_error
     told = f": {error}" if error else ""
     if assessment.state == "disabled":
         return [
             Finding(
                 "subscription-disabled",
-                "error" if error else "warning",
+                "error" if subscription.disabled_by_error else "warning",
                 "subscriber",
                 subscription.name,
                 f"disabled{'; its last error' + told if error else ''}",
-                "Remove the cause of the error, then enable it:" if error else "To continue:",
+                "Remove the cause of the error, then enable it:"
+                if error or subscription.disabled_by_error
+                else "To continue:",
                 (f"ALTER SUBSCRIPTION {name} ENABLE;",),
                 "subscriber",
             )

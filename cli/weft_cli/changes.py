@@ -14,7 +14,7 @@ from rich.text import Text
 
 from weft_cli.context import Context
 from weft_cli.errors import WeftError
-from weft_cli.output import duration
+from weft_cli.output import duration, printable
 from weft_cli.server import Server
 
 # Seconds between two looks at a call that runs.
@@ -41,7 +41,7 @@ def ask(context: Context, question: str) -> None:
             "this changes something, and nobody can be asked: give --yes, or --dry-run to only"
             " see what would be done"
         )
-    if not click.confirm(question, err=True):
+    if not click.confirm(printable(question), err=True):
         raise Declined("nothing has been changed")
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -92,7 +92,7 @@ def load_comparison(server: Server, comparison: int, most_rows: int | None) -> C
 
 
 def short(value: object) -> str:
-    text = printable("NULL" if value is None else value).replace("\n", "⏎")
+    text = printable("NULL" if value is None else value)
     return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
 
 
@@ -102,15 +102,17 @@ def describe_key(difference: dict[str, Any]) -> str:
     return short(", ".join(f"{name}={value}" for name, value in values.items()))
 
 
-def describe_difference(difference: dict[str, Any]) -> str:
+def describe_difference(difference: dict[str, Any]) -> RenderableType:
     """What is on the publisher, and what is here."""
     if difference["kind"] != "different":
         count = difference["row_count"]
         return f"{difference['kind']}{f', {count} times' if count > 1 else ''}"
     there, here = difference["publisher_row"] or {}, difference["local_row"] or {}
-    return "\n".join(
-        f"{name}: {short(there.get(name))} there, {short(here.get(name))} here"
-        for name in difference["columns"] or []
+    return Group(
+        *(
+            f"{printable(name)}: {short(there.get(name))} there, {short(here.get(name))} here"
+            for name in difference["columns"] or []
+        )
     )
 
 

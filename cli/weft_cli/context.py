@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 
 from weft_cli.errors import Unreachable
+from weft_cli.escape import SafeConsole
 from weft_cli.options import Options
 from weft_cli.server import NeedsPassword, Server, target_conninfo
 
@@ -31,7 +32,7 @@ class Context:
 
     def _make_console(self, stderr: bool) -> Console:
         stream = sys.stderr if stderr else sys.stdout
-        console = Console(
+        console = SafeConsole(
             stderr=stderr,
             # rich reads NO_COLOR itself
             no_color=True if self.options.no_color else None,

@@ -88,10 +88,10 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _complain(context: Context, error: WeftError) -> None:
-    text = Text.assemble(("error: ", "bold red"), printable(error))
+    console = context.errors
+    console.print(Text.assemble(("error: ", "bold red"), printable(error)), soft_wrap=True)
     if error.hint:
-        text.append("\nhint: ", "bold").append(printable(error.hint))
-    context.errors.print(text, soft_wrap=True)
+        console.print(Text.assemble(("hint: ", "bold"), printable(error.hint)), soft_wrap=True)
 
 
 def main() -> NoReturn:

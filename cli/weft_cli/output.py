@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from weft_cli.context import Context
+from weft_cli.escape import escape
 from weft_cli.redact import redact
 
 # What stands in a table for a value that is not known.
@@ -32,8 +33,9 @@ def emit(
     if context.options.output == "json":
         document = plain_data({"schema": schema, "kind": kind, **data})
         indent = None if context.options.watch else 2
-        # not through rich, which would wrap lines
-        context.console.file.write(json.dumps(document, indent=indent, ensure_ascii=False) + "\n")
+        # Not through rich, which would wrap lines.  In ASCII, because a terminal obeys control
+        # characters beyond it as well.
+        context.console.file.write(json.dumps(document, indent=indent) + "\n")
         context.console.file.flush()
     else:
         render(context.console)
@@ -63,9 +65,8 @@ def plain_data(value: Any) -> Any:
 
 
 def printable(value: object) -> str:
-    """Text from a server for a terminal: no control characters, no passwords."""
-    text = redact(str(value)).expandtabs(4)
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Text from a server for a terminal: one line, no control characters, no passwords."""
+    return escape(redact(str(value)))
 
 
 def size(count: float | None) -> str:

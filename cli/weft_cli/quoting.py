@@ -2,16 +2,26 @@
 
 import shlex
 
+from weft_cli.escape import CONTROL
+
 
 def identifier(name: str) -> str:
     """Always quoted: which words are reserved depends on the server's version."""
-    return '"' + name.replace('"', '""') + '"'
+    quoted = '"' + name.replace('"', '""') + '"'
+    if not CONTROL.search(name):
+        return quoted
+    # Output would show other characters in place of these, so that the statement could not be run.
+    escaped = quoted.replace("\\", "\\\\")
+    return "U&" + CONTROL.sub(lambda match: f"\\{ord(match[0]):04x}", escaped)
 
 
 def literal(value: str) -> str:
     """A string constant."""
     quoted = value.replace("'", "''")
-    return f"'{quoted}'" if "\\" not in value else " E'" + quoted.replace("\\", "\\\\") + "'"
+    if "\\" not in value and not CONTROL.search(value):
+        return f"'{quoted}'"
+    escaped = quoted.replace("\\", "\\\\")
+    return " E'" + CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", escaped) + "'"
 
 
 def word(value: str) -> str:

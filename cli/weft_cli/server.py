@@ -176,6 +176,16 @@ class Server:
         lookup = "to_regprocedure" if "(" in name else "to_regproc"
         return self._is_of_weft("pg_proc", f"{lookup}(%s)", name)
 
+    def has_result(self, function: str, column: str) -> bool:
+        """Does the extension's function return that column?  As it was when first asked."""
+        if function not in self._known_columns:
+            names = self.value(
+                "SELECT proargnames FROM pg_proc WHERE oid = to_regproc(%s)", function
+            )
+            is_known = names is not None and self.has_function(function)
+            self._known_columns[function] = frozenset(names if is_known else ())
+        return column in self._known_columns[function]
+
     def _is_of_weft(self, catalog: str, lookup: str, name: str) -> bool:
         return bool(
             self.value(
@@ -236,7 +246,10 @@ class Server:
             subscription,
         )
         if oid is None:
-            raise Refused(f'there is no subscription "{subscription}" in {self.name}')
+            raise Refused(
+                f'there is no subscription "{subscription}" in {self.name}',
+                "If it was renamed, run this with its new name: that continues what was begun.",
+            )
         return self.publisher_of_oid(oid)
 
     def publisher_of_oid(self, subscription: int, conninfo: str | None = None) -> "Server":
@@ -269,7 +282,7 @@ class Server:
             raise self._translated(error) from error
 
     def _translated(self, error: psycopg.Error) -> WeftError:
-        primary = error.diag.message_primary or str(error).strip()
+        primary = error.diag.message_primary or " ".join(str(error).split())
         detail = error.diag.message_detail
         message = f"{primary} ({detail})" if detail else primary
         hint = error.diag.message_hint or ""
@@ -326,7 +339,8 @@ def _connect(
         # Before psycopg 3.2, it does not say which server.
         if "connection to server" not in message and error.pgconn is not None:
             message = error.pgconn.error_message.decode(errors="replace") or message
-        message = message.strip()
+        # libpq's messages have several lines.
+        message = " ".join(message.split())
         for prefix in ("connection failed: ", "connection is bad: "):
             message = message.removeprefix(prefix)
         if error.pgconn is not None and error.pgconn.needs_password:

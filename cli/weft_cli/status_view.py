@@ -73,7 +73,9 @@ def status_view(status: "Status", width: int) -> RenderableType:
 
 
 def unreachable_view(error: WeftError) -> RenderableType:
-    return Text.assemble(("UNREACHABLE  ", "bold red"), printable(error), "\nTrying again.")
+    return Group(
+        Text.assemble(("UNREACHABLE  ", "bold red"), printable(error)), Text("Trying again.")
+    )
 
 
 def _verdict(status: "Status", wrong: list[Finding]) -> Text:

@@ -52,6 +52,9 @@ class Subscription:
     native_reason: str | None
     last_error: str | None
     last_error_time: datetime | None
+    # apply has gone on since
+    error_overcome: bool
+    disabled_by_error: bool
     error_count: int
     tables_not_ready: int | None
 
@@ -103,9 +106,10 @@ class Blocker:
 SUBSCRIPTIONS = """
 SELECT w.*,
     d.datname AS database, d.datname = current_database() AS here,
-    s.subenabled, s.subslotname,
+    s.subenabled, s.subdisableonerr, s.subslotname,
     clock_timestamp() AS now,
     p.pid AS apply_pid, p.latest_end_lsn,
+    t.apply_error_count, t.sync_error_count,
     t.apply_error_count + t.sync_error_count AS error_count,
     (SELECT array_agg(o.pid) FROM pg_stat_subscription o
         WHERE o.subid = s.oid AND o.pid <> p.pid) AS worker_pids,
@@ -152,9 +156,12 @@ FROM pg_stat_activity WHERE pid = ANY(%s)
 def read_subscriptions(server: Server, names: tuple[str, ...] = ()) -> list[Subscription]:
     # newer versions have the error in the view itself
     separate = server.has_column("weft.stat_subscription", "last_error") is False
+    columns = ["last_error", "last_error_time"] if separate else []
+    if server.has_result("weft.stat_get_last_error", "overcome"):
+        columns.append("overcome")
     sql = SUBSCRIPTIONS.format(
-        error_columns=", e.last_error, e.last_error_time" if separate else "",
-        error_join="LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid" if separate else "",
+        error_columns="".join(f", e.{column}" for column in columns),
+        error_join="LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid" if columns else "",
     )
     found = [_subscription(row) for row in server.rows(sql)]
     return [each for each in found if not names or (each.here and each.name in names)]
@@ -163,6 +170,7 @@ def read_subscriptions(server: Server, names: tuple[str, ...] = ()) -> list[Subs
 def _subscription(row: dict[str, Any]) -> Subscription:
     get = row.get
     publisher_time = get("publisher_lsn_time")
+    overcome = bool(get("overcome"))
     applied = lsn.parse(get("applied_lsn"))
     return Subscription(
         oid=row["subid"],
@@ -199,9 +207,18 @@ def _subscription(row: dict[str, Any]) -> Subscription:
         native_reason=get("native_reason"),
         last_error=get("last_error"),
         last_error_time=get("last_error_time"),
+        error_overcome=overcome,
+        disabled_by_error=_disabled_by_error(row, overcome),
         error_count=int(row["error_count"] or 0),
         tables_not_ready=row["tables_not_ready"],
     )
+
+
+def _disabled_by_error(row: dict[str, Any], overcome: bool) -> bool:
+    """As weft.health() decides it (H003).  Otherwise, its owner has disabled it."""
+    copy_failed = bool(row["sync_error_count"] and row["tables_not_ready"])
+    apply_failed = bool(row["apply_error_count"]) and not overcome
+    return not row["subenabled"] and row["subdisableonerr"] and (copy_failed or apply_failed)
 
 
 def _seconds(interval: timedelta | None) -> float | None:

@@ -12,7 +12,8 @@ from weft_cli.doctor.case import Case
 from weft_cli.doctor.registry import CHECKS, Check
 from weft_cli.doctor.run import Found, Report, again, close, examine, examine_all, limit_waiting
 from weft_cli.doctor.show import show_fix, show_result
-from weft_cli.errors import BadUsage, WeftError
+from weft_cli.doctor.sql_text import name
+from weft_cli.errors import BadUsage, Refused, WeftError
 from weft_cli.server import Server
 
 # Fixes may uncover further findings: a table that is published now is not subscribed to yet.
@@ -20,8 +21,15 @@ MOST_ROUNDS = 5
 # Seconds until a reloaded parameter, or a worker that is started, shows.
 EFFECT_TIME = 15.0
 STEP = 0.2
+DUPLICATE_RELATION = "42P07"
 # Seconds until a subscription's worker has released its slot.
 RELEASE_TIME = 30.0
+
+UNFINISHED_INDEX = """
+    SELECT true FROM pg_catalog.pg_index i
+        JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = %s AND c.relname = %s AND NOT i.indisvalid"""
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,32 @@ class Fixer:
         try:
             run_statements(self.context, server, finding.fix_sql)
         except WeftError as error:
-            return Attempt(found, "failed", str(error))
+            return Attempt(found, "failed", f"{error}{self.clean_up(server, found, error)}")
+        except KeyboardInterrupt:
+            left = self.clean_up(server, found)
+            show_result(self.context, "failed", f"interrupted{left}")
+            raise
         if finding.restart:
             return Attempt(found, "restart")
         return self.verify(found, case)
+
+    def clean_up(self, server: Server, found: Found, error: WeftError | None = None) -> str:
+        """Drops the index that a CREATE INDEX CONCURRENTLY has left unfinished.
+
+        It is of no use, but costs time whenever its table is changed.  Returns what is to be added
+        to the message.
+        """
+        # Somebody else's index of this name may still be built.
+        exists = isinstance(error, Refused) and error.sqlstate == DUPLICATE_RELATION
+        if found.new_index is None or exists:
+            return ""
+        drop = f"DROP INDEX CONCURRENTLY {name(*found.new_index)};"
+        try:
+            if server.value(UNFINISHED_INDEX, *found.new_index):
+                run_statements(self.context, server, [drop])
+        except WeftError as further:
+            return f"; it may have left an unfinished index ({further}): {drop}"
+        return ""
 
     def verify(self, found: Found, case: Case) -> Attempt:
         """Makes the check again until it does not find this any more."""

@@ -51,6 +51,8 @@ class Hit:
     side: str | None = None
     fix_side: str | None = None
     restart: bool = False
+    # the index that the fix creates: schema and name
+    new_index: tuple[str, str] | None = None
 
 
 Function = Callable[[Case], Iterable[Hit]]

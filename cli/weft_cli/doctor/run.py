@@ -45,6 +45,8 @@ class Found:
     finding: Finding
     subscription: str | None
     server: str
+    # the index that the fix creates: schema and name
+    new_index: tuple[str, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -202,7 +204,7 @@ def found(case: Case, check: Check, hit: Hit, subscription: str | None) -> Found
         fix_side = cast(Side, hit.fix_side or side)
         finding = replace(finding, fix_sql=hit.fix_sql, fix_side=fix_side, restart=hit.restart)
     server = case.publisher if side == "publisher" and case.publisher else case.subscriber
-    return Found(finding, subscription, server.name)
+    return Found(finding, subscription, server.name, hit.new_index)
 
 
 def examine_all(cases: Iterable[Case], checks: Sequence[Check]) -> Report:

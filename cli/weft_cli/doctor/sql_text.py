@@ -1,6 +1,6 @@
 """Statements for users to read and run, with names and values quoted."""
 
-from psycopg import sql
+from weft_cli import quoting
 
 
 def name(*parts: str) -> str:
@@ -8,11 +8,11 @@ def name(*parts: str) -> str:
 
     Not with sql.Identifier, which needs a connection in psycopg 3.1.
     """
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
+    return ".".join(quoting.identifier(part) for part in parts)
 
 
 def literal(value: str | int) -> str:
-    return sql.Literal(value).as_string(None).strip()
+    return quoting.literal(value).strip() if isinstance(value, str) else str(value)
 
 
 def literals(values: list[str]) -> str:

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, count
 
 from weft_cli.doctor.case import Case
 from weft_cli.doctor.reading import Row
 from weft_cli.doctor.registry import Group, Hit, Needs, check
 from weft_cli.doctor.sql_text import literal, name
 from weft_cli.doctor.table_facts import Tables, table_name, table_of
+
+MOST_NAME_BYTES = 63
 
 # Types that hold all values of another one.
 WIDER = {
@@ -226,18 +230,39 @@ def missing_unique(case: Case) -> Iterator[Hit]:
             columns = index["columns"]
             # Expressions and conditions are the publisher's text, which is not run here.
             plain = columns is not None and not index["partial"] and set(columns) <= set(here)
-            fix = ""
-            if plain:
-                nulls = " NULLS NOT DISTINCT" if index["nulls_equal"] else ""
-                fix = (
-                    f"CREATE UNIQUE INDEX CONCURRENTLY ON {table_of(table)}"
-                    f" ({', '.join(name(column) for column in columns)}){nulls};"
-                )
-            yield Hit(
+            hit = Hit(
                 f'index "{index["name"]}" of table "{table_name(table)}"',
                 "the publisher's unique index does not exist on the subscriber",
-                (fix,) if fix else (),
             )
+            if plain:
+                nulls = " NULLS NOT DISTINCT" if index["nulls_equal"] else ""
+                new = free_name(case, table, index["name"])
+                fix = (
+                    f"CREATE UNIQUE INDEX CONCURRENTLY {name(new)} ON {table_of(table)}"
+                    f" ({', '.join(name(column) for column in columns)}){nulls};"
+                )
+                hit = replace(hit, fix_sql=(fix,), new_index=(table["schema"], new))
+            yield hit
+
+
+def free_name(case: Case, table: Row, wanted: str) -> str:
+    """A name for an index, by which it can be dropped if it cannot be completed."""
+    used = {
+        row["relname"]
+        for row in case.subscriber.rows(
+            "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+            " ON n.oid = c.relnamespace WHERE n.nspname = %s",
+            table["schema"],
+        )
+    }
+    numbered = (with_suffix(wanted, f"_{number}") for number in count(1))
+    return next(each for each in chain([wanted], numbered) if each not in used)
+
+
+def with_suffix(wanted: str, suffix: str) -> str:
+    """Within the length that the server stores."""
+    kept = wanted.encode()[: MOST_NAME_BYTES - len(suffix)]
+    return kept.decode(errors="ignore") + suffix
 
 
 @check(
