@@ -1,7 +1,6 @@
 """weft adopt: what it does, refuses, and takes back."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,8 @@ def test_adopts_under_load(pair: Pair, weft: Weft) -> None:
         adopt_fully(pair, weft, "weft")
         plugin = pair.subscriber.value("SELECT output_plugin FROM weft.stat_subscription")
         assert plugin == "weft"
-        time.sleep(2)  # so that the comparison below has something to find
+        # So that the comparison below has something to find.
+        pair.subscriber.wait_until("SELECT transactions > 100 FROM weft.stat_subscription")
         adopt_fully(pair, weft, "pgoutput")
         adopt_fully(pair, weft, "weft")
     check_equal(pair, copied)
@@ -300,6 +300,10 @@ def test_failover_to_a_standby(pair: Pair, weft: Weft, directory: Path) -> None:
             primary.query("SELECT pg_log_standby_snapshot()")
             end = primary.value("SELECT pg_current_wal_flush_lsn()")
             standby.wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{end}'")
+            # The standby's copy of the old slot goes with its next synchronization.
+            standby.wait_until(
+                "SELECT NOT EXISTS (SELECT FROM pg_replication_slots WHERE plugin = 'pgoutput')"
+            )
             primary.kill()
             standby.database = "failover"
             standby.query("SELECT pg_promote()")
