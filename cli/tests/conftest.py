@@ -166,6 +166,18 @@ def clean_environment() -> dict[str, str]:
     return inherited | {"PYTHONPATH": str(CLI), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def watching(server: Server) -> subprocess.Popen[str]:
+    """Shows the status as JSON ten times a second, until it is ended."""
+    return subprocess.Popen(
+        command_line("status", "--watch", "0.1", "-o", "json", "-d", server.conninfo),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+    )
+
+
 def run_here(*arguments: str, server: Server) -> tuple[int, str]:
     """The same without a process of its own, which takes much less time; for tests that poll."""
     output, errors = io.StringIO(), io.StringIO()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PASSWORD, Pair, Weft, clean_environment, command_line
+from conftest import PASSWORD, Pair, Weft, watching
 from servers import Server
 from weft_cli.exit_code import ExitCode
 
@@ -172,14 +172,7 @@ def test_extension_too_old(pair: Pair, weft: Weft) -> None:
 
 def test_closed_pipe(pair: Pair) -> None:
     """As in "weft status | head -0"."""
-    process = subprocess.Popen(
-        command_line("status", "--watch", "0.1", "-o", "json", "-d", pair.subscriber.conninfo),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(),
-        text=True,
-    )
+    process = watching(pair.subscriber)
     assert process.stdout and process.stderr
     process.stdout.close()
     assert process.wait(60) == -signal.SIGPIPE

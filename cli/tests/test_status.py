@@ -12,11 +12,10 @@ import pytest
 from conftest import (
     Pair,
     Weft,
-    clean_environment,
-    command_line,
     next_number,
     status_of,
     wait_for_status,
+    watching,
 )
 from live_terminal import ESCAPE, Terminal
 from servers import wait_for
@@ -395,14 +394,7 @@ def test_piped(pair: Pair, weft: Weft) -> None:
 def test_watch(pair: Pair) -> None:
     """The server may be restarted meanwhile; an interrupt ends it."""
     pair.subscribe()
-    process = subprocess.Popen(
-        command_line("status", "--watch", "0.1", "-o", "json", "-d", pair.subscriber.conninfo),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=clean_environment(),
-        text=True,
-    )
+    process = watching(pair.subscriber)
     assert process.stdout and process.stderr
     try:
         assert json.loads(process.stdout.readline())["kind"] == "status"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weft_cli.errors import Refused
+from weft_cli.lsn import parse
 from weft_cli.quoting import word
 from weft_cli.server import Server
 
@@ -31,10 +32,8 @@ STOPPED_STEPS = (Step.WAIT, Step.COPY, Step.FAILOVER, Step.START)
 
 
 def lsn(text: str | None) -> int:
-    if text is None:
-        return 0
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) + int(low, 16)
+    """A position that can be compared with others: the lowest for none."""
+    return parse(text) or 0
 
 
 @dataclass(frozen=True)

@@ -24,23 +24,6 @@ SELECT CASE WHEN pos % 8192 <= 40 THEN pos - pos % 8192 ELSE pos END
 FROM (SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0') AS pos) p
 EOS
 
-sub figure
-{
-	my ($expression) = @_;
-	return query($sub,
-		"SELECT $expression FROM weft.stat_subscription WHERE subname = 'sub'"
-	);
-}
-
-sub poll_figure
-{
-	my ($condition) = @_;
-	poll($sub,
-		"SELECT $condition FROM weft.stat_subscription WHERE subname = 'sub'"
-	);
-	return;
-}
-
 # Many transactions, each with 4 kB.
 sub write_rows
 {
@@ -89,34 +72,39 @@ foreach my $plugin (qw(weft pgoutput))
 		stock => $plugin eq 'pgoutput');
 
 	begin_with($pub);
-	is(figure('output_plugin'), $plugin, "$plugin: the plugin in use");
-	poll_figure('apply_lag_bytes = 0 AND publisher_lag_bytes = 0');
-	is(figure('catch_up_time'), '00:00:00', "$plugin: nothing to catch up");
+	is(figure($sub, 'sub', 'output_plugin'),
+		$plugin, "$plugin: the plugin in use");
+	poll_figure($sub, 'sub',
+		'apply_lag_bytes = 0 AND publisher_lag_bytes = 0');
+	is(figure($sub, 'sub', 'catch_up_time'),
+		'00:00:00', "$plugin: nothing to catch up");
 	poll($pub, askers(), 0);
 	pass("$plugin: no connection to the publisher is left open");
 
 	my $session = open_session($sub);
 	$session->query_safe('BEGIN; LOCK TABLE t IN SHARE MODE');
 	write_rows($pub, 1, 10000);
-	poll_figure('publisher_lag_bytes > 30000000');
-	cmp_ok(figure('apply_lag_bytes'),
+	poll_figure($sub, 'sub', 'publisher_lag_bytes > 30000000');
+	cmp_ok(figure($sub, 'sub', 'apply_lag_bytes'),
 		'<', 4_000_000, "$plugin: little of the backlog is received");
 	my $end = query($pub, $end_of_wal);
-	poll_figure("publisher_lsn - '0/0' >= $end");
-	cmp_ok(figure("publisher_lsn - '0/0'") - $end,
+	poll_figure($sub, 'sub', "publisher_lsn - '0/0' >= $end");
+	cmp_ok(figure($sub, 'sub', "publisher_lsn - '0/0'") - $end,
 		'<', 1_000_000, "$plugin: the end of the publisher's WAL is known");
-	is(figure('catch_up_time IS NULL'),
+	is(figure($sub, 'sub', 'catch_up_time IS NULL'),
 		't', "$plugin: it will not catch up while it is held back");
-	my $time = figure('publisher_lsn_time');
-	poll_figure("publisher_lsn_time > '$time'");
+	my $time = figure($sub, 'sub', 'publisher_lsn_time');
+	poll_figure($sub, 'sub', "publisher_lsn_time > '$time'");
 	pass("$plugin: the knowledge is renewed");
 	is(query($pub, askers()), 1, "$plugin: by one connection");
 
 	$session->query_safe('COMMIT');
 	$session->quit;
 	wait_for_apply($pub, $sub, 'sub');
-	poll_figure('publisher_lag_bytes = 0 AND apply_rate_bytes > 0');
-	is(figure('catch_up_time'), '00:00:00', "$plugin: it has caught up");
+	poll_figure($sub, 'sub',
+		'publisher_lag_bytes = 0 AND apply_rate_bytes > 0');
+	is(figure($sub, 'sub', 'catch_up_time'),
+		'00:00:00', "$plugin: it has caught up");
 	poll($pub, askers(), 0);
 	pass("$plugin: the connection is closed");
 
@@ -140,18 +128,22 @@ ALTER TABLE t ENABLE ALWAYS TRIGGER slow;
 EOS
 disable_subscription($sub, 'sub');
 is( figure(
+		$sub,
+		'sub',
 		'leader_pid IS NULL AND publisher_lsn IS NULL AND apply_rate IS NULL'
 	),
 	't',
 	'no figures without an apply worker');
 write_rows($pub, 1, 2400);
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
-poll_figure("extract(epoch FROM catch_up_time) BETWEEN 0.1 AND 20");
-my $estimated = figure('extract(epoch FROM catch_up_time)');
+poll_figure($sub, 'sub',
+	"extract(epoch FROM catch_up_time) BETWEEN 0.1 AND 20");
+my $estimated = figure($sub, 'sub', 'extract(epoch FROM catch_up_time)');
 my $begin = time;
-cmp_ok(figure('apply_rate'), '>', 10, 'transactions per second');
-cmp_ok(figure('apply_rate'), '<', 100, 'as fast as the trigger lets them');
-poll_figure('publisher_lag_bytes = 0');
+cmp_ok(figure($sub, 'sub', 'apply_rate'), '>', 10, 'transactions per second');
+cmp_ok(figure($sub, 'sub', 'apply_rate'),
+	'<', 100, 'as fast as the trigger lets them');
+poll_figure($sub, 'sub', 'publisher_lag_bytes = 0');
 my $taken = time - $begin;
 note("estimated $estimated s, taken $taken s");
 cmp_ok($estimated, '>', 0.75 * $taken, 'the estimate is not too short');

@@ -54,23 +54,6 @@ my $sub;
 	$sub = new_subscriber('subscriber');
 }
 
-sub figure
-{
-	my ($expression) = @_;
-	return query($sub,
-		"SELECT $expression FROM weft.stat_subscription WHERE subname = 'sub'"
-	);
-}
-
-sub poll_figure
-{
-	my ($condition) = @_;
-	poll($sub,
-		"SELECT $condition FROM weft.stat_subscription WHERE subname = 'sub'"
-	);
-	return;
-}
-
 query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v text)');
 query($pub,
 	'CREATE TABLE unpublished (v text); ALTER TABLE unpublished ALTER v SET STORAGE EXTERNAL; CREATE PUBLICATION pub FOR TABLE t'
@@ -85,12 +68,12 @@ kill 'STOP', $walsender;
 query($pub,
 	"INSERT INTO unpublished SELECT repeat('x', 8000) FROM generate_series(1, 5000)"
 );
-poll_figure('publisher_lag_bytes > 35000000');
+poll_figure($sub, 'sub', 'publisher_lag_bytes > 35000000');
 pass('the publisher is asked though nothing is received');
-is(figure('catch_up_time IS NULL'), 't',
-	'nobody knows when it will catch up');
+is(figure($sub, 'sub', 'catch_up_time IS NULL'),
+	't', 'nobody knows when it will catch up');
 kill 'CONT', $walsender;
-poll_figure('publisher_lag_bytes = 0');
+poll_figure($sub, 'sub', 'publisher_lag_bytes = 0');
 pass('WAL of which nothing is published is a backlog, too');
 
 # --- a long transaction, by the server's own code ---
@@ -105,7 +88,7 @@ CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow();
 ALTER TABLE t ENABLE ALWAYS TRIGGER slow;
 ALTER SUBSCRIPTION sub SET (num_writers = 0);
 EOS
-poll_figure(
+poll_figure($sub, 'sub',
 	"num_writers = 0 AND native_reason IS NOT NULL AND applied_lsn IS NOT NULL"
 );
 query($pub,
@@ -117,8 +100,8 @@ poll($sub,
 query($pub,
 	"INSERT INTO unpublished SELECT repeat('x', 8000) FROM generate_series(1, 1000)"
 );
-my $told = figure('publisher_lsn_time');
-poll_figure(
+my $told = figure($sub, 'sub', 'publisher_lsn_time');
+poll_figure($sub, 'sub',
 	"publisher_lsn_time > '$told' AND publisher_lag_bytes > 7000000 OR (SELECT count(*) > 0 FROM t)"
 );
 is(query($sub, 'SELECT count(*) FROM t'),
@@ -133,17 +116,17 @@ SKIP:
 	skip 'no C compiler', 2 unless $have_clock;
 
 	query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 4)');
-	poll_figure('num_writers = 4');
+	poll_figure($sub, 'sub', 'num_writers = 4');
 	append_to_file($shift, '-7200');
 	cmp_ok(
 		query($sub, 'SELECT extract(epoch FROM clock_timestamp())::bigint'),
 		'<',
 		time - 7000,
 		'two hours earlier');
-	my $counted = figure('total_transactions');
+	my $counted = figure($sub, 'sub', 'total_transactions');
 	query($pub, "INSERT INTO t VALUES (1000, 'a')");
 	wait_for_apply($pub, $sub, 'sub');
-	poll_figure("total_transactions > $counted");
+	poll_figure($sub, 'sub', "total_transactions > $counted");
 	pass('counters go on');
 
 	my $session = open_session($sub);
@@ -152,7 +135,7 @@ SKIP:
 	query($pub,
 		"INSERT INTO unpublished SELECT repeat('x', 8000) FROM generate_series(1, 1000)"
 	);
-	poll_figure(
+	poll_figure($sub, 'sub',
 		'publisher_lag_bytes > 7000000 AND publisher_lsn_time < clock_timestamp() + interval $$1 min$$'
 	);
 	pass('the publisher is asked, and the time is of this clock');
@@ -172,7 +155,7 @@ pass('disabled because of an error');
 query($sub, 'DELETE FROM t WHERE id = 2000');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 wait_for_apply($pub, $sub, 'sub');
-poll_figure('publisher_lag_bytes = 0');
+poll_figure($sub, 'sub', 'publisher_lag_bytes = 0');
 disable_subscription($sub, 'sub');
 is(query($sub, "SELECT count(*) FROM weft.health() WHERE id = 'H003'"),
 	0, 'disabled by its owner, after an error that was overcome');
@@ -197,7 +180,7 @@ query($other,
 $sub->wait_for_log(
 	qr/could not ask the publisher of subscription "sub" where its WAL ends: the connection leads to another server/,
 	$offset);
-is(figure('publisher_lag_bytes < 1000000'),
+is(figure($sub, 'sub', 'publisher_lag_bytes < 1000000'),
 	't', 'only the server that sends is asked');
 
 done_testing();

@@ -48,8 +48,8 @@ def missing(case: Case) -> Iterator[Hit]:
     "The publisher has removed WAL that the slot needs (max_slot_wal_keep_size), or has "
     "invalidated the slot for another reason. It can never be used again, and changes are "
     "missing.",
-    "As for W050. Then increase max_slot_wal_keep_size, or find out why the subscription was "
-    "behind for so long.",
+    "As for W050. Then increase max_slot_wal_keep_size, or find out why the subscription has "
+    "fallen so far behind.",
 )
 def invalid(case: Case) -> Iterator[Hit]:
     slot = case.slot

@@ -22,6 +22,7 @@ our @EXPORT = qw(
   query query_all open_session set_conf poll poll_for
   waits_for writer_waits_for_lock
   subscribe disable_subscription pause_subscription wait_for_apply wait_until_up
+  figure poll_figure
   leader_pid writer_pids server_pids kill_process not_ended flush_wal describe
   rows same_rows same_tables errors_logged
   start_pgbench running finish end_load stop_load
@@ -289,6 +290,24 @@ sub pause_subscription
 	query($sub, "ALTER SUBSCRIPTION $name DISABLE");
 	poll($sub,
 		"SELECT count(*) = 0 FROM pg_stat_subscription WHERE subname = '$name' AND pid IS NOT NULL"
+	);
+	return;
+}
+
+# What weft.stat_subscription says of a subscription.
+sub figure
+{
+	my ($sub, $name, $expression) = @_;
+	return query($sub,
+		"SELECT $expression FROM weft.stat_subscription WHERE subname = '$name'"
+	);
+}
+
+sub poll_figure
+{
+	my ($sub, $name, $condition) = @_;
+	poll($sub,
+		"SELECT $condition FROM weft.stat_subscription WHERE subname = '$name'"
 	);
 	return;
 }
