@@ -28,6 +28,7 @@ int			weft_min_parallel_copy_size = 8 * 1024;
 int			weft_ring_size = 16 * 1024;
 int			weft_row_time_retention = 10 * 60;
 int			weft_tombstone_retention = 7 * 24 * 60 * 60;
+bool		weft_ddl_replication = true;
 bool		weft_exact_commit_timestamps = false;
 bool		weft_tune_writers = true;
 int			weft_writers_per_subscription = 4;
@@ -169,6 +170,14 @@ guc_define(void)
 							   "all",
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_history_types, NULL, NULL);
+
+	DefineCustomBoolVariable("weft.ddl_replication",
+							 "Publishes the schema changes of this session.",
+							 "They are published by publications with the option \"ddl\".",
+							 &weft_ddl_replication,
+							 true,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("weft.exact_commit_timestamps",
 							 "Commits each remote transaction separately while commit timestamps are tracked.",

@@ -16,11 +16,13 @@
 #include "access/table.h"
 #include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
+#include "catalog/pg_publication.h"
 #include "catalog/pg_subscription.h"
 #include "commands/extension.h"
 #include "commands/seclabel.h"
 #include "guc.h"
 #include "miscadmin.h"
+#include "publication_settings.h"
 #include "subscription_settings.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -121,10 +123,15 @@ check_label(const ObjectAddress *object, const char *label)
 {
 	SubscriptionSettings settings;
 
+	if (object->classId == PublicationRelationId)
+	{
+		publication_settings_check_label(object->objectId, label);
+		return;
+	}
 	if (object->classId != SubscriptionRelationId)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("security labels of provider \"%s\" are for subscriptions only",
+				 errmsg("security labels of provider \"%s\" are for publications and subscriptions only",
 						LABEL_PROVIDER)));
 	if (label != NULL && !parse_label(label, &settings))
 		ereport(ERROR,

@@ -4,9 +4,13 @@
  */
 #include "postgres.h"
 
+#include "api/publication_options.h"
 #include "api/subscription_options.h"
 #include "copy/copy.h"
 #include "copy/progress.h"
+#include "ddl/capture.h"
+#include "ddl/ddl_queue.h"
+#include "ddl/touched.h"
 #include "fmgr.h"
 #include "group/snowflake.h"
 #include "guc.h"
@@ -68,6 +72,10 @@ _PG_init(void)
 	guc_define();
 	subscription_settings_define();
 	subscription_options_install();
+	publication_options_install();
+	touched_install();
+	ddl_queue_install();
+	capture_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;

@@ -20,11 +20,13 @@
 #include "catalog/pg_subscription_rel.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/remote_transaction.h"
+#include "ddl/ddl_apply.h"
 #include "fast/fast.h"
 #include "group_times.h"
 #include "mb/pg_wchar.h"
 #include "misspeculate.h"
 #include "replication/worker_internal.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "wire.h"
 
@@ -140,6 +142,28 @@ apply_begin(const RowChange *change)
 	server_apply_change(change);
 }
 
+/* A schema change, which the leader has put into the contents of a message. */
+static void
+apply_ddl(const RowChange *change)
+{
+	MemoryContext old = MemoryContextSwitchTo(ApplyMessageContext);
+
+	/* No table may be open then. */
+	fast_store_all();
+	fast_close();
+	if (!IsTransactionState())
+	{
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		maybe_reread_subscription();
+		MemoryContextSwitchTo(ApplyMessageContext);
+	}
+	pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
+	ddl_apply(change->message + 1, change->length - 1, attempt_subject()->final_lsn);
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(ApplyMessageContext);
+}
+
 /* Applies a message of a transaction. */
 void
 change_apply(const RowChange *change)
@@ -159,6 +183,9 @@ change_apply(const RowChange *change)
 			fast_close();
 			pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 			server_apply_change(change);
+			break;
+		case LOGICAL_REP_MSG_MESSAGE:
+			apply_ddl(change);
 			break;
 		default:
 			server_apply_change(change);

@@ -31,7 +31,7 @@
  * any other oldest transaction.  Only there does an error count as one.
  *
  * Therefore S1 may fail at any time.  An error, a missing row, a table that is not READY, a
- * TRUNCATE, a trigger that would fire, too many subtransactions: all of these only make S1
+ * TRUNCATE, a schema change, a trigger that would fire, too many subtransactions: all of these only make S1
  * roll back.
  *
  * Possible deadlocks:
@@ -253,6 +253,7 @@ apply_early(StreamShared *stream, const SpoolRecord *record, char *payload)
 			return true;
 		case SPOOL_CHANGE:
 			if (payload[0] == LOGICAL_REP_MSG_TRUNCATE ||
+				payload[0] == LOGICAL_REP_MSG_MESSAGE ||
 				!enter_subtransaction(stream, record->xid))
 				return false;
 			apply_change(stream, payload, record->length);

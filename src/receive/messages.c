@@ -21,6 +21,7 @@
 #include "message_builder.h"
 #include "receive/batch.h"
 #include "receive/damage.h"
+#include "receive/ddl_rows.h"
 #include "receive/feedback.h"
 #include "receive/handover.h"
 #include "receive/housekeeping.h"
@@ -149,6 +150,36 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	position = BETWEEN_TRANSACTIONS;
 }
 
+/*
+ * A schema change.  The server's apply loop does not know what it is, and would ignore it, as it
+ * may if it skips the transaction.
+ */
+static void
+schema_change(const char *json, int length)
+{
+	changes_seen = true;
+	if (position == IN_TRANSACTION)
+		transaction_ddl(json, length);
+	else if (MySubscription->skiplsn != transaction_final_lsn)
+		ddl_rows_refuse();
+}
+
+/* Takes a message that concerns schema changes.  Returns false if it is another one. */
+static bool
+take_schema_change(const char *payload, int payload_length)
+{
+	DdlRow		kind;
+	const char *json;
+	int			length;
+	const char *problem = ddl_rows_read(payload, payload_length, false, &kind, &json, &length);
+
+	if (problem)
+		damage_report(payload, problem);
+	if (kind == DDL_ROW_STATEMENT)
+		schema_change(json, length);
+	return kind != DDL_ROW_OTHER;
+}
+
 /* A message within a transaction. */
 static void
 transaction_message(char *message, int length, const char *payload, int payload_length)
@@ -156,6 +187,8 @@ transaction_message(char *message, int length, const char *payload, int payload_
 	bool		native = position != IN_TRANSACTION;
 	const char *problem;
 
+	if (take_schema_change(payload, payload_length))
+		return;
 	switch (payload[0])
 	{
 		case LOGICAL_REP_MSG_INSERT:
@@ -240,7 +273,8 @@ outer_message(char *message, int length, const char *payload, int payload_length
 			changes_seen = false;
 			position = IN_PREPARED_TRANSACTION;
 			wire_start(&cursor, payload + 1, payload_length - 1);
-			last_error_set_subject(wire_uint64(&cursor));
+			transaction_final_lsn = wire_uint64(&cursor);
+			last_error_set_subject(transaction_final_lsn);
 			handover_keep(message, length);
 			break;
 

@@ -214,7 +214,7 @@ use_truncated(Stream *stream, const char *payload, int length)
 	for (int i = 0; problem == NULL && i < count; i++)
 		if (use_relation(stream, wire_uint32(&relids)) == NULL)
 			problem = "the relation is unknown";
-	stream->truncates = true;
+	stream->alone = true;
 	return problem;
 }
 
@@ -258,6 +258,18 @@ stream_spool_change(Stream *stream, const char *payload, int length)
 						pg_atomic_read_u64(&stream->shared->received_changes) + 1);
 	announce(stream);
 	return NULL;
+}
+
+/* Appends a schema change, as the contents of a message (ddl_rows.c). */
+void
+stream_spool_ddl(Stream *stream, TransactionId xid, const char *json, int length)
+{
+	const char	type = LOGICAL_REP_MSG_MESSAGE;
+
+	note_subtransaction(stream, xid);
+	stream->alone = true;
+	spool_append(&spool, SPOOL_CHANGE, xid, &type, 1, json, length);
+	announce(stream);
 }
 
 /*

@@ -49,7 +49,7 @@ typedef struct Stream
 	StreamedRelation *latest;
 	HTAB	   *subtransactions;	/* NULL: there are none */
 	TransactionId latest_xid;	/* of the previous change */
-	bool		truncates;
+	bool		alone;			/* it truncates, or changes the schema */
 	SpoolRange *void_ranges;	/* ascending, with a gap between any two */
 	int			num_void;
 	int			max_void;
@@ -63,6 +63,7 @@ extern void stream_spool_close(Stream *stream);
 extern void stream_spool_note_order(uint64 seq);
 extern const char *stream_spool_relation(Stream *stream, const char *payload, int length);
 extern const char *stream_spool_change(Stream *stream, const char *payload, int length);
+extern void stream_spool_ddl(Stream *stream, TransactionId xid, const char *json, int length);
 extern void stream_spool_abort_part(Stream *stream, TransactionId xid);
 extern void stream_spool_finish(Stream *stream);
 

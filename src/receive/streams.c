@@ -26,7 +26,7 @@
  * - A transaction that arrives after the end of T1 depends on T1 if it changes a relation
  *	 that T1 has changed.  T1's seq becomes the "floor" of each such relation.
  *
- * - If T1 has truncated, or has changed a relation whose changes must run alone
+ * - If T1 has truncated, has changed the schema, or has changed a relation whose changes must run alone
  *	 (relations.c), then whatever S1 has applied of T1 before its turn is rolled back,
  *	 and W1 applies T1 alone, from the spool.
  *
@@ -44,6 +44,7 @@
 
 #include "message_builder.h"
 #include "receive/damage.h"
+#include "receive/ddl_rows.h"
 #include "receive/handover.h"
 #include "receive/housekeeping.h"
 #include "receive/leader_ring.h"
@@ -169,6 +170,28 @@ block_change(Stream *stream, const char *payload, int payload_length)
 	reception.begun_since_pause++;
 }
 
+/* Takes a message that concerns schema changes.  Returns false if it is another one. */
+static bool
+take_schema_change(Stream *stream, const char *payload, int payload_length)
+{
+	DdlRow		kind;
+	const char *json;
+	int			length;
+	WireCursor	cursor;
+	const char *problem = ddl_rows_read(payload, payload_length, true, &kind, &json, &length);
+
+	if (problem)
+		damage_report(payload, problem);
+	if (kind == DDL_ROW_STATEMENT)
+	{
+		if (stream->native)
+			ddl_rows_refuse();
+		wire_start(&cursor, payload + 1, payload_length - 1);
+		stream_spool_ddl(stream, wire_uint32(&cursor), json, length);
+	}
+	return kind != DDL_ROW_OTHER;
+}
+
 /* A message within a block; returns true if it ends the block. */
 bool
 streams_message(char *message, int length, const char *payload, int payload_length)
@@ -179,6 +202,8 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 	WireCursor	cursor;
 	const char *problem;
 
+	if (take_schema_change(stream, payload, payload_length))
+		return false;
 	switch (payload[0])
 	{
 		case LOGICAL_REP_MSG_INSERT:
@@ -261,7 +286,7 @@ static bool
 is_exclusive(Stream *stream)
 {
 	ListCell   *cell;
-	bool		result = stream->truncates;
+	bool		result = stream->alone;
 
 	foreach(cell, stream->relids)
 	{

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "lib/stringinfo.h"
 #include "receive/damage.h"
 #include "receive/dependency.h"
 #include "receive/leader_ring.h"
@@ -195,6 +196,20 @@ transaction_truncate(const char *message, int length)
 
 	make_barrier();
 	append(RING_MESSAGE, RING_EXCLUSIVE, 0, message, length);
+}
+
+/* Appends a schema change, as the contents of a message (ddl_rows.c). */
+void
+transaction_ddl(const char *json, int length)
+{
+	StringInfoData message;
+
+	initStringInfo(&message);
+	appendStringInfoChar(&message, LOGICAL_REP_MSG_MESSAGE);
+	appendBinaryStringInfo(&message, json, length);
+	make_barrier();
+	append(RING_MESSAGE, RING_EXCLUSIVE, 0, message.data, message.len);
+	pfree(message.data);
 }
 
 /* Puts a streamed transaction, which has ended, into the ring. */

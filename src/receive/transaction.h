@@ -13,6 +13,7 @@ extern void transaction_begin(const char *message, int length);
 extern void transaction_change(const char *message, int length);
 extern void transaction_relation(const char *message, int length);
 extern void transaction_truncate(const char *message, int length);
+extern void transaction_ddl(const char *json, int length);
 extern void transaction_commit(XLogRecPtr end_lsn, TimestampTz commit_time);
 extern void transaction_stream(StreamShared *stream, XLogRecPtr end_lsn,
 							   TimestampTz commit_time);

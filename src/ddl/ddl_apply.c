@@ -1,0 +1,218 @@
+/*
+ * ddl_apply.c
+ *	  Executes schema changes of a publisher.
+ *
+ * A writer calls this when it is the turn of the transaction with the schema change, and
+ * while no later transaction is being applied (receive/ddl_rows.c).  The statement is executed in
+ * the transaction that its neighbours are applied in.  Therefore it takes effect at its place
+ * among the rows, or, if anything fails, nothing of it does.
+ *
+ * Rights.  The text is whatever the role on the publisher has managed to execute, so it is
+ * executed as the role of that name, and the subscription's owner must be allowed to become that
+ * role.  As for rows, the server restricts what code of a role that could not become the owner in
+ * return may do, so it cannot get at the owner's rights.  With run_as_owner, rows are
+ * applied with the owner's rights: a role that may define tables would have its defaults,
+ * constraints and triggers executed by the owner later.  Therefore, with run_as_owner, the role
+ * must be able to become the owner.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_subscription_rel.h"
+#include "compat.h"
+#include "ddl/ddl_apply.h"
+#include "ddl/ddl_kind.h"
+#include "ddl/ddl_message.h"
+#include "ddl/ddl_queue.h"
+#include "ddl/powers.h"
+#include "ddl/statement_settings.h"
+#include "miscadmin.h"
+#include "nodes/value.h"
+#include "replication/worker_internal.h"
+#include "tcop/dest.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/usercontext.h"
+
+/* Is this one of the subscription's publications? */
+static bool
+is_subscribed(const char *publication)
+{
+	foreach_node(String, name, MySubscription->publications)
+		if (strcmp(strVal(name), publication) == 0)
+		return true;
+	return false;
+}
+
+static bool
+any_is_subscribed(List *publications)
+{
+	foreach_ptr(char, publication, publications)
+		if (is_subscribed(publication))
+		return true;
+	return false;
+}
+
+/* Returns the role that is to execute a statement. */
+static Oid
+find_role(const DdlMessage *message)
+{
+	Oid			role = get_role_oid(message->role, true);
+
+	if (!OidIsValid(role))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role \"%s\" does not exist", message->role),
+				 errdetail("It has changed the schema on the publisher, and roles are not replicated."),
+				 errhint("Create the role here.")));
+	if (MySubscription->runasowner && !member_can_set_role(role, MySubscription->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("role \"%s\" may not change the schema through subscription \"%s\"",
+						message->role, MySubscription->name),
+				 errdetail("With \"%s\", code that belongs to its tables would be executed with the privileges of the subscription's owner.",
+						   "run_as_owner"),
+				 errhint("Use ALTER SUBSCRIPTION ... SET (run_as_owner = false).")));
+	powers_check(role, message->role, message->powers);
+	return role;
+}
+
+/* Returns the parse tree of the statement, which must be a single schema change. */
+static RawStmt *
+parse(const DdlMessage *message)
+{
+	List	   *trees = pg_parse_query(message->statement);
+	RawStmt    *tree;
+
+	if (list_length(trees) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("the text of a schema change is not one statement")));
+	tree = linitial_node(RawStmt, trees);
+	if (ddl_kind(tree->stmt) == DDL_NEVER)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
+	if (message->concurrently)
+		ddl_make_plain(tree->stmt);
+	return tree;
+}
+
+static void
+execute(const DdlMessage *message)
+{
+	RawStmt    *tree = parse(message);
+	List	   *queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement,
+															 NULL, 0, NULL);
+	List	   *plans = pg_plan_queries(queries, message->statement, 0, NULL);
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
+				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+}
+
+/* Executes the statement as its role, under its settings. */
+static void
+execute_as_role(const DdlMessage *message)
+{
+	UserContext context;
+	int			level;
+
+	SwitchToUntrustedUser(find_role(message), &context);
+	level = NewGUCNestLevel();
+	statement_settings_set(message->settings);
+	execute(message);
+	AtEOXact_GUC(true, level);
+	RestoreUserContext(&context);
+}
+
+/*
+ * New tables belong to the subscription from here on.  Nothing is to be copied: all of their
+ * rows come after the statement.
+ */
+static void
+join_tables(const DdlMessage *message, XLogRecPtr final_lsn)
+{
+	foreach_ptr(DdlTable, table, message->tables)
+	{
+		Oid			relid;
+		XLogRecPtr	lsn;
+
+		if (!is_subscribed(table->publication))
+			continue;
+		relid = get_relname_relid(table->name, get_namespace_oid(table->schema, true));
+		if (!OidIsValid(relid) ||
+			GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN)
+			continue;
+		AddSubscriptionRelState(MySubscription->oid, relid, SUBREL_STATE_READY,
+								final_lsn, false);
+		CommandCounterIncrement();
+	}
+}
+
+static void
+error_callback(void *arg)
+{
+	const DdlMessage *message = arg;
+
+	errcontext("applying schema change " INT64_FORMAT " of role \"%s\": %s",
+			   message->id, message->role, message->statement);
+}
+
+/* Throws an error again, with the remedy. */
+pg_noreturn static void
+fail(ErrorData *error, XLogRecPtr final_lsn)
+{
+	char	   *remedy = psprintf("If the schema change is not to be applied, skip its transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
+								  quote_identifier(MySubscription->name),
+								  LSN_FORMAT_ARGS(final_lsn));
+
+	error->hint = error->hint ? psprintf("%s\n%s", error->hint, remedy) : remedy;
+	ReThrowError(error);
+}
+
+/*
+ * Executes a schema change, unless no publication of the subscription has published it.
+ * "final_lsn" is the position of its transaction.  Called in a transaction.
+ */
+void
+ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
+{
+	MemoryContext context = CurrentMemoryContext;
+	DdlMessage *message = ddl_message_read(json, length);
+	ErrorContextCallback callback = {
+		.callback = error_callback,
+		.arg = message,
+		.previous = error_context_stack,
+	};
+
+	if (!any_is_subscribed(message->publications))
+		return;
+	PG_TRY();
+	{
+		error_context_stack = &callback;
+		execute_as_role(message);
+		join_tables(message, final_lsn);
+		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
+		error_context_stack = callback.previous;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		fail(error, final_lsn);
+	}
+	PG_END_TRY();
+}

@@ -1,0 +1,291 @@
+/*
+ * ddl_message.c
+ *	  Writes and reads the message about a schema change.
+ *
+ * It is a JSON object:
+ *
+ *		version			DDL_MESSAGE_VERSION
+ *		id				number, unique on the publisher
+ *		tag				as a client would see it
+ *		role			name of the role that has executed the statement
+ *		powers			what that role may do to its server: some of "superuser",
+ *						"pg_execute_server_program", ...
+ *		statement		its text, without those before and behind it
+ *		concurrently	boolean
+ *		publications	array of the names of those that publish it
+ *		settings		object: parameters under which it was executed
+ *		tables			array of {publication, schema, name}: tables that it has created and
+ *						that are published now
+ *
+ * A reader ignores keys that it does not know.  Whatever must not be ignored needs a new
+ * version, which older readers refuse.
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "ddl/ddl_message.h"
+#include "mb/pg_wchar.h"
+#include "nodes/miscnodes.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/numeric.h"
+
+static void
+write_key(StringInfo json, const char *key)
+{
+	appendStringInfoChar(json, json->len == 1 ? ' ' : ',');
+	escape_json(json, key);
+	appendStringInfoChar(json, ':');
+}
+
+static void
+write_text(StringInfo json, const char *key, const char *value)
+{
+	write_key(json, key);
+	escape_json(json, value);
+}
+
+static void
+write_names(StringInfo json, const char *key, List *names)
+{
+	const char *separator = "";
+
+	write_key(json, key);
+	appendStringInfoChar(json, '[');
+	foreach_ptr(char, name, names)
+	{
+		appendStringInfoString(json, separator);
+		escape_json(json, name);
+		separator = ",";
+	}
+	appendStringInfoChar(json, ']');
+}
+
+static void
+write_settings(StringInfo json, List *settings)
+{
+	const char *separator = "";
+
+	write_key(json, "settings");
+	appendStringInfoChar(json, '{');
+	foreach_ptr(DdlSetting, setting, settings)
+	{
+		appendStringInfoString(json, separator);
+		escape_json(json, setting->name);
+		appendStringInfoChar(json, ':');
+		escape_json(json, setting->value);
+		separator = ",";
+	}
+	appendStringInfoChar(json, '}');
+}
+
+static void
+write_tables(StringInfo json, List *tables)
+{
+	const char *separator = "";
+
+	write_key(json, "tables");
+	appendStringInfoChar(json, '[');
+	foreach_ptr(DdlTable, table, tables)
+	{
+		appendStringInfo(json, "%s{\"publication\":", separator);
+		escape_json(json, table->publication);
+		appendStringInfoString(json, ",\"schema\":");
+		escape_json(json, table->schema);
+		appendStringInfoString(json, ",\"name\":");
+		escape_json(json, table->name);
+		appendStringInfoChar(json, '}');
+		separator = ",";
+	}
+	appendStringInfoChar(json, ']');
+}
+
+/* Returns a message as text. */
+char *
+ddl_message_write(const DdlMessage *message)
+{
+	StringInfoData json;
+
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '{');
+	write_key(&json, "version");
+	appendStringInfo(&json, "%d", DDL_MESSAGE_VERSION);
+	write_key(&json, "id");
+	appendStringInfo(&json, INT64_FORMAT, message->id);
+	write_text(&json, "tag", message->tag);
+	write_text(&json, "role", message->role);
+	write_names(&json, "powers", message->powers);
+	write_text(&json, "statement", message->statement);
+	write_key(&json, "concurrently");
+	appendStringInfoString(&json, message->concurrently ? "true" : "false");
+	write_names(&json, "publications", message->publications);
+	write_settings(&json, message->settings);
+	write_tables(&json, message->tables);
+	appendStringInfoChar(&json, '}');
+	return json.data;
+}
+
+pg_noreturn static void
+malformed(const char *problem)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_PROTOCOL_VIOLATION),
+			 errmsg("the message about a schema change is malformed: %s", problem)));
+}
+
+/* Returns a value of an object, which must have that type. */
+static JsonbValue *
+find_value(JsonbContainer *object, const char *key, enum jbvType type)
+{
+	JsonbValue *value = getKeyJsonValueFromContainer(object, key, strlen(key), NULL);
+
+	if (value == NULL)
+		malformed(psprintf("\"%s\" is missing", key));
+	if (value->type != type)
+		malformed(psprintf("\"%s\" has another type", key));
+	return value;
+}
+
+static char *
+text_of(const JsonbValue *value)
+{
+	if (value->type != jbvString)
+		malformed("a value is no text");
+	return pnstrdup(value->val.string.val, value->val.string.len);
+}
+
+static char *
+read_text(JsonbContainer *object, const char *key)
+{
+	return text_of(find_value(object, key, jbvString));
+}
+
+static int64
+read_number(JsonbContainer *object, const char *key)
+{
+	JsonbValue *value = find_value(object, key, jbvNumeric);
+	char	   *text = numeric_normalize(value->val.numeric);
+	char	   *end;
+	int64		result;
+
+	errno = 0;
+	result = strtoi64(text, &end, 10);
+	if (errno != 0 || *end != '\0')
+		malformed(psprintf("\"%s\" is no integer", key));
+	return result;
+}
+
+/* Returns the array or object under a key. */
+static JsonbContainer *
+read_container(JsonbContainer *object, const char *key, bool array)
+{
+	JsonbContainer *result = find_value(object, key, jbvBinary)->val.binary.data;
+
+	if (array != JsonContainerIsArray(result))
+		malformed(psprintf("\"%s\" has another type", key));
+	return result;
+}
+
+static List *
+read_names(JsonbContainer *object, const char *key)
+{
+	JsonbContainer *array = read_container(object, key, true);
+	List	   *result = NIL;
+
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+		result = lappend(result, text_of(getIthJsonbValueFromContainer(array, i)));
+	return result;
+}
+
+static List *
+read_settings(JsonbContainer *object)
+{
+	JsonbIterator *iterator = JsonbIteratorInit(read_container(object, "settings", false));
+	List	   *result = NIL;
+	DdlSetting *setting = NULL;
+	JsonbValue	value;
+	JsonbIteratorToken token;
+
+	while ((token = JsonbIteratorNext(&iterator, &value, true)) != WJB_DONE)
+	{
+		if (token == WJB_KEY)
+		{
+			setting = palloc0(sizeof(DdlSetting));
+			setting->name = text_of(&value);
+		}
+		else if (token == WJB_VALUE)
+		{
+			setting->value = text_of(&value);
+			result = lappend(result, setting);
+		}
+	}
+	return result;
+}
+
+static List *
+read_tables(JsonbContainer *object)
+{
+	JsonbContainer *array = read_container(object, "tables", true);
+	List	   *result = NIL;
+
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbValue *value = getIthJsonbValueFromContainer(array, i);
+		DdlTable   *table = palloc(sizeof(DdlTable));
+
+		if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
+			malformed("a table is no object");
+		table->publication = read_text(value->val.binary.data, "publication");
+		table->schema = read_text(value->val.binary.data, "schema");
+		table->name = read_text(value->val.binary.data, "name");
+		result = lappend(result, table);
+	}
+	return result;
+}
+
+static JsonbContainer *
+parse(const char *json, int length)
+{
+	ErrorSaveContext problem = {T_ErrorSaveContext};
+	Datum		result;
+
+	if (!pg_verifymbstr(json, length, true))
+		malformed("it is not valid in the encoding of the database");
+	if (!DirectInputFunctionCallSafe(jsonb_in, pnstrdup(json, length), InvalidOid, -1,
+									 (Node *) &problem, &result))
+		malformed("it is no JSON");
+	if (!JB_ROOT_IS_OBJECT(DatumGetJsonbP(result)))
+		malformed("it is no object");
+	return &DatumGetJsonbP(result)->root;
+}
+
+/* Reads a message; fails if it is malformed, or of a newer version. */
+DdlMessage *
+ddl_message_read(const char *json, int length)
+{
+	JsonbContainer *object = parse(json, length);
+	DdlMessage *result = palloc0(sizeof(DdlMessage));
+	int64		version = read_number(object, "version");
+
+	if (version != DDL_MESSAGE_VERSION)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("the message about a schema change has version " INT64_FORMAT,
+						version),
+				 errdetail("This server knows version %d.", DDL_MESSAGE_VERSION),
+				 errhint("Update Weft on this server.")));
+	result->id = read_number(object, "id");
+	result->tag = read_text(object, "tag");
+	result->role = read_text(object, "role");
+	result->powers = read_names(object, "powers");
+	result->statement = read_text(object, "statement");
+	result->concurrently = find_value(object, "concurrently", jbvBool)->val.boolean;
+	result->publications = read_names(object, "publications");
+	result->settings = read_settings(object);
+	result->tables = read_tables(object);
+	return result;
+}

@@ -1,0 +1,44 @@
+/*
+ * ddl_message.h
+ *	  A schema change on its way from a publisher to a subscriber.
+ */
+#ifndef WEFT_DDL_MESSAGE_H
+#define WEFT_DDL_MESSAGE_H
+
+#include "nodes/pg_list.h"
+
+/* The newest version of the format; ddl_message.c describes it. */
+#define DDL_MESSAGE_VERSION 1
+
+/* A setting, under which the statement was executed. */
+typedef struct DdlSetting
+{
+	char	   *name;
+	char	   *value;
+} DdlSetting;
+
+/* A table that the statement has created, and that a publication includes. */
+typedef struct DdlTable
+{
+	char	   *publication;
+	char	   *schema;
+	char	   *name;
+} DdlTable;
+
+typedef struct DdlMessage
+{
+	int64		id;				/* unique on the publisher */
+	char	   *tag;			/* such as CREATE TABLE */
+	char	   *role;
+	char	   *statement;		/* not to be trusted, unlike the rest */
+	bool		concurrently;	/* it must run outside of a transaction block */
+	List	   *powers;			/* of char *: what the role may do to a server */
+	List	   *publications;	/* of char * */
+	List	   *settings;		/* of DdlSetting */
+	List	   *tables;			/* of DdlTable */
+} DdlMessage;
+
+extern char *ddl_message_write(const DdlMessage *message);
+extern DdlMessage *ddl_message_read(const char *json, int length);
+
+#endif							/* WEFT_DDL_MESSAGE_H */

@@ -1,0 +1,16 @@
+/*
+ * ddl_queue.h
+ *	  Weft's own tables about schema changes.
+ */
+#ifndef WEFT_DDL_QUEUE_H
+#define WEFT_DDL_QUEUE_H
+
+#include "access/xlogdefs.h"
+#include "ddl/ddl_message.h"
+
+extern void ddl_queue_install(void);
+extern void ddl_queue_insert(DdlMessage *message);
+extern void ddl_queue_record(const char *subscription, const DdlMessage *message,
+							 XLogRecPtr lsn, const char *result);
+
+#endif							/* WEFT_DDL_QUEUE_H */

@@ -1,0 +1,71 @@
+/*
+ * statement_settings.c
+ *	  Parameters on which the meaning of a schema change depends.
+ */
+#include "postgres.h"
+
+#include "ddl/ddl_message.h"
+#include "ddl/statement_settings.h"
+#include "utils/guc.h"
+
+/* Every role may set all of them. */
+static const char *const names[] = {
+	"array_nulls",
+	"backslash_quote",
+	"bytea_output",
+	"check_function_bodies",
+	"DateStyle",
+	"default_table_access_method",
+	"default_text_search_config",
+	"default_toast_compression",
+	"extra_float_digits",
+	"IntervalStyle",
+	"lc_monetary",
+	"lc_numeric",
+	"lc_time",
+	"quote_all_identifiers",
+	"search_path",
+	"standard_conforming_strings",
+	"TimeZone",
+	"transform_null_equals",
+	"xmlbinary",
+	"xmloption",
+};
+
+/* Returns their values in this session, as a list of DdlSetting. */
+List *
+statement_settings_get(void)
+{
+	List	   *result = NIL;
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		DdlSetting *setting = palloc(sizeof(DdlSetting));
+
+		setting->name = pstrdup(names[i]);
+		setting->value = pstrdup(GetConfigOption(names[i], false, false));
+		result = lappend(result, setting);
+	}
+	return result;
+}
+
+static void
+set(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+}
+
+/*
+ * Sets them for the caller's GUC nest level, as far as this server knows them.  Tablespaces are
+ * not replicated.
+ */
+void
+statement_settings_set(List *settings)
+{
+	foreach_ptr(DdlSetting, setting, settings)
+		for (int i = 0; i < lengthof(names); i++)
+		if (strcmp(setting->name, names[i]) == 0)
+			set(setting->name, setting->value);
+	set("default_tablespace", "");
+}

@@ -1,0 +1,13 @@
+/*
+ * statement_settings.h
+ *	  Parameters on which the meaning of a schema change depends.
+ */
+#ifndef WEFT_STATEMENT_SETTINGS_H
+#define WEFT_STATEMENT_SETTINGS_H
+
+#include "nodes/pg_list.h"
+
+extern List *statement_settings_get(void);
+extern void statement_settings_set(List *settings);
+
+#endif							/* WEFT_STATEMENT_SETTINGS_H */

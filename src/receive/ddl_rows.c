@@ -1,0 +1,207 @@
+/*
+ * ddl_rows.c
+ *	  Recognizes schema changes among the rows from the publisher.
+ *
+ * A schema change arrives as a row that is inserted into weft.ddl_queue on the publisher.  It
+ * names the role as which it is to be executed, so it matters who can write there: Weft's
+ * own code only (ddl/ddl_queue.c).  A name proves nothing.  In a database without the extension, every
+ * role that may create schemas could create a table of that name.  Therefore the leader asks
+ * the publisher's catalogs for the OID of the table that belongs to the extension, and to a
+ * superuser, when a relation of that name is first announced.  The rows of any other relation
+ * of that name are those of an ordinary table.
+ *
+ * A row of weft.ddl_queue does not go to the table of the same name here.  The leader takes the
+ * message out of the row.  It goes to the writers in place of a change, as the contents of
+ * a logical replication message, which they never get otherwise, and runs alone, as
+ * TRUNCATE does (transaction.c, streams.c).
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "publisher_connection.h"
+#include "receive/ddl_rows.h"
+#include "receive/led_subscription.h"
+#include "remote_query.h"
+#include "replication/worker_internal.h"
+#include "utils/builtins.h"
+#include "wire.h"
+
+static const char question[] =
+"SELECT c.oid::pg_catalog.text"
+" FROM pg_catalog.pg_class c"
+" JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+" JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass"
+" AND d.objid OPERATOR(pg_catalog.=) c.oid AND d.deptype OPERATOR(pg_catalog.=) 'e'"
+" AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
+" JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid"
+" JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) e.extowner AND r.rolsuper"
+" WHERE n.nspname OPERATOR(pg_catalog.=) 'weft' AND c.relname OPERATOR(pg_catalog.=) 'ddl_queue'"
+" AND e.extname OPERATOR(pg_catalog.=) 'weft'";
+
+/* The publisher's weft.ddl_queue, as far as this leader knows it. */
+static struct
+{
+	LogicalRepRelId relid;		/* the genuine one; InvalidOid: none is known */
+	LogicalRepRelId refused;	/* the latest one that is not */
+	int			column;			/* its column "message", or -1 */
+	int			natts;
+}			queue;
+
+static LogicalRepRelId
+ask(WalReceiverConn *conn)
+{
+	RemoteValue *values = remote_query_row(conn, NULL, question, 1);
+
+	return values && values[0] ? (LogicalRepRelId) strtoul(values[0], NULL, 10) : InvalidOid;
+}
+
+/* Asks the publisher for the OID of its weft.ddl_queue, on a connection of its own. */
+static LogicalRepRelId
+ask_publisher(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	bool		own_transaction = !IsTransactionState();
+	WalReceiverConn *conn;
+	LogicalRepRelId result;
+
+	if (own_transaction)
+		StartTransactionCommand();
+	conn = publisher_connection_open(MySubscription, false);
+	PG_TRY();
+	{
+		result = ask(conn);
+	}
+	PG_FINALLY();
+	{
+		walrcv_disconnect(conn);
+	}
+	PG_END_TRY();
+	if (own_transaction)
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/* Is a relation of that name the genuine one? */
+static bool
+is_genuine(LogicalRepRelId relid)
+{
+	if (queue.relid == relid)
+		return true;
+	if (queue.refused == relid)
+		return false;
+	if (ask_publisher() == relid)
+	{
+		queue.relid = relid;
+		return true;
+	}
+	queue.refused = relid;
+	ereport(WARNING,
+			(errmsg("rows of table \"%s\" of the publisher of subscription \"%s\" are not taken for schema changes",
+					"weft.ddl_queue", MySubscription->name),
+			 errdetail("The table does not belong to the extension \"weft\" there, or the extension does not belong to a superuser.")));
+	return false;
+}
+
+/* Takes in a RELATION message. */
+static const char *
+read_relation(const char *payload, int payload_length, bool streamed, DdlRow *kind)
+{
+	WireRelation relation;
+	const char *problem = wire_read_relation(payload, payload_length, streamed, &relation);
+
+	if (problem || strcmp(relation.relname, "ddl_queue") != 0 ||
+		strcmp(relation.nspname, "weft") != 0 || !is_genuine(relation.relid))
+		return problem;
+	*kind = DDL_ROW_IGNORED;
+	queue.natts = relation.natts;
+	queue.column = -1;
+	for (int i = 0; i < relation.natts; i++)
+	{
+		WireAttribute attribute;
+
+		wire_read_attribute(&relation.attributes, &attribute);
+		if (strcmp(attribute.name, "message") == 0)
+			queue.column = i;
+	}
+	return NULL;
+}
+
+/* Takes the message out of a row. */
+static const char *
+read_row(WireChange *change, const char **json, int *length)
+{
+	WireCursor	tuple = change->tuples;
+	WireColumn	column;
+	const char *problem = wire_check_tuples(change, queue.natts);
+
+	if (problem)
+		return problem;
+	(void) wire_uint16(&tuple);
+	for (int i = 0; i < queue.natts; i++)
+	{
+		(void) wire_column(&tuple, &column);
+		if (i == queue.column && column.data != NULL)
+		{
+			*json = column.data;
+			*length = column.length;
+			return NULL;
+		}
+	}
+	return "a schema change has no message";
+}
+
+/* Takes in an INSERT, UPDATE or DELETE. */
+static const char *
+read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind,
+			const char **json, int *length)
+{
+	WireChange	change;
+	const char *problem;
+
+	if (!OidIsValid(queue.relid))
+		return NULL;
+	problem = wire_read_change(payload, payload_length, streamed, &change);
+	if (problem || change.relid != queue.relid)
+		return problem;
+	*kind = DDL_ROW_IGNORED;
+	if (change.type != LOGICAL_REP_MSG_INSERT)
+		return NULL;
+	*kind = DDL_ROW_STATEMENT;
+	return read_row(&change, json, length);
+}
+
+/* The server's apply loop is to apply a schema change, which it would ignore. */
+void
+ddl_rows_refuse(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("schema changes for subscription \"%s\" cannot be applied without writers",
+					MySubscription->name),
+			 XLogRecPtrIsInvalid(MySubscription->skiplsn) ?
+			 errhint("Set \"num_writers\" of the subscription to 1 or more.") :
+			 errhint("The next transaction is not the one that ALTER SUBSCRIPTION ... SKIP names. Use SKIP (lsn = NONE).")));
+}
+
+/*
+ * Says what a message of a transaction has to do with schema changes.  If it is one, it is at
+ * *json, in the message.  Returns what is wrong with the message, or NULL.
+ */
+const char *
+ddl_rows_read(const char *payload, int payload_length, bool streamed, DdlRow *kind,
+			  const char **json, int *length)
+{
+	*kind = DDL_ROW_OTHER;
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_RELATION:
+			return read_relation(payload, payload_length, streamed, kind);
+		case LOGICAL_REP_MSG_INSERT:
+		case LOGICAL_REP_MSG_UPDATE:
+		case LOGICAL_REP_MSG_DELETE:
+			return read_change(payload, payload_length, streamed, kind, json, length);
+		default:
+			return NULL;
+	}
+}

@@ -1,0 +1,23 @@
+/*
+ * ddl_rows.h
+ *	  Recognizes schema changes among the rows from the publisher.
+ */
+#ifndef WEFT_DDL_ROWS_H
+#define WEFT_DDL_ROWS_H
+
+#include "compat.h"
+
+/* What a message from the publisher has to do with schema changes. */
+typedef enum DdlRow
+{
+	DDL_ROW_OTHER,				/* nothing */
+	DDL_ROW_IGNORED,			/* it is about weft.ddl_queue, but no schema
+								 * change */
+	DDL_ROW_STATEMENT,			/* it is a schema change */
+} DdlRow;
+
+pg_noreturn extern void ddl_rows_refuse(void);
+extern const char *ddl_rows_read(const char *payload, int payload_length, bool streamed,
+								 DdlRow *kind, const char **json, int *length);
+
+#endif							/* WEFT_DDL_ROWS_H */

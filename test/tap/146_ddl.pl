@@ -1,0 +1,399 @@
+# Schema changes are replicated, in their place among the rows: with Weft's output plugin and
+# with pgoutput, of tables and of what belongs to them.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use DdlTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher', conf => "logical_decoding_work_mem = 64kB\n");
+my $sub = new_subscriber('subscriber');
+my $other = new_subscriber('other');
+
+query($_, 'CREATE EXTENSION IF NOT EXISTS weft') foreach $pub, $sub, $other;
+
+sub caught_up
+{
+	wait_for_apply($pub, $sub, 'sub');
+	wait_for_apply($pub, $other, 'other');
+	return;
+}
+
+# Two tests each: both subscribers have what the publisher has.
+sub all_the_same
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	caught_up();
+	same_everything($pub, $sub, "$what, plugin weft");
+	same_everything($pub, $other, "$what, pgoutput");
+	return;
+}
+
+sub states
+{
+	my ($node) = @_;
+	return query($node,
+		'SELECT srrelid::regclass, srsubstate FROM pg_subscription_rel ORDER BY srrelid::regclass::text'
+	);
+}
+
+# --- the choice ---
+
+sub labels
+{
+	return query($pub,
+		"SELECT pubname, label FROM pg_publication JOIN pg_seclabel ON objoid = oid AND classoid = 'pg_publication'::regclass ORDER BY 1"
+	);
+}
+
+sub members
+{
+	my ($publication) = @_;
+	return query($pub,
+		"SELECT prrelid::regclass FROM pg_publication_rel JOIN pg_publication p ON p.oid = prpubid WHERE pubname = '$publication' ORDER BY prrelid::regclass::text"
+	);
+}
+
+query($pub, 'CREATE TABLE listed (id int PRIMARY KEY)');
+query($pub,
+	"CREATE PUBLICATION list FOR TABLE listed WITH (ddl = table, publish = 'insert, update')"
+);
+is(labels(), 'list|ddl=table', 'the choice is a label');
+is(members('list'), "listed\nweft.ddl_queue",
+	'the table of schema changes belongs to the publication');
+query($pub, 'ALTER PUBLICATION list SET TABLE listed');
+is(members('list'), "listed\nweft.ddl_queue", '... and stays there');
+my ($dump) = run_command(
+	[ 'pg_dump', '--schema-only', '-d', $pub->connstr('postgres') ]);
+like($dump, qr/SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'/,
+	'a dump has the choice');
+query($pub, 'SECURITY LABEL FOR weft ON PUBLICATION list IS NULL');
+is(members('list'), 'listed', 'it leaves the publication with the label');
+query($pub, "SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'");
+is(members('list'), "listed\nweft.ddl_queue",
+	'a restored label adds it again');
+query($pub, 'ALTER PUBLICATION list SET (ddl = none)');
+is(labels() . members('list'), 'listed', 'ddl = none');
+
+foreach my $bad (
+	[ 'WITH (ddl = some)' => qr/invalid value for publication parameter/ ],
+	[ 'WITH (ddl = all, ddl = all)' => qr/conflicting or redundant options/ ],
+	[
+		"WITH (ddl = table, publish = 'update')" =>
+		  qr/it does not publish inserts/
+	],)
+{
+	my ($ret, $out, $err) =
+	  $pub->psql('postgres', "CREATE PUBLICATION bad FOR ALL TABLES $bad->[0]");
+	like($err, $bad->[1], "refused: $bad->[0]");
+}
+query($pub, 'DROP PUBLICATION list; DROP TABLE listed');
+
+# --- each kind of statement ---
+
+query_all([ $pub, $sub, $other ], 'CREATE TABLE old (id int PRIMARY KEY, v text)');
+query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
+subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel');
+subscribe_with_pgoutput($pub, $other, 'other', 'pub', 'binary = true');
+caught_up();
+my $before = query($sub, 'SELECT now()');
+
+my @statements = (
+	'CREATE TABLE plain (id int PRIMARY KEY, v text)',
+	q{INSERT INTO plain SELECT g, 'row ' || g FROM generate_series(1, 100) g},
+	'ALTER TABLE plain ADD COLUMN n int NOT NULL DEFAULT 7',
+	'UPDATE plain SET n = id WHERE id < 50',
+	'ALTER TABLE plain ALTER COLUMN n TYPE bigint USING n * 2',
+	'ALTER TABLE plain RENAME COLUMN v TO w',
+	'UPDATE plain SET w = n',
+	'ALTER TABLE plain ADD CONSTRAINT positive CHECK (n > 0)',
+	'ALTER TABLE plain RENAME CONSTRAINT positive TO above_zero',
+	q{ALTER TABLE plain ALTER COLUMN w SET DEFAULT 'x'},
+	'INSERT INTO plain (id, n) VALUES (1000, 1)',
+	'CREATE INDEX plain_w ON plain (w, n DESC) WHERE n > 3',
+	'CREATE UNIQUE INDEX plain_u ON plain ((id + 1))',
+	'ALTER INDEX plain_w RENAME TO plain_v',
+	'ALTER INDEX plain_v SET (fillfactor = 70)',
+	'DROP INDEX plain_u',
+	'CREATE INDEX CONCURRENTLY plain_c ON plain (n)',
+	'ALTER TABLE plain REPLICA IDENTITY FULL',
+	'ALTER TABLE plain SET (fillfactor = 50)',
+	'CREATE TABLE child (id int PRIMARY KEY, plain int REFERENCES plain ON DELETE CASCADE)',
+	'INSERT INTO child VALUES (1, 1), (2, 2)',
+	'ALTER TABLE child DROP CONSTRAINT child_plain_fkey',
+	q{CREATE TYPE mood AS ENUM ('sad', 'happy')},
+	q{ALTER TYPE mood ADD VALUE 'glad' BEFORE 'happy'},
+	'CREATE TYPE pair AS (a int, b text)',
+	'ALTER TYPE pair ADD ATTRIBUTE c mood',
+	'CREATE DOMAIN small AS int CHECK (VALUE < 10)',
+	'ALTER DOMAIN small ADD CONSTRAINT not_five CHECK (VALUE <> 5)',
+	'CREATE SEQUENCE counter INCREMENT 5',
+	'ALTER SEQUENCE counter MAXVALUE 1000 CYCLE',
+	q{CREATE TABLE typed (id serial PRIMARY KEY, m mood, p pair, s small, c int DEFAULT nextval('counter'),
+		g int GENERATED ALWAYS AS (id * 2) STORED, i int GENERATED BY DEFAULT AS IDENTITY)},
+	q{INSERT INTO typed (m, p, s) VALUES ('glad', '(1,x,sad)', 3), ('sad', NULL, 4)},
+	'CREATE TABLE part (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)',
+	'CREATE TABLE part_low PARTITION OF part FOR VALUES FROM (0) TO (100)',
+	'CREATE TABLE part_high PARTITION OF part DEFAULT PARTITION BY HASH (id)',
+	'CREATE TABLE part_high_0 PARTITION OF part_high FOR VALUES WITH (MODULUS 1, REMAINDER 0)',
+	q{INSERT INTO part SELECT g, g FROM generate_series(0, 200) g},
+	'ALTER TABLE part ADD COLUMN n int DEFAULT 3',
+	'UPDATE part SET n = 4 WHERE id % 3 = 0',
+	'ALTER TABLE part DETACH PARTITION part_low',
+	'INSERT INTO part_low VALUES (99999)',
+	'DELETE FROM part_low WHERE id = 99999',
+	'ALTER TABLE part ATTACH PARTITION part_low FOR VALUES FROM (0) TO (100)',
+	'CREATE TABLE copied (LIKE plain INCLUDING ALL)',
+	'CREATE TABLE heir () INHERITS (child)',
+	'INSERT INTO heir VALUES (10, 10)',
+	'ALTER TABLE heir RENAME TO heiress',
+	'ALTER TABLE typed DROP COLUMN s',
+	'INSERT INTO typed (m) VALUES (NULL)',
+	'DROP DOMAIN small',
+	'DROP TABLE copied',
+	'CREATE TABLE emptied AS SELECT 1 AS one WITH NO DATA',
+	'INSERT INTO emptied VALUES (4)',
+	'TRUNCATE child',
+	'CREATE TEMP TABLE here (id int)',
+	'CREATE UNLOGGED TABLE fast (id int); DROP TABLE fast',
+	'VACUUM ANALYZE plain',
+	'REINDEX TABLE plain',
+	'CREATE ROLE some_role; DROP ROLE some_role',
+	'CREATE VIEW not_replicated AS SELECT 1; DROP VIEW not_replicated',
+);
+query($pub, $_) foreach @statements;
+all_the_same('all kinds');
+is( states($sub),
+	states($other),
+	'the same tables belong to both subscriptions');
+like(states($sub), qr/^typed\|r$/m, 'a new table belongs to the subscription');
+unlike(states($sub), qr/copied/, '... a dropped one does not');
+unlike(states($sub), qr/^part\|/m, '... a partitioned one does as its partitions');
+
+query($pub, 'DROP TABLE heiress, child, typed, part; DROP TYPE pair, mood; DROP SEQUENCE counter');
+all_the_same('dropped');
+
+# --- within transactions ---
+
+query($pub, <<'EOS');
+BEGIN;
+INSERT INTO old SELECT g, 'before' FROM generate_series(1, 10) g;
+CREATE TABLE mixed (id int PRIMARY KEY);
+INSERT INTO mixed VALUES (1);
+SAVEPOINT a;
+ALTER TABLE mixed ADD COLUMN gone int;
+CREATE TABLE never (id int);
+INSERT INTO mixed VALUES (2, 2);
+INSERT INTO never VALUES (1);
+ROLLBACK TO a;
+INSERT INTO mixed VALUES (3);
+SAVEPOINT b;
+ALTER TABLE mixed ADD COLUMN v text DEFAULT 'v';
+INSERT INTO mixed VALUES (4, 'four');
+RELEASE b;
+UPDATE mixed SET v = 'one' WHERE id = 1;
+ALTER TABLE old DROP COLUMN v, ADD COLUMN w int;
+UPDATE old SET w = id;
+INSERT INTO old VALUES (11, 12);
+ALTER TABLE old RENAME TO older;
+DELETE FROM older WHERE id = 2;
+COMMIT;
+BEGIN;
+DROP TABLE mixed;
+ROLLBACK;
+EOS
+all_the_same('mixed with rows');
+
+# --- streamed while in progress, with aborted parts ---
+
+query($pub, <<'EOS');
+BEGIN;
+CREATE TABLE streamed (id int PRIMARY KEY, v text);
+INSERT INTO streamed SELECT g, repeat('x', 100) FROM generate_series(1, 2000) g;
+SAVEPOINT a;
+ALTER TABLE streamed ADD COLUMN gone int;
+INSERT INTO streamed SELECT g, repeat('y', 100), 1 FROM generate_series(2001, 4000) g;
+ROLLBACK TO a;
+ALTER TABLE streamed ADD COLUMN n int DEFAULT 5;
+INSERT INTO streamed SELECT g, repeat('z', 100), g FROM generate_series(4001, 6000) g;
+CREATE INDEX ON streamed (n);
+COMMIT;
+EOS
+all_the_same('streamed');
+
+# --- where a statement comes from ---
+
+query($pub,
+	q{CREATE TABLE first (id int); INSERT INTO first VALUES (1); ALTER TABLE first ADD COLUMN b int /* ; */ ; -- comment;
+INSERT INTO first VALUES (2, 2);}
+);
+query($pub, <<'EOS');
+DO $$
+BEGIN
+	FOR i IN 1..3 LOOP
+		EXECUTE format('CREATE TABLE %I (id int PRIMARY KEY)', 'made ' || i);
+		EXECUTE format('INSERT INTO %I VALUES (%s)', 'made ' || i, i);
+	END LOOP;
+	CREATE TABLE fixed (id int);
+	ALTER TABLE fixed ADD COLUMN v text DEFAULT 'a;b';
+	INSERT INTO fixed VALUES (1);
+END $$;
+EOS
+# Functions are not replicated with ddl = table.
+query($pub, <<'EOS');
+CREATE FUNCTION make(name text) RETURNS void LANGUAGE plpgsql AS $f$
+BEGIN
+	EXECUTE 'CREATE TABLE ' || quote_ident(name) || $t$ (id int, v text DEFAULT 'it''s; $$')$t$;
+END $f$;
+CREATE FUNCTION make_sql() RETURNS void LANGUAGE sql
+	AS 'CREATE TABLE of_sql (id int); ALTER TABLE of_sql ADD v int;';
+SELECT make('t"; DROP TABLE older; --'), make_sql();
+DROP FUNCTION make, make_sql;
+EOS
+all_the_same('of functions');
+
+# An extension's script is not replicated, nor are statements of a session that opts out.
+query($pub, <<'EOS');
+SET weft.ddl_replication = off;
+CREATE TABLE alone (id int);
+DROP TABLE alone;
+EOS
+all_the_same('not replicated');
+
+# --- refused ---
+
+foreach my $refused (
+	[ 'CREATE TABLE filled AS SELECT 1 AS a' => qr/cannot replicate CREATE TABLE AS with rows/ ],
+	[ 'SELECT 1 AS a INTO filled' => qr/cannot replicate SELECT INTO with rows/ ],
+	[
+		'ALTER TABLE older ADD COLUMN r uuid DEFAULT gen_random_uuid()' =>
+		  qr/column "r" gets another value in each row/
+	],
+	[ 'ALTER TABLE older ADD COLUMN r serial' => qr/column "r" gets another value/ ],
+	[
+		'CREATE TEMP TABLE t (id int); DROP TABLE t, older' =>
+		  qr/both temporary and permanent objects/
+	],
+	[
+		q{BEGIN; ALTER TABLE older ADD r int; PREPARE TRANSACTION 'p'} =>
+		  qr/cannot PREPARE a transaction that has replicated schema changes/
+	],)
+{
+	my ($ret, $out, $err) = $pub->psql('postgres', $refused->[0]);
+	like($err, $refused->[1], "refused: $refused->[0]");
+}
+query($pub, 'ALTER TABLE first ADD COLUMN r int DEFAULT 3 + 4');
+query($pub,
+	'CREATE TABLE empty (id int); ALTER TABLE empty ADD COLUMN r uuid DEFAULT gen_random_uuid()'
+);
+all_the_same('refused');
+
+# --- history ---
+
+my $statement = 'ALTER TABLE first ADD COLUMN r int DEFAULT 3 + 4';
+is( query(
+		$pub,
+		"SELECT result, tag, statement FROM weft.ddl_history WHERE statement = '$statement'"
+	),
+	"captured|ALTER TABLE|$statement",
+	'history of the publisher');
+is( query(
+		$sub,
+		"SELECT subname, result, tag, lsn > '0/0', recorded_at > '$before' FROM weft.ddl_history WHERE statement = '$statement'"
+	),
+	'sub|applied|ALTER TABLE|t|t',
+	'history of the subscriber');
+
+# --- a statement that fails ---
+
+query($sub, 'CREATE TABLE clash (other text)');
+$before = query($sub, 'SELECT clock_timestamp()');
+my $log = -s $sub->logfile;
+query($pub,
+	'BEGIN; INSERT INTO older VALUES (100, 1); CREATE TABLE clash (id int); INSERT INTO clash VALUES (1); COMMIT'
+);
+my ($message, $lsn) = apply_error($sub, 'sub', $before);
+is($message, 'relation "clash" already exists', 'the statement fails');
+my $logged = slurp_file($sub->logfile, $log);
+like(
+	$logged,
+	qr/CONTEXT: .*applying schema change \d+ of role "[^"]+": CREATE TABLE clash \(id int\)/s,
+	'... the log has the statement');
+like($logged, qr/HINT: .*ALTER SUBSCRIPTION sub SKIP \(lsn = '\Q$lsn\E'\)/,
+	'... and the remedy');
+is(query($sub, 'SELECT count(*) FROM older WHERE id = 100'),
+	0, 'nothing of its transaction is applied');
+query($sub, 'DROP TABLE clash');
+all_the_same('after the cause is removed');
+
+query($sub, 'CREATE TABLE clash2 (id int)');
+$before = query($sub, 'SELECT clock_timestamp()');
+query($pub, 'CREATE TABLE clash2 (id int)');
+($message, $lsn) = apply_error($sub, 'sub', $before);
+query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
+query($pub, 'INSERT INTO older VALUES (101, 1)');
+all_the_same('after SKIP');
+
+# --- under load ---
+
+my $load = start_pgbench(
+	$pub,
+	{ q{INSERT INTO mixed (id) VALUES ((random() * 1e9)::int) ON CONFLICT DO NOTHING;} => 1 },
+	'-n', '-c', '4', '-t', '300');
+query($pub, "ALTER TABLE mixed ADD COLUMN c$_ int DEFAULT $_") foreach 1 .. 10;
+query($pub, "ALTER TABLE mixed DROP COLUMN c$_") foreach 1 .. 5;
+query($pub, 'CREATE TABLE made_under_load AS SELECT 1 AS a WITH NO DATA');
+finish($load);
+all_the_same('under load');
+
+# --- a publication of some tables ---
+
+query($other, 'DROP SUBSCRIPTION other');
+query_all([ $pub, $other ], $_)
+  foreach q{CREATE TYPE shade AS ENUM ('light')},
+  'CREATE TABLE chosen (id int PRIMARY KEY, s shade)';
+query($pub, 'CREATE PUBLICATION list FOR TABLE chosen WITH (ddl = table)');
+subscribe($pub, $other, 'other', 'list');
+wait_for_apply($pub, $other, 'other');
+query($pub, $_) foreach (
+	'ALTER TABLE chosen ADD COLUMN v text',
+	'CREATE INDEX chosen_v ON chosen (v)',
+	q{ALTER TYPE shade ADD VALUE 'dark'},
+	q{INSERT INTO chosen VALUES (1, 'dark', 'v')},
+	'CREATE TABLE not_chosen (id int)',
+	'ALTER TABLE not_chosen ADD COLUMN v int',
+	'CREATE INDEX ON not_chosen (v)',
+	'ALTER TABLE chosen RENAME TO elected',
+	'ALTER INDEX chosen_v RENAME TO elected_v',
+	'ALTER TABLE elected ALTER COLUMN v SET DEFAULT 3',
+	'INSERT INTO elected (id) VALUES (2)');
+wait_for_apply($pub, $other, 'other');
+same_tables($pub, $other, ['elected'], 'a listed table: rows');
+my $columns =
+  q{SELECT attname, format_type(atttypid, atttypmod), (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = attrelid AND adnum = attnum)
+	FROM pg_attribute WHERE attrelid IN ('elected'::regclass, 'elected_v'::regclass) AND attnum > 0 ORDER BY attrelid, attnum};
+is(query($other, $columns), query($pub, $columns), '... and columns');
+is(query($other, q{SELECT to_regclass('not_chosen')}), '', 'one that is not');
+my ($ret, $out, $err) =
+  $other->psql('postgres', q{CALL weft.compare_subscription('other')});
+like($err, qr/1 of 1 tables were compared, 0 differences/, 'a comparison');
+query($pub, 'DROP TABLE elected, not_chosen');
+wait_for_apply($pub, $sub, 'sub');
+same_everything($pub, $sub, 'the subscription to all tables');
+
+unlike(
+	errors_logged($_),
+	qr/TRAP|PANIC/,
+	$_->name . ': no crash') foreach $pub, $sub, $other;
+
+$_->stop foreach $sub, $other, $pub;
+done_testing();

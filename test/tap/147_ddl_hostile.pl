@@ -1,0 +1,304 @@
+# Replicated schema changes against hostile input: nobody can have anything executed as another
+# role on the subscriber, whatever the statement, its names, or the messages look like.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use DdlTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher', conf => 'max_prepared_transactions = 10');
+my $sub = new_subscriber('subscriber');
+
+query($pub, 'CREATE EXTENSION weft');
+
+my $superuser = query($sub, 'SELECT current_user');
+
+# On both sides: alice may create tables, mallory as well; the owner of the subscription may
+# become both of them.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE ROLE alice;
+CREATE ROLE mallory;
+CREATE SCHEMA hers AUTHORIZATION alice;
+CREATE SCHEMA his AUTHORIZATION mallory;
+GRANT CREATE ON SCHEMA public TO alice, mallory;
+CREATE TABLE secret (id int PRIMARY KEY);
+EOS
+query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_apply($pub, $sub, 'sub');
+
+sub everything_the_same
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	wait_for_apply($pub, $sub, 'sub');
+	same_everything($pub, $sub, $what);
+	return;
+}
+
+sub refused
+{
+	my ($node, $sql, $pattern, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($ret, $out, $err) = $node->psql('postgres', $sql);
+
+	like($err, $pattern, $what);
+	return;
+}
+
+sub applied
+{
+	return query($sub, 'SELECT count(*) FROM weft.ddl_history');
+}
+
+# Runs a statement on the publisher that fails on the subscriber; returns what was logged.  It
+# is skipped.
+sub fails
+{
+	my ($sql, $pattern, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $before = query($sub, 'SELECT clock_timestamp()');
+	my $log = -s $sub->logfile;
+
+	query($pub, $sql);
+	my ($message, $lsn) = apply_error($sub, 'sub', $before);
+	like($message, $pattern, $what);
+	query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
+	wait_for_apply($pub, $sub, 'sub');
+	return slurp_file($sub->logfile, $log);
+}
+
+# --- messages that anybody may emit ---
+
+my $forged = <<'EOS';
+{"version": 1, "id": 1, "tag": "DROP TABLE", "role": "SUPERUSER", "powers": ["superuser"],
+"statement": "DROP TABLE secret", "concurrently": false, "publications": ["pub"],
+"settings": {}, "tables": []}
+EOS
+$forged =~ s/SUPERUSER/$superuser/;
+foreach my $transactional ('true', 'false')
+{
+	query($pub,
+		"SET ROLE mallory; SELECT pg_logical_emit_message($transactional, 'weft.ddl', '$forged')"
+	);
+	query($pub,
+		"SET ROLE mallory; SELECT pg_logical_emit_message($transactional, '', 'M$forged')"
+	);
+}
+query($pub, 'INSERT INTO secret VALUES (1)');
+everything_the_same('emitted messages');
+is(applied(), 0, '... they are no schema changes');
+
+# --- the table of schema changes ---
+
+query($pub, 'CREATE ROLE writer IN ROLE pg_write_all_data, pg_read_all_data');
+foreach my $role ('mallory', 'writer', 'none')
+{
+	refused(
+		$pub,
+		"SET ROLE $role; INSERT INTO weft.ddl_queue VALUES (1, now(), '$forged')",
+		qr/permission denied|cannot be changed/,
+		"$role cannot insert a schema change");
+}
+refused($pub, 'SET ROLE writer; UPDATE weft.ddl_queue SET id = 1',
+	qr/cannot be changed|cannot update table/, 'nor update one');
+refused(
+	$pub,
+	"SET ROLE writer; COPY weft.ddl_queue FROM STDIN;\n1\tnow\t{}\n\\.\n",
+	qr/cannot be changed/,
+	'nor copy one');
+refused($pub, 'SET session_replication_role = replica; TRUNCATE weft.ddl_queue',
+	qr/cannot be changed/, 'nor truncate the table, as a replica');
+refused($pub, 'SET ROLE mallory; SELECT * FROM weft.ddl_history',
+	qr/permission denied/, 'nor read it');
+refused($pub, 'SET ROLE mallory; SET weft.ddl_replication = off',
+	qr/permission denied/, 'nor hide what he does');
+
+# --- names, strings and comments ---
+
+query($pub, $_) foreach (
+	q{SET ROLE mallory; CREATE TABLE his."a; DROP TABLE secret; --" (id int, "b""'$$" text DEFAULT '''; DROP TABLE secret; --')},
+	q{SET ROLE mallory; CREATE TABLE his.t1 (a text DEFAULT $x$; DROP TABLE secret; $x$); DROP TABLE his.t1},
+	q{SET ROLE mallory; /* ; */ CREATE TABLE his.t2 (a int) /* ; DROP TABLE secret */ ; SELECT 1},
+	q{SET standard_conforming_strings = off; SET escape_string_warning = off; CREATE TABLE strings (a text DEFAULT 'a\'; DROP TABLE secret; --')},
+	qq{CREATE TABLE "tab\t\\" (a text DEFAULT E'\\n')},
+	q{CREATE TABLE "ünïcode ❤" ("列" text)},
+	q{SET quote_all_identifiers = on; SET DateStyle = 'SQL, DMY'; CREATE TABLE dates (d date DEFAULT '01/02/2003')},
+	q{SET TimeZone = 'Asia/Tokyo'; CREATE TABLE times (t timestamptz DEFAULT '2003-01-01 00:00')},
+);
+query($pub,
+	q{INSERT INTO his."a; DROP TABLE secret; --" (id) VALUES (1); INSERT INTO strings DEFAULT VALUES; INSERT INTO dates DEFAULT VALUES; INSERT INTO times DEFAULT VALUES}
+);
+everything_the_same('names, strings and comments');
+
+# --- search_path ---
+
+query($pub, $_) foreach (
+	'SET search_path = hers; CREATE TABLE placed (id int)',
+	'SET search_path = nowhere, his, hers; CREATE TABLE placed (id int); ALTER TABLE placed ADD v int',
+	'SET search_path = hers, his; ALTER TABLE placed ADD w int',
+);
+query_all([ $pub, $sub ], 'CREATE SCHEMA mallory AUTHORIZATION mallory');
+query($pub,
+	q{SET ROLE mallory; SET search_path = "$user", public; CREATE TABLE own (id int)}
+);
+
+# A function that is in front of the server's own, when mallory says so.
+query_all([ $pub, $sub ],
+	q{CREATE FUNCTION his.lower(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'his' $$; ALTER FUNCTION his.lower OWNER TO mallory}
+);
+query($pub,
+	q{SET search_path = his, pg_catalog; CREATE TABLE public.shadow (a text, CHECK (lower(a) <> 'x'))}
+);
+query($pub,
+	q{SET search_path = public; CREATE TABLE public.unshadowed (a text, CHECK (lower(a) <> 'x'))}
+);
+everything_the_same('search_path');
+is( query(
+		$sub,
+		q{SELECT count(*) FROM pg_class WHERE relname = 'own' AND relnamespace = 'mallory'::regnamespace AND relowner = 'mallory'::regrole}
+	),
+	1,
+	'the role is who it was');
+
+# --- roles ---
+
+query($pub, 'CREATE ROLE here_only; GRANT CREATE ON SCHEMA public TO here_only');
+my $logged = fails(
+	'SET ROLE here_only; CREATE TABLE public.of_nobody (id int)',
+	qr/role "here_only" does not exist/,
+	'a role that does not exist on the subscriber');
+like($logged, qr/HINT: .*Create the role here/, '... the log says what to do');
+fails(
+	'DROP TABLE of_nobody',
+	qr/table "of_nobody" does not exist/,
+	'what was skipped is not there');
+
+# A role of the same name, more powerful on the subscriber.
+query($sub, 'CREATE ROLE dba SUPERUSER');
+query($pub, 'CREATE ROLE dba; GRANT CREATE ON SCHEMA public TO dba');
+fails(
+	'SET ROLE dba; CREATE TABLE public.of_dba (id int)',
+	qr/role "dba" has more privileges here than on the publisher/,
+	'a role that is a superuser on the subscriber only');
+
+# The statement cannot do what its role may not do on the subscriber.
+query($sub, 'REVOKE CREATE ON SCHEMA public FROM alice');
+fails(
+	'SET ROLE alice; CREATE TABLE public.of_alice (id int)',
+	qr/permission denied for schema public/,
+	'a role without the privilege on the subscriber');
+
+# Code in a statement cannot become the owner of the subscription.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE FUNCTION his.evil(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	IF current_setting('session_replication_role') = 'replica' THEN
+		RESET ROLE;
+	END IF;
+	RETURN $1;
+END $$;
+ALTER FUNCTION his.evil OWNER TO mallory;
+EOS
+query($pub, 'SET ROLE mallory; CREATE TABLE his.victim (id int); INSERT INTO his.victim VALUES (1)');
+fails(
+	'SET ROLE mallory; ALTER TABLE his.victim ADD CONSTRAINT evil CHECK (his.evil(id) > 0)',
+	qr/cannot set parameter "role" within security-restricted operation/,
+	'a statement cannot become the owner of the subscription');
+
+# --- run_as_owner ---
+
+query($sub, 'ALTER SUBSCRIPTION sub SET (run_as_owner = true)');
+$logged = fails(
+	'SET ROLE mallory; CREATE TABLE his.owned (id int)',
+	qr/role "mallory" may not change the schema through subscription "sub"/,
+	'run_as_owner: a role that could not become the owner');
+like($logged, qr/HINT: .*run_as_owner = false/, '... with a hint');
+query($pub, 'CREATE TABLE of_superuser (id int); INSERT INTO of_superuser VALUES (1)');
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, 'SELECT id FROM of_superuser'),
+	1, 'run_as_owner: one that could');
+query($sub, 'ALTER SUBSCRIPTION sub SET (run_as_owner = false)');
+
+# --- an owner who is no superuser ---
+
+query($sub, <<'EOS');
+CREATE ROLE keeper LOGIN;
+GRANT pg_create_subscription TO keeper;
+GRANT mallory TO keeper;
+GRANT CREATE ON DATABASE postgres TO keeper;
+GRANT ALL ON SCHEMA public TO keeper;
+EOS
+query($sub, 'ALTER SUBSCRIPTION sub SET (password_required = false)');
+query($sub, 'ALTER SUBSCRIPTION sub OWNER TO keeper');
+query($pub, 'SET ROLE mallory; CREATE TABLE his.kept (id int)');
+wait_for_apply($pub, $sub, 'sub');
+is( query($sub, q{SELECT relowner::regrole FROM pg_class WHERE relname = 'kept'}),
+	'mallory',
+	'an owner who may become the role');
+fails(
+	'SET ROLE alice; CREATE TABLE hers.kept (id int)',
+	qr/role "keeper" cannot SET ROLE to "alice"/,
+	'an owner who may not');
+fails(
+	'CREATE TABLE of_superuser_too (id int)',
+	qr/role "keeper" cannot SET ROLE to "$superuser"/,
+	'... nor become a superuser');
+query($sub, "ALTER SUBSCRIPTION sub OWNER TO $superuser");
+
+# --- a publication of an ordinary role gets nobody else's statements ---
+
+query($pub, 'GRANT CREATE ON DATABASE postgres TO mallory');
+query($pub,
+	'SET ROLE mallory; CREATE PUBLICATION spy FOR TABLE his.victim WITH (ddl = table)');
+refused($pub, 'SET ROLE mallory; ALTER PUBLICATION spy SET (ddl = all)',
+	qr/must be superuser to set "ddl" to "all"/, 'nor everything');
+refused($pub, 'SET ROLE alice; ALTER PUBLICATION spy SET (ddl = none)',
+	qr/must be owner of publication spy/, 'nor does anybody change it');
+query($pub, q{ALTER TABLE his.victim ADD password text DEFAULT 'of the superuser'});
+query($pub, q{SET ROLE mallory; ALTER TABLE his.victim ADD own int});
+is( query(
+		$pub,
+		q{SELECT message->>'statement' FROM weft.ddl_queue WHERE (message->'publications')::jsonb ? 'spy'}
+	),
+	'ALTER TABLE his.victim ADD own int',
+	'a publication gets statements of roles that its owner could be');
+
+# --- a namesake, in a database without the extension ---
+
+$pub->safe_psql('postgres', 'CREATE DATABASE open');
+$pub->safe_psql('open', <<"EOS");
+GRANT CREATE ON DATABASE open TO mallory;
+CREATE TABLE public.secret (id int PRIMARY KEY);
+CREATE PUBLICATION fake FOR ALL TABLES;
+SET ROLE mallory;
+CREATE SCHEMA weft;
+CREATE TABLE weft.ddl_queue (id bigint, captured_at timestamptz, message json);
+EOS
+my $connstr = $pub->connstr('open');
+query($sub,
+	"CREATE SUBSCRIPTION fake CONNECTION '$connstr' PUBLICATION fake WITH (copy_data = false)"
+);
+$forged =~ s/"pub"/"fake"/;
+my $log = -s $sub->logfile;
+$pub->safe_psql('open',
+	"SET ROLE mallory; INSERT INTO weft.ddl_queue VALUES (1, now(), '$forged'); RESET ROLE; INSERT INTO secret VALUES (77)"
+);
+poll($sub, 'SELECT count(*) = 1 FROM secret WHERE id = 77');
+like(
+	slurp_file($sub->logfile, $log),
+	qr/rows of table "weft.ddl_queue" of the publisher of subscription "fake" are not taken for schema changes/,
+	'a table of that name is not the one');
+
+unlike(errors_logged($_), qr/TRAP|PANIC/, $_->name . ': no crash')
+  foreach $pub, $sub;
+$_->stop foreach $sub, $pub;
+done_testing();
