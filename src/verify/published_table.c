@@ -9,6 +9,7 @@
 
 #include "access/genam.h"
 #include "access/table.h"
+#include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
@@ -16,6 +17,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_subscription_rel.h"
+#include "commands/extension.h"
 #include "compat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -443,14 +445,30 @@ check_state(const Mapping *mapping, PublishedTable *table)
 		refuse(table, PUBLISHED_TABLE_NOT_READY, "Its initial copy is not complete.");
 }
 
+/*
+ * Does a table belong to Weft?  FOR ALL TABLES publishes such tables, and a publication with schema
+ * changes one of them, but they are tables of no subscription.
+ */
+static bool
+is_own(Oid relid)
+{
+	Oid			extension = get_extension_oid("weft", true);
+
+	return OidIsValid(extension) &&
+		getExtensionOfObject(RelationRelationId, relid) == extension;
+}
+
 /* Adds a table that is published. */
 static void
 add_published(Mapping *mapping, CatalogTable *remote)
 {
 	Oid			schema = get_namespace_oid(remote->schema, true);
 	Oid			relid = OidIsValid(schema) ? get_relname_relid(remote->name, schema) : InvalidOid;
-	PublishedTable *table = add_table(mapping, remote->schema, remote->name, relid);
+	PublishedTable *table;
 
+	if (OidIsValid(relid) && is_own(relid) && find_state(mapping, relid) == NULL)
+		return;
+	table = add_table(mapping, remote->schema, remote->name, relid);
 	table->publisher_relid = remote->relid;
 	table->publisher_relkind = remote->relkind;
 	check_state(mapping, table);

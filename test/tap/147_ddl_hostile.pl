@@ -202,7 +202,7 @@ query_all([ $pub, $sub ], <<'EOS');
 CREATE FUNCTION his.evil(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
 	IF current_setting('session_replication_role') = 'replica' THEN
-		RESET ROLE;
+		PERFORM set_config('role', 'none', false);
 	END IF;
 	RETURN $1;
 END $$;
@@ -285,7 +285,7 @@ CREATE TABLE weft.ddl_queue (id bigint, captured_at timestamptz, message json);
 EOS
 my $connstr = $pub->connstr('open');
 query($sub,
-	"CREATE SUBSCRIPTION fake CONNECTION '$connstr' PUBLICATION fake WITH (copy_data = false)"
+	"CREATE SUBSCRIPTION fake CONNECTION \$\$$connstr\$\$ PUBLICATION fake WITH (copy_data = false)"
 );
 $forged =~ s/"pub"/"fake"/;
 my $log = -s $sub->logfile;
