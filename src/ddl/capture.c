@@ -14,7 +14,7 @@
  * such as the elements of CREATE SCHEMA) is part of it.  So is everything in the script of an
  * extension, whose CREATE EXTENSION is the statement.  But a function that is called by a statement S1 may
  * execute a statement S2 of its own, and so may an event trigger.  S2 is published, too,
- * after S1, since it may use what S1 has made.
+ * after S1, since it may use what S1 has made; unless a subtransaction with S2 is aborted before S1 ends.
  *
  * A process that applies a schema change is captured like a session.  Its row has the origin of
  * what is applied, as all of its rows have, so subscriptions with origin = none do not get it.
@@ -35,12 +35,21 @@
 #include "ddl/touched.h"
 #include "guc.h"
 #include "miscadmin.h"
+#include "nodes/queryjumble.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
+#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+
+/* A schema change that is published once the statement that has caused it has succeeded. */
+typedef struct Pending
+{
+	SubTransactionId transaction;	/* that has made it */
+	DdlMessage *message;
+} Pending;
 
 /* A statement that is being captured. */
 typedef struct Capture
@@ -48,7 +57,7 @@ typedef struct Capture
 	MemoryContext context;		/* survives transactions: a statement may use
 								 * several */
 	struct Capture *outer;		/* the statement that has caused this one */
-	List	   *inner;			/* of DdlMessage: what it has caused, so far */
+	List	   *inner;			/* of Pending: what it has caused, so far */
 	DdlKind		kind;
 	Touched		touched;
 } Capture;
@@ -72,10 +81,19 @@ is_wanted(DdlKind kind, ProcessUtilityContext context)
 static char *
 statement_text(const PlannedStmt *pstmt, const char *source)
 {
-	int			start = Max(pstmt->stmt_location, 0);
-	int			length = pstmt->stmt_len > 0 ? pstmt->stmt_len : strlen(source + start);
+	int			location = pstmt->stmt_location;
+	int			length = pstmt->stmt_len;
+	const char *start = CleanQuerytext(source, &location, &length);
+	char	   *result = pnstrdup(start, length);
 
-	return pnstrdup(source + start, length);
+	/* Whoever has made the tree may not know its place in the source text. */
+	if (list_length(pg_parse_query(result)) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate %s because its text is not known",
+						CreateCommandName(pstmt->utilityStmt)),
+				 errhint("Execute the statement on its own.")));
+	return result;
 }
 
 /*
@@ -119,7 +137,7 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 		if (!sends_rows(publication, relid))
 			continue;
 		table = palloc(sizeof(DdlTable));
-		table->publication = publication->name;
+		table->publication = pstrdup(publication->name);
 		table->schema = get_namespace_name(get_rel_namespace(relid));
 		table->name = get_rel_name(relid);
 		tables = lappend(tables, table);
@@ -173,22 +191,63 @@ describe(Capture *capture, const char *tag, const char *text, bool concurrently)
 	return message;
 }
 
+static Capture *
+outermost(Capture *capture)
+{
+	while (capture->outer != NULL)
+		capture = capture->outer;
+	return capture;
+}
+
 /* The statement has succeeded: publishes it, or leaves that to the one that has caused it. */
 static void
 publish(Capture *capture, const char *tag, const char *text, bool concurrently)
 {
 	Capture    *outer = capture->outer;
-	MemoryContext old = MemoryContextSwitchTo(outer ? outer->context : capture->context);
+	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
 	DdlMessage *message = describe(capture, tag, text, concurrently);
-	List	   *messages = message ? list_make1(message) : NIL;
+	List	   *pending = NIL;
 
-	messages = list_concat(messages, capture->inner);
+	if (message)
+	{
+		Pending    *own = palloc(sizeof(Pending));
+
+		own->transaction = GetCurrentSubTransactionId();
+		own->message = message;
+		pending = list_make1(own);
+	}
+	pending = list_concat(pending, capture->inner);
 	if (outer)
-		outer->inner = list_concat(outer->inner, messages);
+		outer->inner = list_concat(outer->inner, pending);
 	else
-		foreach_ptr(DdlMessage, each, messages)
-			ddl_queue_insert(each);
+		foreach_ptr(Pending, each, pending)
+			ddl_queue_insert(each->message);
 	MemoryContextSwitchTo(old);
+}
+
+/* What an aborted subtransaction has made is not published. */
+static void
+subtransaction_event(SubXactEvent event, SubTransactionId transaction,
+					 SubTransactionId parent, void *arg)
+{
+	if (event != SUBXACT_EVENT_ABORT_SUB && event != SUBXACT_EVENT_COMMIT_SUB)
+		return;
+	for (Capture *capture = current; capture != NULL; capture = capture->outer)
+	{
+		ListCell   *cell;
+
+		foreach(cell, capture->inner)
+		{
+			Pending    *pending = lfirst(cell);
+
+			if (pending->transaction != transaction)
+				continue;
+			if (event == SUBXACT_EVENT_ABORT_SUB)
+				capture->inner = foreach_delete_current(capture->inner, cell);
+			else
+				pending->transaction = parent;
+		}
+	}
 }
 
 /* Notes the table of a statement that the server does not always tell of. */
@@ -253,4 +312,5 @@ capture_install(void)
 {
 	previous_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
+	RegisterSubXactCallback(subtransaction_event, NULL);
 }

@@ -28,6 +28,7 @@
 #include "ddl/ddl_queue.h"
 #include "ddl/powers.h"
 #include "ddl/statement_settings.h"
+#include "ddl/tablespace.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "replication/worker_internal.h"
@@ -84,7 +85,10 @@ find_role(const DdlMessage *message)
 	return role;
 }
 
-/* Returns the parse tree of the statement, which must be a single schema change. */
+/*
+ * Returns the parse tree of the statement, which must be a single schema change; or NULL if it is
+ * only about tablespaces.
+ */
 static RawStmt *
 parse(const DdlMessage *message)
 {
@@ -102,17 +106,20 @@ parse(const DdlMessage *message)
 				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
 	if (message->concurrently)
 		ddl_make_plain(tree->stmt);
-	return tree;
+	return tablespace_forget(tree->stmt) ? tree : NULL;
 }
 
 static void
 execute(const DdlMessage *message)
 {
 	RawStmt    *tree = parse(message);
-	List	   *queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement,
-															 NULL, 0, NULL);
-	List	   *plans = pg_plan_queries(queries, message->statement, 0, NULL);
+	List	   *queries;
+	List	   *plans;
 
+	if (tree == NULL)
+		return;
+	queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement, NULL, 0, NULL);
+	plans = pg_plan_queries(queries, message->statement, 0, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);

@@ -261,6 +261,31 @@ DROP FUNCTION make, make_sql;
 EOS
 all_the_same('of functions');
 
+# Statements that an event trigger executes come after the one that has fired it.
+query($pub, <<'EOS');
+CREATE FUNCTION follow() RETURNS event_trigger LANGUAGE plpgsql AS $f$
+DECLARE
+	made text;
+BEGIN
+	FOR made IN SELECT object_identity FROM pg_event_trigger_ddl_commands()
+			WHERE object_identity !~ '_(also|deep|gone)$' LOOP
+		EXECUTE 'CREATE TABLE ' || made || '_also () INHERITS (' || made || ')';
+		BEGIN
+			EXECUTE 'CREATE TABLE ' || made || '_gone (id int)';
+			RAISE EXCEPTION USING ERRCODE = 'P9999';
+		EXCEPTION WHEN SQLSTATE 'P9999' THEN
+			EXECUTE 'CREATE TABLE ' || made || '_deep (id int)';
+		END;
+	END LOOP;
+END $f$;
+CREATE EVENT TRIGGER follow ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION follow();
+CREATE TABLE watched (id int);
+INSERT INTO watched_also VALUES (1);
+DROP EVENT TRIGGER follow;
+DROP FUNCTION follow;
+EOS
+all_the_same('of an event trigger');
+
 # An extension's script is not replicated, nor are statements of a session that opts out.
 query($pub, <<'EOS');
 SET weft.ddl_replication = off;

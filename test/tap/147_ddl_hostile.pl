@@ -214,6 +214,63 @@ fails(
 	qr/cannot set parameter "role" within security-restricted operation/,
 	'a statement cannot become the owner of the subscription');
 
+# --- messages that no Weft of this version has written ---
+
+# Only a superuser who disables the trigger can insert them.
+query($pub, 'ALTER TABLE weft.ddl_queue DISABLE TRIGGER refuse');
+my %good = (
+	version => 1,
+	id => 1,
+	tag => '"T"',
+	role => qq("$superuser"),
+	powers => '["superuser"]',
+	statement => '"CREATE TABLE made_up (id int)"',
+	concurrently => 'false',
+	publications => '["pub"]',
+	settings => '{}',
+	tables => '[]');
+
+sub json_of
+{
+	my (%values) = @_;
+	return
+	  '{' . join(', ', map { qq("$_": $values{$_}) } sort keys %values) . '}';
+}
+
+foreach my $bad (
+	[ '[1]' => qr/malformed: it is no object/ ],
+	[ '{"version": "1"}' => qr/malformed: "version" has another type/ ],
+	[ '{"version": 1.5}' => qr/malformed: "version" is no integer/ ],
+	[ '{}' => qr/malformed: "version" is missing/ ],
+	[ json_of(%good, version => 2) => qr/has version 2/ ],
+	[ json_of(%good, tables => '[1]') => qr/malformed: a table is no object/ ],
+	[ json_of(%good, publications => '[1]') => qr/malformed: a value is no text/ ],
+	[ json_of(%good, settings => '[]') => qr/malformed: "settings" has another type/ ],
+	[ json_of(%good, statement => '"SELECT 1"') => qr/SELECT is not replicated/ ],
+	[
+		json_of(%good, statement => '"CREATE TABLE a (); DROP TABLE secret"') =>
+		  qr/is not one statement/
+	],
+	[ json_of(%good, statement => '""') => qr/is not one statement/ ],
+	[
+		json_of(%good, statement => '"CREATE DATABASE other"') =>
+		  qr/CREATE DATABASE is not replicated/
+	],)
+{
+	fails("INSERT INTO weft.ddl_queue VALUES (1, now(), \$\$$bad->[0]\$\$)",
+		$bad->[1], "message $bad->[0]");
+}
+query($pub,
+	    'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
+	  . json_of(%good, unknown => 1, publications => '["another"]')
+	  . '$$), (1, now(), $$'
+	  . json_of(%good, unknown => 1, settings => '{"work_mem": "broken"}')
+	  . '$$)');
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, q{SELECT count(*) FROM made_up}),
+	0, 'one with an unknown key, and an unknown setting');
+query($pub, 'ALTER TABLE weft.ddl_queue ENABLE ALWAYS TRIGGER refuse');
+
 # --- run_as_owner ---
 
 query($sub, 'ALTER SUBSCRIPTION sub SET (run_as_owner = true)');
