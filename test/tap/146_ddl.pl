@@ -380,6 +380,32 @@ query($pub, 'CREATE TABLE made_under_load AS SELECT 1 AS a WITH NO DATA');
 finish($load);
 all_the_same('under load');
 
+# --- while a table is being copied ---
+
+query($pub, <<'EOS');
+SET weft.ddl_replication = off;
+CREATE TABLE late (id int PRIMARY KEY);
+INSERT INTO late SELECT generate_series(1, 100);
+EOS
+query_all([ $sub, $other ], 'CREATE TABLE late (id int PRIMARY KEY)');
+my $session = open_session($sub);
+$session->query_safe('BEGIN; LOCK TABLE late');
+query($_->[0], "ALTER SUBSCRIPTION $_->[1] REFRESH PUBLICATION")
+  foreach [ $sub, 'sub' ], [ $other, 'other' ];
+poll($sub,
+	q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'late'::regclass AND NOT granted}
+);
+$before = query($sub, 'SELECT clock_timestamp()');
+query($pub,
+	'INSERT INTO late VALUES (1000); ALTER TABLE late ADD COLUMN v int DEFAULT 1; INSERT INTO late VALUES (1001, 2)'
+);
+($message) = apply_error($sub, 'sub', $before);
+like($message, qr/wait until all of its tables are copied/,
+	'a schema change waits for copies');
+$session->query_safe('COMMIT');
+$session->quit;
+all_the_same('after the copy');
+
 # --- a publication of some tables ---
 
 query($other, 'DROP SUBSCRIPTION other');
