@@ -98,7 +98,8 @@ set_membership(Oid publication, bool member)
 	Oid			membership;
 	PublicationRelInfo info = {0};
 
-	if (!OidIsValid(queue) || GetPublication(publication)->alltables)
+	/* pg_upgrade transfers the tables of extensions, and their memberships. */
+	if (!OidIsValid(queue) || IsBinaryUpgrade || GetPublication(publication)->alltables)
 		return;
 	membership = GetSysCacheOid2(PUBLICATIONRELMAP, Anum_pg_publication_rel_oid,
 								 ObjectIdGetDatum(queue), ObjectIdGetDatum(publication));

@@ -72,7 +72,8 @@ static bool
 is_wanted(DdlKind kind, ProcessUtilityContext context)
 {
 	return kind != DDL_NEVER && context != PROCESS_UTILITY_SUBCOMMAND &&
-		!creating_extension && weft_ddl_replication && IsTransactionState() &&
+		!creating_extension && !IsBinaryUpgrade && weft_ddl_replication &&
+		IsTransactionState() &&
 		publication_settings_list() != NIL &&
 		OidIsValid(publication_settings_queue());
 }
@@ -145,30 +146,45 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 	return tables;
 }
 
-/* Fails, or says so, if a statement concerns objects that are not replicated. */
-static void
-check_objects(const Touched *touched)
+/*
+ * Is there nothing in what a statement has touched that can be replicated?  Only tables, types and
+ * what belongs to them are noted.
+ */
+static bool
+is_local(const Capture *capture)
 {
-	if (touched->replicable && touched->temporary)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate a schema change of both temporary and permanent objects"),
-				 errhint("Use one statement for each.")));
-	if (touched->unlogged && !touched->replicable)
+	const Touched *touched = &capture->touched;
+
+	return !touched->replicable &&
+		(capture->kind == DDL_OF_TABLES || touched->temporary || touched->unlogged ||
+		 touched->own);
+}
+
+/* Says that something is not replicated, if that might be expected. */
+static void
+notice_unlogged(const Touched *touched)
+{
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+	{
+		if (!touched->unlogged || !publication->all_tables)
+			continue;
 		ereport(NOTICE,
 				(errmsg("unlogged tables and sequences are not replicated")));
+		return;
+	}
 }
 
 /* Describes a statement that has succeeded; returns NULL if no publication wants it. */
 static DdlMessage *
 describe(Capture *capture, const char *tag, const char *text, bool concurrently)
 {
+	Touched    *touched = &capture->touched;
 	DdlMessage *message = palloc0(sizeof(DdlMessage));
 
-	touched_finish(&capture->touched);
-	if (capture->kind == DDL_OF_TABLES && !capture->touched.replicable)
+	touched_finish(touched);
+	if (is_local(capture))
 	{
-		check_objects(&capture->touched);
+		notice_unlogged(touched);
 		return NULL;
 	}
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
@@ -176,12 +192,16 @@ describe(Capture *capture, const char *tag, const char *text, bool concurrently)
 		if (!wants(publication, capture))
 			continue;
 		message->publications = lappend(message->publications, pstrdup(publication->name));
-		message->tables = add_tables(message->tables, publication, capture->touched.created);
+		message->tables = add_tables(message->tables, publication, touched->created);
 		publication_settings_complete(publication->oid);
 	}
 	if (message->publications == NIL)
 		return NULL;
-	check_objects(&capture->touched);
+	if (touched->temporary)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate a schema change of both temporary and permanent objects"),
+				 errhint("Use one statement for each.")));
 	message->tag = pstrdup(tag);
 	message->role = GetUserNameFromId(GetUserId(), false);
 	message->powers = powers_of(GetUserId());
