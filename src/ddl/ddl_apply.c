@@ -175,11 +175,13 @@ join_tables(const DdlMessage *message, XLogRecPtr final_lsn)
 	{
 		Oid			relid;
 		XLogRecPtr	lsn;
+		char		relkind;
 
 		if (!is_subscribed(table->publication))
 			continue;
 		relid = get_relname_relid(table->name, get_namespace_oid(table->schema, true));
-		if (!OidIsValid(relid) ||
+		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+		if ((relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE) ||
 			GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN)
 			continue;
 		AddSubscriptionRelState(MySubscription->oid, relid, SUBREL_STATE_READY,

@@ -10,7 +10,8 @@
 /* Which publications want a statement, as far as its parse tree tells. */
 typedef enum DdlKind
 {
-	DDL_NEVER,					/* no schema change, or one of the whole server */
+	DDL_NEVER,					/* no schema change, or one of the whole
+								 * server */
 	DDL_OF_ALL,					/* those with ddl = all */
 	DDL_OF_TABLES,				/* those with ddl = table, too */
 } DdlKind;

@@ -71,7 +71,10 @@ insert_row(Oid relid, Datum *values, int options)
 	bool	   *nulls = palloc0(RelationGetDescr(rel)->natts * sizeof(bool));
 	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 
-	/* A long value is stored out of line, for which the server wants a snapshot. */
+	/*
+	 * A long value is stored out of line, for which the server wants a
+	 * snapshot.
+	 */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	heap_insert(rel, tuple, GetCurrentCommandId(true), options, NULL);
 	PopActiveSnapshot();

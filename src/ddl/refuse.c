@@ -115,11 +115,11 @@ table_is_published(Oid relid)
 	publications = list_concat(publications, GetSchemaPublications(get_rel_namespace(relid)));
 	if (get_rel_relispartition(relid))
 		foreach_oid(ancestor, get_partition_ancestors(relid))
-		{
-			publications = list_concat(publications, GetRelationPublications(ancestor));
-			publications = list_concat(publications,
-									   GetSchemaPublications(get_rel_namespace(ancestor)));
-		}
+	{
+		publications = list_concat(publications, GetRelationPublications(ancestor));
+		publications = list_concat(publications,
+								   GetSchemaPublications(get_rel_namespace(ancestor)));
+	}
 	return is_published(publications);
 }
 

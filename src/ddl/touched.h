@@ -14,8 +14,8 @@ typedef struct Touched
 	List	   *objects;		/* internal to touched.c */
 
 	/* Known once touched_finish() has been called. */
-	List	   *publications;	/* OIDs of those that name a touched table or its
-								 * schema */
+	List	   *publications;	/* OIDs of those that name a touched table or
+								 * its schema */
 	List	   *created;		/* OIDs of tables that were created, and exist */
 	bool		replicable;		/* an object that can be replicated */
 	bool		temporary;		/* one that cannot: it is temporary, */

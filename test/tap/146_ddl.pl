@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'this is about Weft alone' unless weft();
 
-my $pub = new_publisher('publisher', conf => "logical_decoding_work_mem = 64kB\n");
+my $pub =
+  new_publisher('publisher', conf => "logical_decoding_work_mem = 64kB\n");
 my $sub = new_subscriber('subscriber');
 my $other = new_subscriber('other');
 
@@ -74,7 +75,9 @@ query($pub, 'ALTER PUBLICATION list SET TABLE listed');
 is(members('list'), "listed\nweft.ddl_queue", '... and stays there');
 my ($dump) = run_command(
 	[ 'pg_dump', '--schema-only', '-d', $pub->connstr('postgres') ]);
-like($dump, qr/SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'/,
+like(
+	$dump,
+	qr/SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'/,
 	'a dump has the choice');
 query($pub, 'SECURITY LABEL FOR weft ON PUBLICATION list IS NULL');
 is(members('list'), 'listed', 'it leaves the publication with the label');
@@ -93,14 +96,16 @@ foreach my $bad (
 	],)
 {
 	my ($ret, $out, $err) =
-	  $pub->psql('postgres', "CREATE PUBLICATION bad FOR ALL TABLES $bad->[0]");
+	  $pub->psql('postgres',
+		"CREATE PUBLICATION bad FOR ALL TABLES $bad->[0]");
 	like($err, $bad->[1], "refused: $bad->[0]");
 }
 query($pub, 'DROP PUBLICATION list; DROP TABLE listed');
 
 # --- each kind of statement ---
 
-query_all([ $pub, $sub, $other ], 'CREATE TABLE old (id int PRIMARY KEY, v text)');
+query_all([ $pub, $sub, $other ],
+	'CREATE TABLE old (id int PRIMARY KEY, v text)');
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel');
 subscribe_with_pgoutput($pub, $other, 'other', 'pub', 'binary = true');
@@ -168,18 +173,20 @@ my @statements = (
 	'VACUUM ANALYZE plain',
 	'REINDEX TABLE plain',
 	'CREATE ROLE some_role; DROP ROLE some_role',
-	'CREATE VIEW not_replicated AS SELECT 1; DROP VIEW not_replicated',
-);
+	'CREATE VIEW not_replicated AS SELECT 1; DROP VIEW not_replicated',);
 query($pub, $_) foreach @statements;
 all_the_same('all kinds');
-is( states($sub),
-	states($other),
+is(states($sub), states($other),
 	'the same tables belong to both subscriptions');
-like(states($sub), qr/^typed\|r$/m, 'a new table belongs to the subscription');
+like(states($sub), qr/^typed\|r$/m,
+	'a new table belongs to the subscription');
 unlike(states($sub), qr/copied/, '... a dropped one does not');
-unlike(states($sub), qr/^part\|/m, '... a partitioned one does as its partitions');
+unlike(states($sub), qr/^part\|/m,
+	'... a partitioned one does as its partitions');
 
-query($pub, 'DROP TABLE heiress, child, typed, part; DROP TYPE pair, mood; DROP SEQUENCE counter');
+query($pub,
+	'DROP TABLE heiress, child, typed, part; DROP TYPE pair, mood; DROP SEQUENCE counter'
+);
 all_the_same('dropped');
 
 # --- within transactions ---
@@ -232,7 +239,8 @@ all_the_same('streamed');
 
 # --- where a statement comes from ---
 
-query($pub,
+query(
+	$pub,
 	q{CREATE TABLE first (id int); INSERT INTO first VALUES (1); ALTER TABLE first ADD COLUMN b int /* ; */ ; -- comment;
 INSERT INTO first VALUES (2, 2);}
 );
@@ -297,13 +305,22 @@ all_the_same('not replicated');
 # --- refused ---
 
 foreach my $refused (
-	[ 'CREATE TABLE filled AS SELECT 1 AS a' => qr/cannot replicate CREATE TABLE AS with rows/ ],
-	[ 'SELECT 1 AS a INTO filled' => qr/cannot replicate SELECT INTO with rows/ ],
+	[
+		'CREATE TABLE filled AS SELECT 1 AS a' =>
+		  qr/cannot replicate CREATE TABLE AS with rows/
+	],
+	[
+		'SELECT 1 AS a INTO filled' =>
+		  qr/cannot replicate SELECT INTO with rows/
+	],
 	[
 		'ALTER TABLE older ADD COLUMN r uuid DEFAULT gen_random_uuid()' =>
 		  qr/column "r" gets another value in each row/
 	],
-	[ 'ALTER TABLE older ADD COLUMN r serial' => qr/column "r" gets another value/ ],
+	[
+		'ALTER TABLE older ADD COLUMN r serial' =>
+		  qr/column "r" gets another value/
+	],
 	[
 		'CREATE TEMP TABLE t (id int); DROP TABLE t, older' =>
 		  qr/both temporary and permanent objects/
@@ -353,7 +370,9 @@ like(
 	$logged,
 	qr/CONTEXT: .*applying schema change \d+ of role "[^"]+": CREATE TABLE clash \(id int\)/s,
 	'... the log has the statement');
-like($logged, qr/HINT: .*ALTER SUBSCRIPTION sub SKIP \(lsn = '\Q$lsn\E'\)/,
+like(
+	$logged,
+	qr/HINT: .*ALTER SUBSCRIPTION sub SKIP \(lsn = '\Q$lsn\E'\)/,
 	'... and the remedy');
 is(query($sub, 'SELECT count(*) FROM older WHERE id = 100'),
 	0, 'nothing of its transaction is applied');
@@ -372,9 +391,13 @@ all_the_same('after SKIP');
 
 my $load = start_pgbench(
 	$pub,
-	{ q{INSERT INTO mixed (id) VALUES ((random() * 1e9)::int) ON CONFLICT DO NOTHING;} => 1 },
+	{
+		q{INSERT INTO mixed (id) VALUES ((random() * 1e9)::int) ON CONFLICT DO NOTHING;}
+		  => 1
+	},
 	'-n', '-c', '4', '-t', '300');
-query($pub, "ALTER TABLE mixed ADD COLUMN c$_ int DEFAULT $_") foreach 1 .. 10;
+query($pub, "ALTER TABLE mixed ADD COLUMN c$_ int DEFAULT $_")
+  foreach 1 .. 10;
 query($pub, "ALTER TABLE mixed DROP COLUMN c$_") foreach 1 .. 5;
 query($pub, 'CREATE TABLE made_under_load AS SELECT 1 AS a WITH NO DATA');
 finish($load);
@@ -390,7 +413,7 @@ INSERT INTO late SELECT generate_series(1, 100);
 EOS
 caught_up();
 my $session = open_session($sub);
-$session->query_safe('BEGIN; LOCK TABLE late');
+$session->query_safe('BEGIN; LOCK TABLE late IN SHARE MODE');
 query($_->[0], "ALTER SUBSCRIPTION $_->[1] REFRESH PUBLICATION")
   foreach [ $sub, 'sub' ], [ $other, 'other' ];
 poll($sub,
@@ -401,7 +424,9 @@ query($pub,
 	'INSERT INTO late VALUES (1000); ALTER TABLE late ADD COLUMN v int DEFAULT 1; INSERT INTO late VALUES (1001, 2)'
 );
 ($message) = apply_error($sub, 'sub', $before);
-like($message, qr/wait until all of its tables are copied/,
+like(
+	$message,
+	qr/wait until all of its tables are copied/,
 	'a schema change waits for copies');
 $session->query_safe('COMMIT');
 $session->quit;
@@ -416,7 +441,8 @@ query_all([ $pub, $other ], $_)
 query($pub, 'CREATE PUBLICATION list FOR TABLE chosen WITH (ddl = table)');
 subscribe($pub, $other, 'other', 'list');
 wait_for_apply($pub, $other, 'other');
-query($pub, $_) foreach (
+query($pub, $_)
+  foreach (
 	'ALTER TABLE chosen ADD COLUMN v text',
 	'CREATE INDEX chosen_v ON chosen (v)',
 	q{ALTER TYPE shade ADD VALUE 'dark'},
@@ -442,10 +468,8 @@ query($pub, 'DROP TABLE elected, not_chosen');
 wait_for_apply($pub, $sub, 'sub');
 same_everything($pub, $sub, 'the subscription to all tables');
 
-unlike(
-	errors_logged($_),
-	qr/TRAP|PANIC/,
-	$_->name . ': no crash') foreach $pub, $sub, $other;
+unlike(errors_logged($_), qr/TRAP|PANIC/, $_->name . ': no crash')
+  foreach $pub, $sub, $other;
 
 $_->stop foreach $sub, $other, $pub;
 done_testing();

@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'this is about Weft alone' unless weft();
 
-my $pub = new_publisher('publisher', conf => 'max_prepared_transactions = 10');
+my $pub =
+  new_publisher('publisher', conf => 'max_prepared_transactions = 10');
 my $sub = new_subscriber('subscriber');
 
 query($pub, 'CREATE EXTENSION weft');
@@ -108,23 +109,36 @@ foreach my $role ('mallory', 'writer', 'none')
 		qr/permission denied|cannot be changed/,
 		"$role cannot insert a schema change");
 }
-refused($pub, 'SET ROLE writer; UPDATE weft.ddl_queue SET id = 1',
-	qr/cannot be changed|cannot update table/, 'nor update one');
+refused(
+	$pub,
+	'SET ROLE writer; UPDATE weft.ddl_queue SET id = 1',
+	qr/cannot be changed|cannot update table/,
+	'nor update one');
 refused(
 	$pub,
 	"SET ROLE writer; COPY weft.ddl_queue FROM STDIN;\n1\tnow\t{}\n\\.\n",
 	qr/cannot be changed/,
 	'nor copy one');
-refused($pub, 'SET session_replication_role = replica; TRUNCATE weft.ddl_queue',
-	qr/cannot be changed/, 'nor truncate the table, as a replica');
-refused($pub, 'SET ROLE mallory; SELECT * FROM weft.ddl_history',
-	qr/permission denied/, 'nor read it');
-refused($pub, 'SET ROLE mallory; SET weft.ddl_replication = off',
-	qr/permission denied/, 'nor hide what he does');
+refused(
+	$pub,
+	'SET session_replication_role = replica; TRUNCATE weft.ddl_queue',
+	qr/cannot be changed/,
+	'nor truncate the table, as a replica');
+refused(
+	$pub,
+	'SET ROLE mallory; SELECT * FROM weft.ddl_history',
+	qr/permission denied/,
+	'nor read it');
+refused(
+	$pub,
+	'SET ROLE mallory; SET weft.ddl_replication = off',
+	qr/permission denied/,
+	'nor hide what he does');
 
 # --- names, strings and comments ---
 
-query($pub, $_) foreach (
+query($pub, $_)
+  foreach (
 	q{SET ROLE mallory; CREATE TABLE his."a; DROP TABLE secret; --" (id int, "b""'$$" text DEFAULT '''; DROP TABLE secret; --')},
 	q{SET ROLE mallory; CREATE TABLE his.t1 (a text DEFAULT $x$; DROP TABLE secret; $x$); DROP TABLE his.t1},
 	q{SET ROLE mallory; /* ; */ CREATE TABLE his.t2 (a int) /* ; DROP TABLE secret */ ; SELECT 1},
@@ -133,7 +147,7 @@ query($pub, $_) foreach (
 	q{CREATE TABLE "ünïcode ❤" ("列" text)},
 	q{SET quote_all_identifiers = on; SET DateStyle = 'SQL, DMY'; CREATE TABLE dates (d date DEFAULT '01/02/2003')},
 	q{SET TimeZone = 'Asia/Tokyo'; CREATE TABLE times (t timestamptz DEFAULT '2003-01-01 00:00')},
-);
+  );
 query($pub,
 	q{INSERT INTO his."a; DROP TABLE secret; --" (id) VALUES (1); INSERT INTO strings DEFAULT VALUES; INSERT INTO dates DEFAULT VALUES; INSERT INTO times DEFAULT VALUES}
 );
@@ -141,18 +155,19 @@ everything_the_same('names, strings and comments');
 
 # --- search_path ---
 
-query($pub, $_) foreach (
+query($pub, $_)
+  foreach (
 	'SET search_path = hers; CREATE TABLE placed (id int)',
 	'SET search_path = nowhere, his, hers; CREATE TABLE placed (id int); ALTER TABLE placed ADD v int',
-	'SET search_path = hers, his; ALTER TABLE placed ADD w int',
-);
+	'SET search_path = hers, his; ALTER TABLE placed ADD w int',);
 query_all([ $pub, $sub ], 'CREATE SCHEMA mallory AUTHORIZATION mallory');
 query($pub,
 	q{SET ROLE mallory; SET search_path = "$user", public; CREATE TABLE own (id int)}
 );
 
 # A function that is in front of the server's own, when mallory says so.
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	q{CREATE FUNCTION his.lower(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'his' $$; ALTER FUNCTION his.lower OWNER TO mallory}
 );
 query($pub,
@@ -171,12 +186,14 @@ is( query(
 
 # --- roles ---
 
-query($pub, 'CREATE ROLE here_only; GRANT CREATE ON SCHEMA public TO here_only');
+query($pub,
+	'CREATE ROLE here_only; GRANT CREATE ON SCHEMA public TO here_only');
 my $logged = fails(
 	'SET ROLE here_only; CREATE TABLE public.of_nobody (id int)',
 	qr/role "here_only" does not exist/,
 	'a role that does not exist on the subscriber');
-like($logged, qr/HINT: .*Create the role here/, '... the log says what to do');
+like($logged, qr/HINT: .*Create the role here/,
+	'... the log says what to do');
 fails(
 	'DROP TABLE of_nobody',
 	qr/table "of_nobody" does not exist/,
@@ -208,7 +225,9 @@ BEGIN
 END $$;
 ALTER FUNCTION his.evil OWNER TO mallory;
 EOS
-query($pub, 'SET ROLE mallory; CREATE TABLE his.victim (id int); INSERT INTO his.victim VALUES (1)');
+query($pub,
+	'SET ROLE mallory; CREATE TABLE his.victim (id int); INSERT INTO his.victim VALUES (1)'
+);
 fails(
 	'SET ROLE mallory; ALTER TABLE his.victim ADD CONSTRAINT evil CHECK (his.evil(id) > 0)',
 	qr/cannot set parameter "role" within security-restricted operation/,
@@ -243,12 +262,24 @@ foreach my $bad (
 	[ '{"version": 1.5}' => qr/malformed: "version" is no integer/ ],
 	[ '{}' => qr/malformed: "version" is missing/ ],
 	[ json_of(%good, version => 2) => qr/has version 2/ ],
-	[ json_of(%good, tables => '[1]') => qr/malformed: a table is no object/ ],
-	[ json_of(%good, publications => '[1]') => qr/malformed: a value is no text/ ],
-	[ json_of(%good, settings => '[]') => qr/malformed: "settings" has another type/ ],
-	[ json_of(%good, statement => '"SELECT 1"') => qr/SELECT is not replicated/ ],
 	[
-		json_of(%good, statement => '"CREATE TABLE a (); DROP TABLE secret"') =>
+		json_of(%good, tables => '[1]') => qr/malformed: a table is no object/
+	],
+	[
+		json_of(%good, publications => '[1]') =>
+		  qr/malformed: a value is no text/
+	],
+	[
+		json_of(%good, settings => '[]') =>
+		  qr/malformed: "settings" has another type/
+	],
+	[
+		json_of(%good, statement => '"SELECT 1"') =>
+		  qr/SELECT is not replicated/
+	],
+	[
+		json_of(%good,
+			statement => '"CREATE TABLE a (); DROP TABLE secret"') =>
 		  qr/is not one statement/
 	],
 	[ json_of(%good, statement => '""') => qr/is not one statement/ ],
@@ -261,7 +292,7 @@ foreach my $bad (
 		$bad->[1], "message $bad->[0]");
 }
 query($pub,
-	    'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
+		'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
 	  . json_of(%good, unknown => 1, publications => '["another"]')
 	  . '$$), (1, now(), $$'
 	  . json_of(%good, unknown => 1, settings => '{"work_mem": "broken"}')
@@ -279,7 +310,9 @@ $logged = fails(
 	qr/role "mallory" may not change the schema through subscription "sub"/,
 	'run_as_owner: a role that could not become the owner');
 like($logged, qr/HINT: .*run_as_owner = false/, '... with a hint');
-query($pub, 'CREATE TABLE of_superuser (id int); INSERT INTO of_superuser VALUES (1)');
+query($pub,
+	'CREATE TABLE of_superuser (id int); INSERT INTO of_superuser VALUES (1)'
+);
 wait_for_apply($pub, $sub, 'sub');
 is(query($sub, 'SELECT id FROM of_superuser'),
 	1, 'run_as_owner: one that could');
@@ -298,7 +331,9 @@ query($sub, 'ALTER SUBSCRIPTION sub SET (password_required = false)');
 query($sub, 'ALTER SUBSCRIPTION sub OWNER TO keeper');
 query($pub, 'SET ROLE mallory; CREATE TABLE his.kept (id int)');
 wait_for_apply($pub, $sub, 'sub');
-is( query($sub, q{SELECT relowner::regrole FROM pg_class WHERE relname = 'kept'}),
+is( query(
+		$sub,
+		q{SELECT relowner::regrole FROM pg_class WHERE relname = 'kept'}),
 	'mallory',
 	'an owner who may become the role');
 fails(
@@ -315,12 +350,20 @@ query($sub, "ALTER SUBSCRIPTION sub OWNER TO $superuser");
 
 query($pub, 'GRANT CREATE ON DATABASE postgres TO mallory');
 query($pub,
-	'SET ROLE mallory; CREATE PUBLICATION spy FOR TABLE his.victim WITH (ddl = table)');
-refused($pub, 'SET ROLE mallory; ALTER PUBLICATION spy SET (ddl = all)',
-	qr/must be superuser to set "ddl" to "all"/, 'nor everything');
-refused($pub, 'SET ROLE alice; ALTER PUBLICATION spy SET (ddl = none)',
-	qr/must be owner of publication spy/, 'nor does anybody change it');
-query($pub, q{ALTER TABLE his.victim ADD password text DEFAULT 'of the superuser'});
+	'SET ROLE mallory; CREATE PUBLICATION spy FOR TABLE his.victim WITH (ddl = table)'
+);
+refused(
+	$pub,
+	'SET ROLE mallory; ALTER PUBLICATION spy SET (ddl = all)',
+	qr/must be superuser to set "ddl" to "all"/,
+	'nor everything');
+refused(
+	$pub,
+	'SET ROLE alice; ALTER PUBLICATION spy SET (ddl = none)',
+	qr/must be owner of publication spy/,
+	'nor does anybody change it');
+query($pub,
+	q{ALTER TABLE his.victim ADD password text DEFAULT 'of the superuser'});
 query($pub, q{SET ROLE mallory; ALTER TABLE his.victim ADD own int});
 is( query(
 		$pub,
