@@ -8,6 +8,7 @@
 #include "api/subscription_options.h"
 #include "copy/copy.h"
 #include "copy/progress.h"
+#include "copy_wait.h"
 #include "ddl/capture.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/touched.h"
@@ -42,6 +43,7 @@ request_shared_memory(void)
 	copy_progress_request();
 	snowflake_request();
 	last_error_request();
+	copy_wait_request();
 	totals_request();
 }
 
@@ -56,6 +58,7 @@ start_shared_memory(void)
 	copy_progress_startup();
 	snowflake_startup();
 	last_error_startup();
+	copy_wait_startup();
 	totals_startup();
 }
 

@@ -61,28 +61,6 @@ any_is_subscribed(List *publications)
 	return false;
 }
 
-/*
- * A table whose initial copy is not complete catches up with changes that were made before this
- * statement, and needs its old schema for that.
- */
-static void
-check_copies(void)
-{
-	List	   *tables = GetSubscriptionRelations(MySubscription->oid, true);
-	SubscriptionRelState *first;
-
-	if (tables == NIL)
-		return;
-	first = linitial(tables);
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_IN_USE),
-			 errmsg("schema changes for subscription \"%s\" wait until all of its tables are copied",
-					MySubscription->name),
-			 errdetail("The initial copy of table \"%s\" is not complete.",
-					   get_rel_name(first->relid)),
-			 errhint("They are tried again every \"%s\".", "wal_retrieve_retry_interval")));
-}
-
 /* Returns the role that is to execute a statement. */
 static Oid
 find_role(const DdlMessage *message)
@@ -231,7 +209,6 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	PG_TRY();
 	{
 		error_context_stack = &callback;
-		check_copies();
 		execute_as_role(message);
 		join_tables(message, final_lsn);
 		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");

@@ -14,17 +14,32 @@
  * message out of the row.  It goes to the writers in place of a change, as the contents of
  * a logical replication message, which they never get otherwise, and runs alone, as
  * TRUNCATE does (transaction.c, streams.c).
+ *
+ * A table whose initial copy is in progress catches up with changes that were made before the
+ * schema change, and needs its old schema for that.  Therefore the schema change waits until no
+ * table is being copied.  Copies go on only while the server's apply loop has its turns, which it has
+ * only between transactions.  At the end of a streamed transaction, the leader can wait.  But when
+ * a schema change arrives in the middle of another transaction, the beginning of that is in
+ * the ring.  Then the leader restarts, which rolls it back, and the next leader waits before it
+ * (copy_wait.c).
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "copy_wait.h"
 #include "publisher_connection.h"
 #include "receive/ddl_rows.h"
+#include "receive/handover.h"
 #include "receive/led_subscription.h"
+#include "receive/pause.h"
+#include "receive/table_sync.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "wire.h"
+
+/* How often the server's apply loop has a turn meanwhile. */
+#define COPY_INTERVAL 50		/* ms */
 
 static const char question[] =
 "SELECT c.oid::pg_catalog.text"
@@ -169,6 +184,33 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 		return NULL;
 	*kind = DDL_ROW_STATEMENT;
 	return read_row(&change, json, length);
+}
+
+/*
+ * If tables are being copied, lets the server's apply loop, which sees to that, have a turn, and
+ * returns true: the message is read again afterwards.  Called between transactions.
+ */
+bool
+ddl_rows_wait(char *message, int length)
+{
+	if (!table_sync_copying())
+		return false;
+	pause_sleep_at_most(COPY_INTERVAL, PGINVALID_SOCKET, PG_UINT64_MAX, WEFT_WAIT_LEADER_DRAIN);
+	handover_turn_before(message, length);
+	return true;
+}
+
+/*
+ * A schema change has arrived, of a transaction that is in the ring already.  If it must wait, the
+ * leader restarts, and the next one waits before the transaction.
+ */
+void
+ddl_rows_check_copies(XLogRecPtr final_lsn)
+{
+	if (!table_sync_copying())
+		return;
+	copy_wait_set(MySubscription->oid, final_lsn);
+	led_restart("a schema change must wait until tables are copied");
 }
 
 /* The server's apply loop is to apply a schema change, which it would ignore. */

@@ -5,6 +5,7 @@
 #ifndef WEFT_DDL_ROWS_H
 #define WEFT_DDL_ROWS_H
 
+#include "access/xlogdefs.h"
 #include "compat.h"
 
 /* What a message from the publisher has to do with schema changes. */
@@ -16,6 +17,8 @@ typedef enum DdlRow
 	DDL_ROW_STATEMENT,			/* it is a schema change */
 } DdlRow;
 
+extern bool ddl_rows_wait(char *message, int length);
+extern void ddl_rows_check_copies(XLogRecPtr final_lsn);
 pg_noreturn extern void ddl_rows_refuse(void);
 extern const char *ddl_rows_read(const char *payload, int payload_length, bool streamed,
 								 DdlRow *kind, const char **json, int *length);

@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "copy_wait.h"
 #include "last_error.h"
 #include "message_builder.h"
 #include "receive/batch.h"
@@ -110,6 +111,9 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 		housekeeping_finish();
 	if (take_turn(message, length))
 		return;
+	if (table_sync_pending() && copy_wait_get(MySubscription->oid) == begin.final_lsn &&
+		ddl_rows_wait(message, length))
+		return;
 
 	transaction_final_lsn = begin.final_lsn;
 	changes_seen = false;
@@ -159,7 +163,10 @@ schema_change(const char *json, int length)
 {
 	changes_seen = true;
 	if (position == IN_TRANSACTION)
+	{
+		ddl_rows_check_copies(transaction_final_lsn);
 		transaction_ddl(json, length);
+	}
 	else if (MySubscription->skiplsn != transaction_final_lsn)
 		ddl_rows_refuse();
 }

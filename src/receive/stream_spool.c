@@ -267,6 +267,7 @@ stream_spool_ddl(Stream *stream, TransactionId xid, const char *json, int length
 	const char	type = LOGICAL_REP_MSG_MESSAGE;
 
 	note_subtransaction(stream, xid);
+	stream->ddl = true;
 	stream->alone = true;
 	spool_append(&spool, SPOOL_CHANGE, xid, &type, 1, json, length);
 	announce(stream);

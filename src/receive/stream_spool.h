@@ -49,6 +49,7 @@ typedef struct Stream
 	StreamedRelation *latest;
 	HTAB	   *subtransactions;	/* NULL: there are none */
 	TransactionId latest_xid;	/* of the previous change */
+	bool		ddl;			/* it changes the schema */
 	bool		alone;			/* it truncates, or changes the schema */
 	SpoolRange *void_ranges;	/* ascending, with a gap between any two */
 	int			num_void;

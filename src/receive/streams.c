@@ -385,6 +385,8 @@ finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
 
 	if (XLogRecPtrIsInvalid(end->final_lsn) || end->end_lsn < end->final_lsn)
 		damage_report(message + DATA_HEADER_LENGTH, "the end is before the commit");
+	if (stream->ddl && ddl_rows_wait(message, length))
+		return;
 	take_in_relations(stream);
 	if (stream->native)
 	{

@@ -11,6 +11,8 @@
 #include "catalog/pg_subscription_rel.h"
 #include "receive/table_sync.h"
 #include "replication/worker_internal.h"
+#include "storage/lwlock.h"
+#include "storage/spin.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
@@ -56,4 +58,50 @@ bool
 table_sync_possible(void)
 {
 	return pending || !valid;
+}
+
+/* Is a table synchronization worker at work for a table, and not done? */
+static bool
+has_worker(Oid relid)
+{
+	LogicalRepWorker *worker;
+	bool		result = false;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	worker = logicalrep_worker_find(MySubscription->oid, relid, true);
+	if (worker)
+	{
+		SpinLockAcquire(&worker->relmutex);
+		result = worker->relstate != SUBREL_STATE_SYNCDONE;
+		SpinLockRelease(&worker->relmutex);
+	}
+	LWLockRelease(LogicalRepWorkerLock);
+	return result;
+}
+
+/*
+ * Does a table get, or has it got, rows as they were before what the leader has received last?  A
+ * copy that has not begun will be of newer rows; so will one that has failed, which begins
+ * again, and may have failed because it needs what the leader has received.  Called outside of
+ * transactions.
+ */
+bool
+table_sync_copying(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	bool		result = false;
+
+	if (!table_sync_possible())
+		return false;
+	StartTransactionCommand();
+	foreach_ptr(SubscriptionRelState, table,
+				GetSubscriptionRelations(MySubscription->oid, true))
+	{
+		if (table->state == SUBREL_STATE_FINISHEDCOPY ||
+			(table->state != SUBREL_STATE_SYNCDONE && has_worker(table->relid)))
+			result = true;
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	return result;
 }
