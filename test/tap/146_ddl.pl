@@ -405,20 +405,29 @@ all_the_same('under load');
 
 # --- while a table is being copied ---
 
-query_all([ $sub, $other ], 'CREATE TABLE late (id int PRIMARY KEY)');
-query($pub, <<'EOS');
+# Makes a table whose copy waits for a session on the subscriber; returns that.
+sub make_table_being_copied
+{
+	my ($table) = @_;
+	my $session = open_session($sub);
+
+	query_all([ $sub, $other ], "CREATE TABLE $table (id int PRIMARY KEY)");
+	query($pub, <<"EOS");
 SET weft.ddl_replication = off;
-CREATE TABLE late (id int PRIMARY KEY);
-INSERT INTO late SELECT generate_series(1, 100);
+CREATE TABLE $table (id int PRIMARY KEY);
+INSERT INTO $table SELECT generate_series(1, 100);
 EOS
-caught_up();
-my $session = open_session($sub);
-$session->query_safe('BEGIN; LOCK TABLE late IN SHARE MODE');
-query($_->[0], "ALTER SUBSCRIPTION $_->[1] REFRESH PUBLICATION")
-  foreach [ $sub, 'sub' ], [ $other, 'other' ];
-poll($sub,
-	q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'late'::regclass AND NOT granted}
-);
+	caught_up();
+	$session->query_safe("BEGIN; LOCK TABLE $table IN SHARE MODE");
+	query($_->[0], "ALTER SUBSCRIPTION $_->[1] REFRESH PUBLICATION")
+	  foreach [ $sub, 'sub' ], [ $other, 'other' ];
+	poll($sub,
+		"SELECT count(*) > 0 FROM pg_locks WHERE relation = '$table'::regclass AND NOT granted"
+	);
+	return $session;
+}
+
+my $session = make_table_being_copied('late');
 $log = -s $sub->logfile;
 query($pub,
 	'BEGIN; INSERT INTO late VALUES (1000); ALTER TABLE late ADD COLUMN v int DEFAULT 1; INSERT INTO late VALUES (1001, 2); COMMIT'
@@ -429,6 +438,17 @@ pass('a schema change waits for copies');
 $session->query_safe('COMMIT');
 $session->quit;
 all_the_same('after the copy');
+
+$session = make_table_being_copied('later');
+query($pub,
+	'BEGIN; INSERT INTO later SELECT generate_series(1000, 6000); ALTER TABLE later ADD COLUMN v int DEFAULT 1; INSERT INTO later VALUES (1, 2) ON CONFLICT (id) DO UPDATE SET v = 3; COMMIT'
+);
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'WeftLeaderDrain'}
+);
+$session->query_safe('COMMIT');
+$session->quit;
+all_the_same('streamed, after the copy');
 
 # --- a publication of some tables ---
 
