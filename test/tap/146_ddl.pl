@@ -486,6 +486,27 @@ query($pub, 'DROP TABLE elected, not_chosen');
 wait_for_apply($pub, $sub, 'sub');
 same_everything($pub, $sub, 'the subscription to all tables');
 
+# --- a subscriber that publishes what it has applied ---
+
+query($pub, 'CREATE TABLE chained (id int PRIMARY KEY)');
+wait_for_apply($pub, $sub, 'sub');
+query($sub,
+	'CREATE PUBLICATION onward FOR TABLE chained WITH (ddl = table)');
+query($other, 'CREATE DATABASE chain');
+my $connstr = $sub->connstr('postgres');
+$other->safe_psql('chain', <<"EOS");
+CREATE EXTENSION weft;
+CREATE TABLE chained (id int PRIMARY KEY);
+CREATE SUBSCRIPTION chain CONNECTION \$\$$connstr\$\$ PUBLICATION onward;
+EOS
+query($pub,
+	'ALTER TABLE chained ADD COLUMN v int; INSERT INTO chained VALUES (1, 2)'
+);
+ok( $other->poll_query_until(
+		'chain', q{SELECT r::text = '(1,2)' FROM chained r}),
+	'a schema change is passed on');
+$other->safe_psql('chain', 'DROP SUBSCRIPTION chain');
+
 unlike(errors_logged($_), qr/TRAP|PANIC/, $_->name . ': no crash')
   foreach $pub, $sub, $other;
 
