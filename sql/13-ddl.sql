@@ -14,7 +14,7 @@ ALTER SEQUENCE weft.ddl_queue_id_seq OWNED BY weft.ddl_queue.id;
 ALTER TABLE weft.ddl_queue REPLICA IDENTITY NOTHING;
 REVOKE ALL ON weft.ddl_queue FROM PUBLIC;
 
-CREATE FUNCTION weft.refuse_ddl_queue()
+CREATE FUNCTION weft.check_ddl_queue()
 RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -24,10 +24,10 @@ BEGIN
 			DETAIL = 'Its rows are schema changes, which subscribers execute.';
 END $$;
 
-REVOKE ALL ON FUNCTION weft.refuse_ddl_queue() FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.check_ddl_queue() FROM PUBLIC;
 
 CREATE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON weft.ddl_queue
-	FOR EACH STATEMENT EXECUTE FUNCTION weft.refuse_ddl_queue();
+	FOR EACH STATEMENT EXECUTE FUNCTION weft.check_ddl_queue();
 ALTER TABLE weft.ddl_queue ENABLE ALWAYS TRIGGER refuse;
 
 COMMENT ON TABLE weft.ddl_queue IS
