@@ -16,7 +16,7 @@ plan skip_all => 'this is about Weft alone' unless weft();
 my $pub =
   new_publisher('publisher', conf => "logical_decoding_work_mem = 64kB\n");
 my $sub = new_subscriber('subscriber');
-my $other = new_subscriber('other');
+my $other = new_subscriber('other', conf => 'track_commit_timestamp = on');
 
 query($_, 'CREATE EXTENSION IF NOT EXISTS weft') foreach $pub, $sub, $other;
 
@@ -108,7 +108,8 @@ query_all([ $pub, $sub, $other ],
 	'CREATE TABLE old (id int PRIMARY KEY, v text)');
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel');
-subscribe_with_pgoutput($pub, $other, 'other', 'pub', 'binary = true');
+subscribe_with_pgoutput($pub, $other, 'other', 'pub',
+	'binary = true, detect_conflicts = on');
 caught_up();
 my $before = query($sub, 'SELECT now()');
 
