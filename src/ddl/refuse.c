@@ -14,21 +14,26 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_publication.h"
 #include "ddl/refuse.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "optimizer/optimizer.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_node.h"
 #include "publication_settings.h"
 #include "storage/bufmgr.h"
+#include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-/* Are schema changes published of what belongs to these publications? */
+/*
+ * Would a schema change by this role be published, of what belongs to these publications?
+ */
 static bool
 is_published(List *publications)
 {
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (publication->all_tables || list_member_oid(publications, publication->oid))
+		if (has_privs_of_role(publication->owner, GetUserId()) &&
+			(publication->all_tables || list_member_oid(publications, publication->oid)))
 		return true;
 	return false;
 }

@@ -362,6 +362,9 @@ refused(
 	'SET ROLE alice; ALTER PUBLICATION spy SET (ddl = none)',
 	qr/must be owner of publication spy/,
 	'nor does anybody change it');
+query($pub, 'ALTER PUBLICATION pub SET (ddl = none)');
+query($pub, 'ALTER TABLE his.victim ADD not_refused serial');
+query($pub, 'ALTER PUBLICATION pub SET (ddl = table)');
 query($pub,
 	q{ALTER TABLE his.victim ADD password text DEFAULT 'of the superuser'});
 query($pub, q{SET ROLE mallory; ALTER TABLE his.victim ADD own int});
