@@ -491,8 +491,7 @@ same_everything($pub, $sub, 'the subscription to all tables');
 
 query($pub, 'CREATE TABLE chained (id int PRIMARY KEY)');
 wait_for_apply($pub, $sub, 'sub');
-query($sub,
-	'CREATE PUBLICATION onward FOR TABLE chained WITH (ddl = table)');
+query($sub, 'CREATE PUBLICATION onward FOR TABLE chained WITH (ddl = table)');
 query($other, 'CREATE DATABASE chain');
 my $connstr = $sub->connstr('postgres');
 $other->safe_psql('chain', <<"EOS");
