@@ -5,7 +5,7 @@
  * It is stored as the subscription's security label of provider "weft".  Therefore it
  * follows the subscription when that is renamed or dropped, and pg_dump and pg_upgrade
  * transfer it, without a table of Weft's in any database.  The label is a list such as
- * "num_writers=8, detect_conflicts=on"; settings that are not in it have their defaults.  No
+ * "num_writers=8, detect_conflicts=on, ddl=off"; settings that are not in it have their defaults.  No
  * option of a statement sets until_lsn: weft.member_follow_until() writes the label while a
  * node parts.
  */
@@ -33,7 +33,16 @@
 #define LABEL_PROVIDER "weft"
 #define NUM_WRITERS "num_writers="
 #define DETECT_CONFLICTS "detect_conflicts="
+#define DDL "ddl="
 #define UNTIL_LSN "until_lsn="
+
+static const SubscriptionSettings defaults = {NUM_WRITERS_DEFAULT, false, SUBSCRIPTION_DDL_ON, NO_END};
+
+static const char *const ddl_names[] = {
+	[SUBSCRIPTION_DDL_OFF] = "off",
+	[SUBSCRIPTION_DDL_ON] = "on",
+	[SUBSCRIPTION_DDL_TRUST_OWNER] = "trust_owner",
+};
 
 static object_access_hook_type previous_object_access_hook = NULL;
 
@@ -61,6 +70,21 @@ parse_lsn(const char *value, XLogRecPtr *result)
 	return !failed;
 }
 
+/* Parses a value of the option "ddl"; returns false if it is invalid. */
+bool
+subscription_settings_parse_ddl(const char *text, SubscriptionDdl *ddl)
+{
+	for (int i = 0; i < lengthof(ddl_names); i++)
+	{
+		if (strcmp(text, ddl_names[i]) == 0)
+		{
+			*ddl = i;
+			return true;
+		}
+	}
+	return false;
+}
+
 /* Parses one item of a label; returns false if it is invalid. */
 static bool
 parse_item(const char *item, SubscriptionSettings *settings)
@@ -69,6 +93,8 @@ parse_item(const char *item, SubscriptionSettings *settings)
 		return parse_num_writers(item + strlen(NUM_WRITERS), &settings->num_writers);
 	if (strncmp(item, DETECT_CONFLICTS, strlen(DETECT_CONFLICTS)) == 0)
 		return parse_bool(item + strlen(DETECT_CONFLICTS), &settings->detect_conflicts);
+	if (strncmp(item, DDL, strlen(DDL)) == 0)
+		return subscription_settings_parse_ddl(item + strlen(DDL), &settings->ddl);
 	if (strncmp(item, UNTIL_LSN, strlen(UNTIL_LSN)) == 0)
 		return parse_lsn(item + strlen(UNTIL_LSN), &settings->until_lsn);
 	return false;
@@ -78,7 +104,6 @@ parse_item(const char *item, SubscriptionSettings *settings)
 static bool
 parse_label(const char *label, SubscriptionSettings *settings)
 {
-	const SubscriptionSettings defaults = {NUM_WRITERS_DEFAULT, false, NO_END};
 	char	   *copy = pstrdup(label);
 	char	   *item = copy;
 
@@ -137,8 +162,8 @@ check_label(const ObjectAddress *object, const char *label)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid security label \"%s\"", label),
-				 errhint("Use \"%s\" and a number from %d to %d, or \"%son\", or both, separated by a comma.",
-						 NUM_WRITERS, 0, WEFT_MAX_WRITERS, DETECT_CONFLICTS)));
+				 errhint("Use \"%s\" and a number from %d to %d, \"%son\", \"%s\" and one of \"off\", \"on\" and \"trust_owner\", or several of these, separated by commas.",
+						 NUM_WRITERS, 0, WEFT_MAX_WRITERS, DETECT_CONFLICTS, DDL)));
 	invalidate_subscription(object->objectId);
 }
 
@@ -165,7 +190,7 @@ subscription_settings_define(void)
 SubscriptionSettings
 subscription_settings_get(Oid subid)
 {
-	SubscriptionSettings result = {NUM_WRITERS_DEFAULT, false, NO_END};
+	SubscriptionSettings result = defaults;
 	ObjectAddress object;
 	char	   *label;
 
@@ -191,6 +216,9 @@ subscription_settings_set(Oid subid, SubscriptionSettings settings)
 		appendStringInfo(&label, "%s%d", NUM_WRITERS, settings.num_writers);
 	if (settings.detect_conflicts)
 		appendStringInfo(&label, "%s%son", label.len > 0 ? ", " : "", DETECT_CONFLICTS);
+	if (settings.ddl != defaults.ddl)
+		appendStringInfo(&label, "%s%s%s", label.len > 0 ? ", " : "", DDL,
+						 ddl_names[settings.ddl]);
 	if (settings.until_lsn != NO_END)
 		appendStringInfo(&label, "%s%s%X/%X", label.len > 0 ? ", " : "", UNTIL_LSN,
 						 LSN_FORMAT_ARGS(settings.until_lsn));

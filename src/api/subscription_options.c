@@ -1,6 +1,6 @@
 /*
  * subscription_options.c
- *	  Weft's options of CREATE and ALTER SUBSCRIPTION: num_writers and detect_conflicts.
+ *	  Weft's options of CREATE and ALTER SUBSCRIPTION: num_writers, detect_conflicts and ddl.
  *
  * Weft takes its options out of the statement, lets the server execute the rest (which
  * also checks the user's rights), and then stores the options in the same transaction.
@@ -30,6 +30,7 @@ typedef struct GivenOptions
 {
 	bool		num_writers_given;
 	bool		detect_conflicts_given;
+	bool		ddl_given;
 	SubscriptionSettings settings;
 	bool		two_phase;		/* set in the same statement */
 } GivenOptions;
@@ -46,6 +47,21 @@ read_num_writers(DefElem *option)
 				 errhint("Use an integer between %d and %d; with zero, the server's own apply worker applies the subscription.",
 						 0, WEFT_MAX_WRITERS)));
 	return intVal(option->arg);
+}
+
+static SubscriptionDdl
+read_ddl(DefElem *option)
+{
+	char	   *text = option->arg ? defGetString(option) : "";
+	SubscriptionDdl result;
+
+	if (!subscription_settings_parse_ddl(text, &result))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for subscription parameter \"%s\": \"%s\"",
+						option->defname, text),
+				 errhint("Use \"on\", \"off\" or \"trust_owner\".")));
+	return result;
 }
 
 static void
@@ -80,6 +96,11 @@ take_options(List **options)
 			note_given(&result.detect_conflicts_given);
 			result.settings.detect_conflicts = defGetBoolean(option);
 		}
+		else if (strcmp(option->defname, "ddl") == 0)
+		{
+			note_given(&result.ddl_given);
+			result.settings.ddl = read_ddl(option);
+		}
 		else
 		{
 			others = lappend(others, option);
@@ -102,6 +123,8 @@ store(const char *subscription, const GivenOptions *given)
 		settings.num_writers = given->settings.num_writers;
 	if (given->detect_conflicts_given)
 		settings.detect_conflicts = given->settings.detect_conflicts;
+	if (given->ddl_given)
+		settings.ddl = given->settings.ddl;
 	if (settings.detect_conflicts)
 	{
 		subscription_settings_check_detection(subscription);
@@ -236,7 +259,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 
 	conflict_leave(legacy);
-	if (given.num_writers_given || given.detect_conflicts_given)
+	if (given.num_writers_given || given.detect_conflicts_given || given.ddl_given)
 		store(subscription, &given);
 	if (subscription)
 		check_two_phase(subscription);

@@ -176,14 +176,19 @@ start_command(const WalRcvStreamOptions *options, Compression compression)
 }
 
 /*
- * Determines whether the subscription detects conflicts.  Only writers do so; therefore
- * the publisher must not send anything that the server's apply loop would apply.
+ * Reads what decides how the subscription is applied, and whether it detects conflicts.  Only
+ * writers do so; therefore the publisher must not send anything that the server's apply loop
+ * would apply.
  */
 static void
-prepare_detection(WalRcvStreamOptions *options)
+prepare_settings(WalRcvStreamOptions *options)
 {
+	SubscriptionSettings settings;
+
 	StartTransactionCommand();
-	led.detect_conflicts = subscription_settings_get(MySubscription->oid).detect_conflicts;
+	settings = subscription_settings_get(MySubscription->oid);
+	led.detect_conflicts = settings.detect_conflicts;
+	led.ddl = settings.ddl;
 	if (led.detect_conflicts)
 		subscription_settings_check_detection(MySubscription->name);
 	CommitTransactionCommand();
@@ -284,7 +289,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 {
 	WalRcvStreamOptions adapted = *options;
 
-	prepare_detection(&adapted);
+	prepare_settings(&adapted);
 	check_membership(conn);
 	recent_commits_start(conn);
 	return start_streaming(conn, &adapted);

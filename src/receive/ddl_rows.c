@@ -166,6 +166,20 @@ read_row(WireChange *change, const char **json, int *length)
 	return "a schema change has no message";
 }
 
+/* The subscription's option "ddl" is off. */
+static void
+drop(void)
+{
+	static bool logged = false;
+
+	if (!logged)
+		ereport(LOG,
+				(errmsg("schema changes of the publisher of subscription \"%s\" are ignored",
+						MySubscription->name),
+				 errdetail("The option \"%s\" of the subscription is \"%s\".", "ddl", "off")));
+	logged = true;
+}
+
 /* Takes in an INSERT, UPDATE or DELETE. */
 static const char *
 read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind,
@@ -182,6 +196,11 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 	*kind = DDL_ROW_IGNORED;
 	if (change.type != LOGICAL_REP_MSG_INSERT)
 		return NULL;
+	if (led.ddl == SUBSCRIPTION_DDL_OFF)
+	{
+		drop();
+		return NULL;
+	}
 	*kind = DDL_ROW_STATEMENT;
 	return read_row(&change, json, length);
 }

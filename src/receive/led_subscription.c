@@ -53,7 +53,7 @@ led_wanted_writers(void)
 	StartTransactionCommand();
 	settings = subscription_settings_get(MySubscription->oid);
 	CommitTransactionCommand();
-	if (settings.detect_conflicts != led.detect_conflicts)
+	if (settings.detect_conflicts != led.detect_conflicts || settings.ddl != led.ddl)
 		led_restart("of a parameter change");
 	led.until_lsn = settings.until_lsn;
 	if (settings.num_writers == NUM_WRITERS_DEFAULT)

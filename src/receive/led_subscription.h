@@ -7,6 +7,7 @@
 
 #include "compat.h"
 #include "shmem.h"
+#include "subscription_settings.h"
 
 typedef struct LedSubscription
 {
@@ -16,6 +17,7 @@ typedef struct LedSubscription
 
 	/* As stored for the subscription.  A leader restarts if they change. */
 	bool		detect_conflicts;
+	SubscriptionDdl ddl;
 	XLogRecPtr	until_lsn;		/* apply nothing from here on */
 } LedSubscription;
 

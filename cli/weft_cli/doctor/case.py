@@ -126,7 +126,7 @@ class Case:
 
     @property
     def label(self) -> dict[str, str]:
-        """What Weft stores for the subscription: num_writers, detect_conflicts."""
+        """What Weft stores for the subscription: num_writers, detect_conflicts, ddl."""
         text = self.subscription["label"] if self.subscription else ""
         return parse_label(text)
 
