@@ -11,6 +11,8 @@
 #include "copy_wait.h"
 #include "ddl/capture.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/filter.h"
+#include "ddl/script_rows.h"
 #include "ddl/touched.h"
 #include "fmgr.h"
 #include "group/snowflake.h"
@@ -72,11 +74,13 @@ _PG_init(void)
 				 errmsg("weft must be loaded when the server starts"),
 				 errhint("Add \"weft\" to \"shared_preload_libraries\" and restart the server.")));
 
+	filter_define();
 	guc_define();
 	subscription_settings_define();
 	subscription_options_install();
 	publication_options_install();
 	touched_install();
+	script_rows_install();
 	ddl_queue_install();
 	capture_install();
 

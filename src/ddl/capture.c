@@ -16,6 +16,16 @@
  * execute a statement S2 of its own, and so may an event trigger.  S2 is published, too,
  * after S1, since it may use what S1 has made; unless a subtransaction with S2 is aborted before S1 ends.
  *
+ * Statements in parts.  Some texts mean something else on a subscriber, or too much for a
+ * publication (dropped.c, owned.c).  They are published as several statements, each of one object.
+ * IMPORT FOREIGN SCHEMA is published as the statements that the foreign-data wrapper makes of it.
+ *
+ * Extensions.  A subscriber executes the script of CREATE EXTENSION.  The rows that the script
+ * stores on the publisher are sent as well, but must not be applied.  Therefore the statement is
+ * published before it is executed.  The rows come after it, and belong to tables that exist on
+ * the subscriber and are not part of the subscription, so they are ignored.  A second message says
+ * that the tables join from there on.  (What scripts do to other tables: script_rows.c.)
+ *
  * A process that applies a schema change is captured like a session.  Its row has the origin of
  * what is applied, as all of its rows have, so subscriptions with origin = none do not get it.
  */
@@ -29,8 +39,14 @@
 #include "ddl/capture.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/dropped.h"
+#include "ddl/filter.h"
+#include "ddl/named.h"
+#include "ddl/never_notice.h"
+#include "ddl/owned.h"
 #include "ddl/powers.h"
 #include "ddl/refuse.h"
+#include "ddl/script_rows.h"
 #include "ddl/statement_settings.h"
 #include "ddl/touched.h"
 #include "guc.h"
@@ -41,6 +57,8 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
@@ -58,7 +76,16 @@ typedef struct Capture
 								 * several */
 	struct Capture *outer;		/* the statement that has caused this one */
 	List	   *inner;			/* of Pending: what it has caused, so far */
+	List	   *parts;			/* of DdlPart: what it is published as, if it
+								 * is published in parts */
+	List	   *requested;		/* OIDs of publications that get it anyway */
+	bool		automatic;		/* others may want it */
+	bool		early;			/* it is published before it is executed */
+	Node	   *statement;
 	DdlKind		kind;
+	const char *tag;
+	char	   *text;
+	bool		concurrently;
 	Touched		touched;
 } Capture;
 
@@ -67,15 +94,19 @@ static ProcessUtility_hook_type previous_process_utility = NULL;
 /* The innermost statement that is being captured, or NULL. */
 static Capture *current = NULL;
 
+/* Publications that weft.replicate_ddl_command() has named for the next statement. */
+static List *requested = NIL;
+
 /* Is the statement to be captured, as far as can be said before it is executed? */
 static bool
-is_wanted(DdlKind kind, ProcessUtilityContext context)
+is_wanted(Node *statement, DdlKind kind, ProcessUtilityContext context)
 {
 	return kind != DDL_NEVER && context != PROCESS_UTILITY_SUBCOMMAND &&
 		!creating_extension && !IsBinaryUpgrade && weft_ddl_replication &&
 		IsTransactionState() &&
 		publication_settings_list() != NIL &&
-		OidIsValid(publication_settings_queue());
+		OidIsValid(publication_settings_queue()) &&
+		!filter_excludes_kind(statement);
 }
 
 /* Returns the text of the statement alone. */
@@ -98,19 +129,42 @@ statement_text(const PlannedStmt *pstmt, const char *source)
 }
 
 /*
- * Does a publication want what has been touched?  One that does not belong to a superuser gets
- * only statements of roles that its owner could be: the text may be nobody else's business.
+ * Does a publication want a statement about an object that these publications include?  One
+ * that does not belong to a superuser gets only statements of roles that its owner could be: the
+ * text may be nobody else's business.
  */
 static bool
-wants(const DdlPublication *publication, const Capture *capture)
+wants(bool is_of_tables, List *publications, const void *arg)
 {
-	if (capture->kind == DDL_OF_ALL && publication->level < DDL_LEVEL_ALL)
+	const DdlPublication *publication = arg;
+
+	if (!is_of_tables && publication->level < DDL_LEVEL_ALL)
 		return false;
 	if (!has_privs_of_role(publication->owner, GetUserId()))
 		return false;
-	if (list_member_oid(capture->touched.publications, publication->oid))
+	return publication->all_tables || list_member_oid(publications, publication->oid);
+}
+
+static bool
+is_about_owned(Node *statement)
+{
+	return IsA(statement, DropOwnedStmt) || IsA(statement, ReassignOwnedStmt);
+}
+
+/* Does a publication get the text of the statement? */
+static bool
+wants_text(const DdlPublication *publication, const Capture *capture)
+{
+	const Touched *touched = &capture->touched;
+
+	if (list_member_oid(capture->requested, publication->oid))
 		return true;
-	return publication->all_tables;
+	if (!capture->automatic || is_about_owned(capture->statement) ||
+		IsA(capture->statement, ImportForeignSchemaStmt))
+		return false;
+	return wants(capture->kind == DDL_OF_TABLES && touched->tables, touched->publications,
+				 publication) &&
+		dropped_all_wanted(touched->dropped, wants, publication);
 }
 
 /* Is a table itself among those whose rows a publication sends? */
@@ -135,7 +189,9 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 	{
 		DdlTable   *table;
 
-		if (!sends_rows(publication, relid))
+		if (!sends_rows(publication, relid) ||
+			!(publication->all_tables ||
+			  list_member_oid(touched_publications_of(relid), publication->oid)))
 			continue;
 		table = palloc(sizeof(DdlTable));
 		table->publication = pstrdup(publication->name);
@@ -146,69 +202,198 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 	return tables;
 }
 
-/*
- * Is there nothing in what a statement has touched that can be replicated?  Only tables, types and
- * what belongs to them are noted.
- */
+/* Is there nothing in what a statement has touched that can be replicated? */
 static bool
 is_local(const Capture *capture)
 {
 	const Touched *touched = &capture->touched;
 
-	return !touched->replicable &&
-		(capture->kind == DDL_OF_TABLES || touched->temporary || touched->unlogged ||
-		 touched->own);
+	if (touched->replicable || is_about_owned(capture->statement))
+		return false;
+	if (capture->requested != NIL)
+		return touched->temporary || touched->unlogged || touched->own;
+
+	/*
+	 * The server does not tell of every object that is replicated at level
+	 * "all" only.
+	 */
+	return capture->kind == DDL_OF_TABLES || IsA(capture->statement, DropStmt) ||
+		touched->temporary || touched->unlogged || touched->own || touched->filtered;
 }
 
-/* Says that something is not replicated, if that might be expected. */
+/* Returns a parameter whose value in this session a function gets, unless it is sent; or NULL. */
+static const char *
+find_current_value(Node *statement)
+{
+	List	   *options =
+		IsA(statement, CreateFunctionStmt) ? ((CreateFunctionStmt *) statement)->options :
+		IsA(statement, AlterFunctionStmt) ? ((AlterFunctionStmt *) statement)->actions : NIL;
+
+	foreach_node(DefElem, option, options)
+	{
+		VariableSetStmt *set = (VariableSetStmt *) option->arg;
+
+		if (strcmp(option->defname, "set") == 0 && set->kind == VAR_SET_CURRENT &&
+			!statement_settings_include(set->name))
+			return set->name;
+	}
+	return NULL;
+}
+
+/* Fails if the text means something else in another session. */
 static void
-notice_unlogged(const Touched *touched)
+check_text(const Capture *capture)
 {
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-	{
-		if (!touched->unlogged || !publication->all_tables)
-			continue;
-		ereport(NOTICE,
-				(errmsg("unlogged tables and sequences are not replicated")));
-		return;
-	}
-}
+	const char *parameter = find_current_value(capture->statement);
 
-/* Describes a statement that has succeeded; returns NULL if no publication wants it. */
-static DdlMessage *
-describe(Capture *capture, const char *tag, const char *text, bool concurrently)
-{
-	Touched    *touched = &capture->touched;
-	DdlMessage *message = palloc0(sizeof(DdlMessage));
+	if (parameter != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate the current value of parameter \"%s\"", parameter),
+				 errhint("Use SET %s TO a value.", parameter)));
 
-	touched_finish(touched);
-	if (is_local(capture))
-	{
-		notice_unlogged(touched);
-		return NULL;
-	}
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-	{
-		if (!wants(publication, capture))
-			continue;
-		message->publications = lappend(message->publications, pstrdup(publication->name));
-		message->tables = add_tables(message->tables, publication, touched->created);
-		publication_settings_complete(publication->oid);
-	}
-	if (message->publications == NIL)
-		return NULL;
-	if (touched->temporary)
+	/* Other statements name one object, or are published in parts. */
+	if (capture->touched.temporary && IsA(capture->statement, GrantStmt))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot replicate a schema change of both temporary and permanent objects"),
 				 errhint("Use one statement for each.")));
-	message->tag = pstrdup(tag);
+}
+
+/*
+ * Makes a schema the only one in the search_path of a message.  If it does not exist on the
+ * subscriber, nothing must be created in another one.
+ */
+static void
+set_schema(DdlMessage *message, const char *schema)
+{
+	foreach_ptr(DdlSetting, setting, message->settings)
+		if (strcmp(setting->name, "search_path") == 0)
+		setting->value = pstrdup(quote_identifier(schema));
+}
+
+/* Returns the message with a text; makes one if there is none. */
+static DdlMessage *
+message_with(List **messages, const Capture *capture, const char *text, const char *schema)
+{
+	DdlMessage *message;
+
+	foreach_ptr(DdlMessage, each, *messages)
+		if (strcmp(each->statement, text) == 0)
+		return each;
+	message = palloc0(sizeof(DdlMessage));
+	message->tag = pstrdup(capture->tag);
 	message->role = GetUserNameFromId(GetUserId(), false);
 	message->powers = powers_of(GetUserId());
 	message->statement = pstrdup(text);
-	message->concurrently = concurrently;
+	message->concurrently = capture->concurrently;
 	message->settings = statement_settings_get();
+	if (schema)
+		set_schema(message, schema);
+	*messages = lappend(*messages, message);
 	return message;
+}
+
+static void
+add_text(List **messages, const Capture *capture, const DdlPublication *publication)
+{
+	DdlMessage *message = message_with(messages, capture, capture->text, NULL);
+
+	message->publications = lappend(message->publications, pstrdup(publication->name));
+	message->tables = add_tables(message->tables, publication, capture->touched.created);
+	message->explicitly = capture->requested != NIL;
+}
+
+static void
+add_part(List **messages, const Capture *capture, const DdlPublication *publication,
+		 const char *text, const char *schema)
+{
+	DdlMessage *message = message_with(messages, capture, text, schema);
+
+	/* Several columns with privileges make the same statement. */
+	if (message->publications != NIL &&
+		strcmp(llast(message->publications), publication->name) == 0)
+		return;
+	Assert(list_length(pg_parse_query(text)) == 1);
+	message->tag = pstrdup(CreateCommandName(linitial_node(RawStmt, pg_parse_query(text))->stmt));
+	message->publications = lappend(message->publications, pstrdup(publication->name));
+}
+
+/* Adds what a publication wants of a statement whose text it does not get. */
+static void
+add_parts(List **messages, const Capture *capture, const DdlPublication *publication)
+{
+	bool		cascade = IsA(capture->statement, DropStmt) ?
+		((DropStmt *) capture->statement)->behavior == DROP_CASCADE :
+		IsA(capture->statement, DropOwnedStmt) &&
+		((DropOwnedStmt *) capture->statement)->behavior == DROP_CASCADE;
+
+	foreach_ptr(DdlPart, part, capture->parts)
+		if (wants(part->is_of_tables, part->publications, publication))
+		add_part(messages, capture, publication, part->text, part->schema);
+	foreach_ptr(char, text, dropped_statements(capture->touched.dropped, cascade, wants,
+											   publication))
+		add_part(messages, capture, publication, text, NULL);
+}
+
+/* Describes a statement that has succeeded, for each publication that wants it. */
+static List *
+describe(Capture *capture)
+{
+	List	   *messages = NIL;
+
+	touched_finish(&capture->touched);
+	if (is_local(capture))
+	{
+		if (capture->requested != NIL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("%s has changed nothing that can be replicated", capture->tag)));
+		if (capture->touched.unlogged)
+			never_notice_unlogged();
+		return NIL;
+	}
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+	{
+		if (wants_text(publication, capture))
+			add_text(&messages, capture, publication);
+		else if (capture->automatic)
+			add_parts(&messages, capture, publication);
+		publication_settings_complete(publication->oid);
+	}
+	if (messages != NIL)
+	{
+		check_text(capture);
+		never_notice_tablespace(capture->statement);
+	}
+	return messages;
+}
+
+/* Does a publication get a statement about an extension, before that is executed? */
+static bool
+wants_early(const DdlPublication *publication, const Capture *capture)
+{
+	return list_member_oid(capture->requested, publication->oid) ||
+		(capture->automatic && wants(false, NIL, publication));
+}
+
+/* Returns the second message about an extension, if it has tables. */
+static List *
+describe_tables(Capture *capture)
+{
+	List	   *messages = NIL;
+
+	touched_finish(&capture->touched);
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (wants_early(publication, capture))
+		add_text(&messages, capture, publication);
+	foreach_ptr(DdlMessage, message, messages)
+	{
+		message->only_tables = true;
+		if (message->tables == NIL)
+			messages = foreach_delete_current(messages, message);
+	}
+	return messages;
 }
 
 static Capture *
@@ -221,28 +406,48 @@ outermost(Capture *capture)
 
 /* The statement has succeeded: publishes it, or leaves that to the one that has caused it. */
 static void
-publish(Capture *capture, const char *tag, const char *text, bool concurrently)
+publish(Capture *capture)
 {
 	Capture    *outer = capture->outer;
 	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
-	DdlMessage *message = describe(capture, tag, text, concurrently);
 	List	   *pending = NIL;
 
-	if (message)
+	foreach_ptr(DdlMessage, message,
+				capture->early ? describe_tables(capture) : describe(capture))
 	{
 		Pending    *own = palloc(sizeof(Pending));
 
 		own->transaction = GetCurrentSubTransactionId();
 		own->message = message;
-		pending = list_make1(own);
+		pending = lappend(pending, own);
 	}
 	pending = list_concat(pending, capture->inner);
 	if (outer)
 		outer->inner = list_concat(outer->inner, pending);
-	else
+	else if (OidIsValid(publication_settings_queue()))	/* not after DROP
+														 * EXTENSION weft */
 		foreach_ptr(Pending, each, pending)
 			ddl_queue_insert(each->message);
 	MemoryContextSwitchTo(old);
+}
+
+/* Publishes a statement before it is executed, if its script may store rows. */
+static void
+publish_early(Capture *capture)
+{
+	List	   *messages = NIL;
+
+	/* Its place would be behind that of the statement that has caused it. */
+	if (capture->outer != NULL || XactReadOnly ||
+		(!IsA(capture->statement, CreateExtensionStmt) &&
+		 !IsA(capture->statement, AlterExtensionStmt)))
+		return;
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (wants_early(publication, capture))
+		add_text(&messages, capture, publication);
+	foreach_ptr(DdlMessage, message, messages)
+		ddl_queue_insert(message);
+	capture->early = messages != NIL;
 }
 
 /* What an aborted subtransaction has made is not published. */
@@ -270,17 +475,46 @@ subtransaction_event(SubXactEvent event, SubTransactionId transaction,
 	}
 }
 
-/* Notes the table of a statement that the server does not always tell of. */
+/* Notes one of the statements that a foreign-data wrapper makes of IMPORT FOREIGN SCHEMA. */
 static void
-note_table(Node *statement)
+note_import(PlannedStmt *pstmt, const char *source)
 {
-	Oid			relid;
+	CreateStmt *table = &((CreateForeignTableStmt *) pstmt->utilityStmt)->base;
+	Oid			relid = RangeVarGetRelid(table->relation, NoLock, false);
+	MemoryContext old = MemoryContextSwitchTo(current->context);
+	DdlPart    *part = owned_part(RelationRelationId, relid, statement_text(pstmt, source));
 
-	if (!IsA(statement, AlterTableStmt))
-		return;
-	relid = RangeVarGetRelid(((AlterTableStmt *) statement)->relation, NoLock, true);
-	if (OidIsValid(relid))
-		touched_table(relid);
+	if (part)
+	{
+		part->schema = pstrdup(table->relation->schemaname);
+		current->parts = lappend(current->parts, part);
+	}
+	MemoryContextSwitchTo(old);
+}
+
+/* Is a statement a part of the one that is being captured, with a text of its own? */
+static bool
+is_import(Node *statement, ProcessUtilityContext context)
+{
+	return context == PROCESS_UTILITY_SUBCOMMAND && current != NULL &&
+		IsA(current->statement, ImportForeignSchemaStmt) &&
+		IsA(statement, CreateForeignTableStmt);
+}
+
+/* Finds out what must be known before the statement is executed. */
+static void
+prepare(Capture *capture)
+{
+	MemoryContext old = MemoryContextSwitchTo(capture->context);
+	Node	   *statement = capture->statement;
+
+	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
+	if (IsA(statement, ReassignOwnedStmt))
+		capture->parts = owned_reassign((ReassignOwnedStmt *) statement);
+	else if (IsA(statement, DropOwnedStmt))
+		capture->parts = owned_revoke((DropOwnedStmt *) statement);
+	publish_early(capture);
+	MemoryContextSwitchTo(old);
 }
 
 static void
@@ -290,40 +524,69 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 {
 	ProcessUtility_hook_type next =
 		previous_process_utility ? previous_process_utility : standard_ProcessUtility;
-	Capture		capture = {.kind = ddl_kind(pstmt->utilityStmt)};
+	Node	   *statement = pstmt->utilityStmt;
+	Capture		capture = {.statement = statement,.kind = ddl_kind(statement)};
 	Touched    *outer_touched;
+	volatile bool outer_watching = false;
 
-	if (!is_wanted(capture.kind, context))
+	capture.automatic = is_wanted(statement, capture.kind, context);
+	if (!capture.automatic && requested == NIL)
 	{
+		bool		import = is_import(statement, context);
+
 		next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
+		if (import)
+			note_import(pstmt, queryString);
+		else if (capture.kind == DDL_NEVER)
+			never_notice(statement);
 		return;
 	}
 
-	refuse_unreplayable(pstmt->utilityStmt);
+	refuse_unreplayable(statement);
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);
 	capture.outer = current;
+	capture.requested = requested;
+	requested = NIL;
 	outer_touched = touched_begin(&capture.touched, capture.context);
 	current = &capture;
 	PG_TRY();
 	{
-		const char *tag = CreateCommandName(pstmt->utilityStmt);
-		bool		concurrently = ddl_is_concurrent(pstmt->utilityStmt);
-		char	   *text = MemoryContextStrdup(capture.context,
-											   statement_text(pstmt, queryString));
+		capture.tag = CreateCommandName(statement);
+		capture.concurrently = ddl_is_concurrent(statement);
+		capture.text = MemoryContextStrdup(capture.context,
+										   statement_text(pstmt, queryString));
+		prepare(&capture);
+		if (capture.early)
+			outer_watching = script_rows_begin();
 
 		next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
-		note_table(pstmt->utilityStmt);
+		named_note(statement);
 		touched_end(outer_touched);
-		publish(&capture, tag, text, concurrently);
+		publish(&capture);
 	}
 	PG_FINALLY();
 	{
 		current = capture.outer;
+		if (capture.early)
+			script_rows_end(outer_watching);
 		touched_end(outer_touched);
 		MemoryContextDelete(capture.context);
 	}
 	PG_END_TRY();
+}
+
+/*
+ * Publications, given by their OIDs, get the next statement of this process, whatever it is.
+ * Called with NIL when that has been executed; returns whether it has been seen.
+ */
+bool
+capture_request(List *publications)
+{
+	bool		seen = requested == NIL;
+
+	requested = publications;
+	return seen;
 }
 
 /* Installs the hook; called once, while the postmaster loads the library. */

@@ -100,7 +100,8 @@ parse(const DdlMessage *message)
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("the text of a schema change is not one statement")));
 	tree = linitial_node(RawStmt, trees);
-	if (ddl_kind(tree->stmt) == DDL_NEVER)
+	if (ddl_kind(tree->stmt) == DDL_NEVER &&
+		!(message->explicitly && ddl_is_for_command(tree->stmt)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
@@ -209,7 +210,8 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	PG_TRY();
 	{
 		error_context_stack = &callback;
-		execute_as_role(message);
+		if (!message->only_tables)
+			execute_as_role(message);
 		join_tables(message, final_lsn);
 		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
 		error_context_stack = callback.previous;

@@ -28,12 +28,8 @@ kind_of_object(ObjectType type)
 		case OBJECT_TYPE:
 			return DDL_OF_TABLES;
 
-			/* of the whole server, or of replication itself */
+			/* of the whole server, of replication itself, or with passwords */
 		case OBJECT_DATABASE:
-		case OBJECT_EVENT_TRIGGER:
-		case OBJECT_FDW:
-		case OBJECT_FOREIGN_SERVER:
-		case OBJECT_FOREIGN_TABLE:
 		case OBJECT_LARGEOBJECT:
 		case OBJECT_PARAMETER_ACL:
 		case OBJECT_PUBLICATION:
@@ -103,6 +99,73 @@ kind_of_grant(GrantStmt *statement)
 		kind_of_object(statement->objtype) == DDL_NEVER ? DDL_NEVER : DDL_OF_ALL;
 }
 
+/*
+ * CREATE SCHEMA.  Nobody can take the elements out of the text, so a schema that is created
+ * together with tables is replicated as these are.
+ */
+static DdlKind
+kind_of_create_schema(CreateSchemaStmt *statement)
+{
+	foreach_ptr(Node, element, statement->schemaElts)
+		if (ddl_kind(element) == DDL_OF_TABLES)
+		return DDL_OF_TABLES;
+	return DDL_OF_ALL;
+}
+
+/* Weft is installed on each server separately. */
+static DdlKind
+kind_of_extension(const char *name)
+{
+	return strcmp(name, "weft") == 0 ? DDL_NEVER : DDL_OF_ALL;
+}
+
+/* Is every statement of this type of node replicated at level "all"? */
+static bool
+is_of_all(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_AlterCollationStmt:
+		case T_AlterDefaultPrivilegesStmt:
+		case T_AlterEventTrigStmt:
+		case T_AlterFdwStmt:
+		case T_AlterForeignServerStmt:
+		case T_AlterFunctionStmt:
+		case T_AlterObjectDependsStmt:
+		case T_AlterOpFamilyStmt:
+		case T_AlterOperatorStmt:
+		case T_AlterPolicyStmt:
+		case T_AlterStatsStmt:
+		case T_AlterTSConfigurationStmt:
+		case T_AlterTSDictionaryStmt:
+		case T_AlterTypeStmt:
+		case T_CreateAmStmt:
+		case T_CreateCastStmt:
+		case T_CreateConversionStmt:
+		case T_CreateEventTrigStmt:
+		case T_CreateFdwStmt:
+		case T_CreateForeignServerStmt:
+		case T_CreateForeignTableStmt:
+		case T_CreateFunctionStmt:
+		case T_CreateOpClassStmt:
+		case T_CreateOpFamilyStmt:
+		case T_CreatePLangStmt:
+		case T_CreatePolicyStmt:
+		case T_CreateStatsStmt:
+		case T_CreateTransformStmt:
+		case T_CreateTrigStmt:
+		case T_DefineStmt:
+		case T_DropOwnedStmt:
+		case T_ImportForeignSchemaStmt:
+		case T_ReassignOwnedStmt:
+		case T_RuleStmt:
+		case T_ViewStmt:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* Returns which publications may want a statement. */
 DdlKind
 ddl_kind(Node *statement)
@@ -134,46 +197,67 @@ ddl_kind(Node *statement)
 		case T_AlterOwnerStmt:
 			return kind_of_object(((AlterOwnerStmt *) statement)->objectType);
 
-		case T_AlterObjectDependsStmt:
-			return DDL_OF_ALL;
 		case T_CommentStmt:
 			return kind_of_object(((CommentStmt *) statement)->objtype) == DDL_NEVER ?
+				DDL_NEVER : DDL_OF_ALL;
+		case T_SecLabelStmt:
+			return kind_of_object(((SecLabelStmt *) statement)->objtype) == DDL_NEVER ?
 				DDL_NEVER : DDL_OF_ALL;
 		case T_GrantStmt:
 			return kind_of_grant((GrantStmt *) statement);
 
-		case T_AlterDefaultPrivilegesStmt:
-		case T_AlterCollationStmt:
-		case T_AlterExtensionStmt:
-		case T_AlterExtensionContentsStmt:
-		case T_AlterFunctionStmt:
-		case T_AlterOperatorStmt:
-		case T_AlterOpFamilyStmt:
-		case T_AlterPolicyStmt:
-		case T_AlterStatsStmt:
-		case T_AlterTSConfigurationStmt:
-		case T_AlterTSDictionaryStmt:
-		case T_AlterTypeStmt:
-		case T_CreateAmStmt:
-		case T_CreateCastStmt:
-		case T_CreateConversionStmt:
 		case T_CreateExtensionStmt:
-		case T_CreateFunctionStmt:
-		case T_CreateOpClassStmt:
-		case T_CreateOpFamilyStmt:
-		case T_CreatePLangStmt:
-		case T_CreatePolicyStmt:
+			return kind_of_extension(((CreateExtensionStmt *) statement)->extname);
+		case T_AlterExtensionStmt:
+			return kind_of_extension(((AlterExtensionStmt *) statement)->extname);
+		case T_AlterExtensionContentsStmt:
+			return kind_of_extension(((AlterExtensionContentsStmt *) statement)->extname);
 		case T_CreateSchemaStmt:
-		case T_CreateStatsStmt:
-		case T_CreateTransformStmt:
-		case T_CreateTrigStmt:
-		case T_DefineStmt:
-		case T_RuleStmt:
-		case T_ViewStmt:
-			return DDL_OF_ALL;
+			return kind_of_create_schema((CreateSchemaStmt *) statement);
 
 		default:
-			return DDL_NEVER;
+			return is_of_all(statement) ? DDL_OF_ALL : DDL_NEVER;
+	}
+}
+
+static bool
+has_password(List *options)
+{
+	foreach_node(DefElem, option, options)
+		if (strcmp(option->defname, "password") == 0 && option->arg != NULL)
+		return true;
+	return false;
+}
+
+/*
+ * Does weft.replicate_ddl_command() accept a statement that is never replicated otherwise?  It must
+ * leave nothing in the session, and no rows that are replicated themselves.  A password would be
+ * stored in weft.ddl_queue.
+ */
+bool
+ddl_is_for_command(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreateRoleStmt:
+			return !has_password(((CreateRoleStmt *) statement)->options);
+		case T_AlterRoleStmt:
+			return !has_password(((AlterRoleStmt *) statement)->options);
+		case T_AlterRoleSetStmt:
+		case T_DropRoleStmt:
+		case T_GrantRoleStmt:
+		case T_ClusterStmt:
+		case T_RefreshMatViewStmt:
+		case T_ReindexStmt:
+			return true;
+		case T_VacuumStmt:
+			return !((VacuumStmt *) statement)->is_vacuumcmd;
+		case T_CommentStmt:
+			return ((CommentStmt *) statement)->objtype == OBJECT_ROLE;
+		case T_RenameStmt:
+			return ((RenameStmt *) statement)->renameType == OBJECT_ROLE;
+		default:
+			return false;
 	}
 }
 

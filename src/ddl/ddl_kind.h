@@ -17,6 +17,7 @@ typedef enum DdlKind
 } DdlKind;
 
 extern DdlKind ddl_kind(Node *statement);
+extern bool ddl_is_for_command(Node *statement);
 extern bool ddl_is_concurrent(Node *statement);
 extern void ddl_make_plain(Node *statement);
 

@@ -12,6 +12,8 @@
  *						"pg_execute_server_program", ...
  *		statement		its text, without those before and behind it
  *		concurrently	boolean
+ *		explicitly		optional boolean: of weft.replicate_ddl_command()
+ *		only_tables		optional boolean: the statement came before, only "tables" is new
  *		publications	array of the names of those that publish it
  *		settings		object: parameters under which it was executed
  *		tables			array of {publication, schema, name}: tables that it has created and
@@ -47,6 +49,16 @@ write_text(StringInfo json, const char *key, const char *value)
 {
 	write_key(json, key);
 	escape_json(json, value);
+}
+
+/* A boolean that is false if it is missing. */
+static void
+write_flag(StringInfo json, const char *key, bool value)
+{
+	if (!value)
+		return;
+	write_key(json, key);
+	appendStringInfoString(json, "true");
 }
 
 static void
@@ -122,6 +134,8 @@ ddl_message_write(const DdlMessage *message)
 	write_text(&json, "statement", message->statement);
 	write_key(&json, "concurrently");
 	appendStringInfoString(&json, message->concurrently ? "true" : "false");
+	write_flag(&json, "explicitly", message->explicitly);
+	write_flag(&json, "only_tables", message->only_tables);
 	write_names(&json, "publications", message->publications);
 	write_settings(&json, message->settings);
 	write_tables(&json, message->tables);
@@ -177,6 +191,13 @@ read_number(JsonbContainer *object, const char *key)
 	if (errno != 0 || *end != '\0')
 		malformed(psprintf("\"%s\" is no integer", key));
 	return result;
+}
+
+static bool
+read_flag(JsonbContainer *object, const char *key)
+{
+	return getKeyJsonValueFromContainer(object, key, strlen(key), NULL) != NULL &&
+		find_value(object, key, jbvBool)->val.boolean;
 }
 
 /* Returns the array or object under a key. */
@@ -284,6 +305,8 @@ ddl_message_read(const char *json, int length)
 	result->powers = read_names(object, "powers");
 	result->statement = read_text(object, "statement");
 	result->concurrently = find_value(object, "concurrently", jbvBool)->val.boolean;
+	result->explicitly = read_flag(object, "explicitly");
+	result->only_tables = read_flag(object, "only_tables");
 	result->publications = read_names(object, "publications");
 	result->settings = read_settings(object);
 	result->tables = read_tables(object);

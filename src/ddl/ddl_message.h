@@ -32,6 +32,9 @@ typedef struct DdlMessage
 	char	   *role;
 	char	   *statement;		/* not to be trusted, unlike the rest */
 	bool		concurrently;	/* it must run outside of a transaction block */
+	bool		explicitly;		/* weft.replicate_ddl_command() has executed
+								 * it */
+	bool		only_tables;	/* it is not to be executed: "tables" join */
 	List	   *powers;			/* of char *: what the role may do to a server */
 	List	   *publications;	/* of char * */
 	List	   *settings;		/* of DdlSetting */

@@ -32,6 +32,16 @@ static const char *const names[] = {
 	"xmloption",
 };
 
+/* Is a parameter one of them? */
+bool
+statement_settings_include(const char *name)
+{
+	for (int i = 0; i < lengthof(names); i++)
+		if (pg_strcasecmp(names[i], name) == 0)
+			return true;
+	return false;
+}
+
 /* Returns their values in this session, as a list of DdlSetting. */
 List *
 statement_settings_get(void)

@@ -7,6 +7,7 @@
 
 #include "nodes/pg_list.h"
 
+extern bool statement_settings_include(const char *name);
 extern List *statement_settings_get(void);
 extern void statement_settings_set(List *settings);
 

@@ -20,15 +20,41 @@
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/partition.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
 #include "catalog/pg_attrdef.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_db_role_setting.h"
+#include "catalog/pg_default_acl.h"
 #include "catalog/pg_depend.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_largeobject.h"
+#include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_parameter_acl.h"
+#include "catalog/pg_policy.h"
 #include "catalog/pg_publication.h"
+#include "catalog/pg_publication_namespace.h"
+#include "catalog/pg_publication_rel.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_subscription.h"
+#include "catalog/pg_tablespace.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
+#include "ddl/dropped.h"
+#include "ddl/filter.h"
 #include "ddl/touched.h"
+#include "publication_settings.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -43,6 +69,17 @@ typedef struct TouchedObject
 	bool		created;
 } TouchedObject;
 
+/*
+ * That a publication names a table or schema.  A dropped table's membership is dropped before the
+ * table itself.
+ */
+typedef struct Membership
+{
+	Oid			class_id;
+	Oid			object_id;
+	Oid			publication;
+} Membership;
+
 static object_access_hook_type previous_object_access_hook = NULL;
 
 /* What the statement that is being executed touches; NULL if nobody wants to know. */
@@ -54,18 +91,80 @@ add_publications(Touched *touched, List *publications)
 	touched->publications = list_concat_unique_oid(touched->publications, publications);
 }
 
-/* Looks at the table that a relation is, or is part of. */
-static void
-look_at_table(Touched *touched, Oid relid)
+/* Returns the publications that name a table or schema, or did so before this statement. */
+static List *
+publications_naming(Oid class_id, Oid object_id)
 {
-	List	   *ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+	List	   *result = class_id == RelationRelationId ?
+		GetRelationPublications(object_id) : GetSchemaPublications(object_id);
 
-	add_publications(touched, GetRelationPublications(relid));
-	foreach_oid(ancestor, ancestors)
+	if (current != NULL)
+		foreach_ptr(Membership, membership, current->memberships)
+			if (membership->class_id == class_id && membership->object_id == object_id)
+			result = list_append_unique_oid(result, membership->publication);
+	return result;
+}
+
+/* Returns the publications that include a table, apart from those FOR ALL TABLES. */
+List *
+touched_publications_of(Oid relid)
+{
+	List	   *tables = list_make1_oid(relid);
+	List	   *result = NIL;
+
+	if (get_rel_relispartition(relid))
+		tables = list_concat(tables, get_partition_ancestors(relid));
+	foreach_oid(table, tables)
 	{
-		add_publications(touched, GetRelationPublications(ancestor));
-		add_publications(touched, GetSchemaPublications(get_rel_namespace(ancestor)));
+		result = list_concat_unique_oid(result, publications_naming(RelationRelationId, table));
+		result = list_concat_unique_oid(result, publications_naming(NamespaceRelationId,
+																	get_rel_namespace(table)));
 	}
+	return result;
+}
+
+static bool
+has_table_in_schema(Oid publication, Oid schema)
+{
+	foreach_oid(relid, GetPublicationRelations(publication, PUBLICATION_PART_ROOT))
+		if (get_rel_namespace(relid) == schema)
+		return true;
+	if (current != NULL)
+		foreach_ptr(Membership, membership, current->memberships)
+			if (membership->publication == publication &&
+				membership->class_id == RelationRelationId &&
+				get_rel_namespace(membership->object_id) == schema)
+			return true;
+	return false;
+}
+
+/*
+ * Adds the publications that get everything in a schema: those of the schema itself, and, at
+ * level "all", those of a table in it.
+ */
+static void
+look_at_neighbours(Touched *touched, Oid schema)
+{
+	add_publications(touched, publications_naming(NamespaceRelationId, schema));
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->level == DDL_LEVEL_ALL && !publication->all_tables &&
+			has_table_in_schema(publication->oid, schema))
+		add_publications(touched, list_make1_oid(publication->oid));
+}
+
+/* Is an object Weft's own? */
+static bool
+is_own(Oid class_id, Oid object_id)
+{
+	Oid			weft = get_extension_oid("weft", true);
+
+	if (!OidIsValid(weft))
+		return false;
+	if (class_id == NamespaceRelationId)
+		return object_id == get_namespace_oid("weft", true);
+	if (class_id == ExtensionRelationId)
+		return object_id == weft;
+	return getExtensionOfObject(class_id, object_id) == weft;
 }
 
 /* Returns the table that an index or a sequence belongs to, or InvalidOid. */
@@ -95,27 +194,32 @@ look_at_relation(Touched *touched, Oid relid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Form_pg_class form;
-	Oid			extension;
 
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	extension = getExtensionOfObject(RelationRelationId, relid);
 	if (form->relkind == RELKIND_TOASTVALUE || form->relnamespace == PG_TOAST_NAMESPACE)
 		 /* part of its table */ ;
 	else if (form->relpersistence == RELPERSISTENCE_TEMP)
 		touched->temporary = true;
 	else if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
 		touched->unlogged = true;
-	else if (OidIsValid(extension) && extension == get_extension_oid("weft", true))
+	else if (is_own(RelationRelationId, relid))
 		touched->own = true;
+	else if (filter_excludes_schema(form->relnamespace))
+		touched->filtered = true;
 	else
 	{
-		Oid			table = owner_of(relid, form->relkind);
+		Oid			owner = owner_of(relid, form->relkind);
+		Oid			table = OidIsValid(owner) ? owner : relid;
+		char		relkind = get_rel_relkind(table);
 
 		touched->replicable = true;
-		add_publications(touched, GetSchemaPublications(form->relnamespace));
-		look_at_table(touched, OidIsValid(table) ? table : relid);
+		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
+			relkind == RELKIND_SEQUENCE || relkind == RELKIND_COMPOSITE_TYPE)
+			touched->tables = true;
+		look_at_neighbours(touched, form->relnamespace);
+		add_publications(touched, touched_publications_of(table));
 	}
 	ReleaseSysCache(tuple);
 }
@@ -139,10 +243,25 @@ look_at_users(Touched *touched, Oid type)
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
 		if (form->classid == RelationRelationId && form->objsubid > 0)
-			look_at_table(touched, form->objid);
+			add_publications(touched, touched_publications_of(form->objid));
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
+}
+
+/* Looks at an object in a schema. */
+static void
+look_at_member(Touched *touched, Oid schema)
+{
+	if (isAnyTempNamespace(schema))
+		touched->temporary = true;
+	else if (filter_excludes_schema(schema))
+		touched->filtered = true;
+	else
+	{
+		touched->replicable = true;
+		look_at_neighbours(touched, schema);
+	}
 }
 
 static void
@@ -155,13 +274,21 @@ look_at_type(Touched *touched, Oid type)
 		return;
 	form = (Form_pg_type) GETSTRUCT(tuple);
 
-	/* The row type of a table is part of the table. */
-	if (!OidIsValid(form->typrelid) ||
-		get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE)
+	/*
+	 * An array's type is part of the type of its elements, as a table's row
+	 * type is of the table.
+	 */
+	if (is_own(TypeRelationId, type))
+		touched->own = true;
+	else if (IsTrueArrayType(form))
+		look_at_type(touched, form->typelem);
+	else if (!OidIsValid(form->typrelid) ||
+			 get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE)
 	{
-		if (!isTempNamespace(form->typnamespace))
-			touched->replicable = true;
-		add_publications(touched, GetSchemaPublications(form->typnamespace));
+		look_at_member(touched, form->typnamespace);
+		if (form->typtype != TYPTYPE_BASE && form->typtype != TYPTYPE_PSEUDO &&
+			!isAnyTempNamespace(form->typnamespace))
+			touched->tables = true;
 		look_at_users(touched, type);
 	}
 	ReleaseSysCache(tuple);
@@ -183,12 +310,71 @@ look_at_constraint(Touched *touched, Oid constraint)
 	ReleaseSysCache(tuple);
 }
 
+/* Returns an attribute of a catalog's row that is an OID; InvalidOid if there is no such row. */
+static Oid
+catalog_oid(Oid class_id, Oid object_id, AttrNumber attribute)
+{
+	Relation	catalog = table_open(class_id, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, get_object_attnum_oid(class_id),
+												  object_id);
+	Oid			result = InvalidOid;
+	bool		isnull;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Datum		value = heap_getattr(tuple, attribute, RelationGetDescr(catalog), &isnull);
+
+		result = isnull ? InvalidOid : DatumGetObjectId(value);
+		heap_freetuple(tuple);
+	}
+	table_close(catalog, AccessShareLock);
+	return result;
+}
+
+/*
+ * Looks at the relation that an object is attached to.  The object itself, such as a trigger, is
+ * not replicated at level "table".
+ */
+static void
+look_at_base(Touched *touched, Oid relid)
+{
+	bool		tables = touched->tables;
+
+	look_at_relation(touched, relid);
+	touched->tables = tables;
+}
+
+/* Looks at an object of a class that has no function of its own here. */
+static void
+look_at_other(Touched *touched, Oid class_id, Oid object_id)
+{
+	AttrNumber	attribute;
+
+	if (!is_objectclass_supported(class_id))
+		return;
+	if (is_own(class_id, object_id))
+	{
+		touched->own = true;
+		return;
+	}
+	attribute = get_object_attnum_namespace(class_id);
+	if (attribute == InvalidAttrNumber)
+		touched->replicable = true;
+	else
+		look_at_member(touched, catalog_oid(class_id, object_id, attribute));
+}
+
 static void
 look_at(Touched *touched, Oid class_id, Oid object_id)
 {
+	Oid			schema;
+
 	switch (class_id)
 	{
 		case RelationRelationId:
+		case IndexRelationId:
+		case InheritsRelationId:
+		case ForeignTableRelationId:
 			look_at_relation(touched, object_id);
 			break;
 		case TypeRelationId:
@@ -200,7 +386,86 @@ look_at(Touched *touched, Oid class_id, Oid object_id)
 		case AttrDefaultRelationId:
 			look_at_relation(touched, GetAttrDefaultColumnAddress(object_id).objectId);
 			break;
+		case TriggerRelationId:
+			look_at_base(touched, catalog_oid(class_id, object_id, Anum_pg_trigger_tgrelid));
+			break;
+		case RewriteRelationId:
+			look_at_base(touched, catalog_oid(class_id, object_id, Anum_pg_rewrite_ev_class));
+			break;
+		case PolicyRelationId:
+			look_at_base(touched, catalog_oid(class_id, object_id, Anum_pg_policy_polrelid));
+			break;
+		case StatisticExtRelationId:
+			look_at_base(touched, catalog_oid(class_id, object_id,
+											  Anum_pg_statistic_ext_stxrelid));
+			break;
+		case AccessMethodOperatorRelationId:
+			look_at_other(touched, OperatorFamilyRelationId,
+						  catalog_oid(class_id, object_id, Anum_pg_amop_amopfamily));
+			break;
+		case AccessMethodProcedureRelationId:
+			look_at_other(touched, OperatorFamilyRelationId,
+						  catalog_oid(class_id, object_id, Anum_pg_amproc_amprocfamily));
+			break;
+		case NamespaceRelationId:
+			if (is_own(class_id, object_id))
+				touched->own = true;
+			else
+				look_at_member(touched, object_id);
+			break;
+		case DefaultAclRelationId:
+			schema = catalog_oid(class_id, object_id, Anum_pg_default_acl_defaclnamespace);
+			if (OidIsValid(schema))
+				look_at_member(touched, schema);
+			else
+				touched->replicable = true;
+			break;
+
+			/*
+			 * of the whole server, or of replication itself, or with
+			 * passwords
+			 */
+		case AuthIdRelationId:
+		case DatabaseRelationId:
+		case DbRoleSettingRelationId:
+		case LargeObjectRelationId:
+		case LargeObjectMetadataRelationId:
+		case ParameterAclRelationId:
+		case PublicationRelationId:
+		case PublicationNamespaceRelationId:
+		case PublicationRelRelationId:
+		case SubscriptionRelationId:
+		case TableSpaceRelationId:
+		case UserMappingRelationId:
+			break;
+
+		default:
+			look_at_other(touched, class_id, object_id);
+			break;
 	}
+}
+
+/* Adds what one look has found to what is known. */
+static void
+merge(Touched *touched, const Touched *look)
+{
+	add_publications(touched, look->publications);
+	touched->replicable |= look->replicable;
+	touched->tables |= look->tables;
+	touched->temporary |= look->temporary;
+	touched->unlogged |= look->unlogged;
+	touched->own |= look->own;
+	touched->filtered |= look->filtered;
+}
+
+/* Looks at one object, and at nothing else. */
+Touched
+touched_look(Oid class_id, Oid object_id)
+{
+	Touched		result = {0};
+
+	look_at(&result, class_id, object_id);
+	return result;
 }
 
 /* Looks at an object in the hook, with memory that lives as long as "current". */
@@ -210,6 +475,49 @@ look_early(Oid class_id, Oid object_id)
 	MemoryContext old = MemoryContextSwitchTo(current->context);
 
 	look_at(current, class_id, object_id);
+	MemoryContextSwitchTo(old);
+}
+
+/* Keeps that a publication names a table, or a schema, although that ends now. */
+static void
+keep_membership(Oid class_id, Oid object_id)
+{
+	bool		is_table = class_id == PublicationRelRelationId;
+	HeapTuple	tuple = SearchSysCache1(is_table ? PUBLICATIONREL : PUBLICATIONNAMESPACE,
+										ObjectIdGetDatum(object_id));
+	Membership *membership = palloc(sizeof(Membership));
+
+	if (!HeapTupleIsValid(tuple))
+		return;
+	if (is_table)
+	{
+		membership->class_id = RelationRelationId;
+		membership->object_id = ((Form_pg_publication_rel) GETSTRUCT(tuple))->prrelid;
+		membership->publication = ((Form_pg_publication_rel) GETSTRUCT(tuple))->prpubid;
+	}
+	else
+	{
+		membership->class_id = NamespaceRelationId;
+		membership->object_id = ((Form_pg_publication_namespace) GETSTRUCT(tuple))->pnnspid;
+		membership->publication = ((Form_pg_publication_namespace) GETSTRUCT(tuple))->pnpubid;
+	}
+	current->memberships = lappend(current->memberships, membership);
+	ReleaseSysCache(tuple);
+}
+
+/* Looks at an object that is being dropped, and keeps it if that is wanted. */
+static void
+look_last(Oid class_id, Oid object_id, int sub_id)
+{
+	MemoryContext old = MemoryContextSwitchTo(current->context);
+	Touched		look = touched_look(class_id, object_id);
+
+	if (class_id == PublicationRelRelationId || class_id == PublicationNamespaceRelationId)
+		keep_membership(class_id, object_id);
+	merge(current, &look);
+	if (current->keep_dropped)
+		current->dropped = dropped_add(current->dropped, class_id, object_id, sub_id,
+									   look.tables, look.replicable, look.publications);
 	MemoryContextSwitchTo(old);
 }
 
@@ -232,9 +540,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 {
 	if (previous_object_access_hook)
 		previous_object_access_hook(access, classId, objectId, subId, arg);
-	if (current == NULL ||
-		(classId != RelationRelationId && classId != TypeRelationId &&
-		 classId != ConstraintRelationId && classId != AttrDefaultRelationId))
+	if (current == NULL)
 		return;
 	switch (access)
 	{
@@ -246,7 +552,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 			look_later(classId, objectId, false);
 			break;
 		case OAT_DROP:
-			look_early(classId, objectId);
+			look_last(classId, objectId, subId);
 			break;
 		default:
 			break;
@@ -276,11 +582,24 @@ touched_begin(Touched *touched, MemoryContext context)
 	return outer;
 }
 
-/* The server does not tell of every change of a table: notes one that has been altered. */
+/* The server does not tell of every change: notes an object that has been altered. */
 void
-touched_table(Oid relid)
+touched_object(Oid class_id, Oid object_id)
 {
-	look_later(RelationRelationId, relid, false);
+	look_later(class_id, object_id, false);
+}
+
+/* Has the statement that is being executed created this relation? */
+bool
+touched_has_created(Oid relid)
+{
+	if (current == NULL)
+		return false;
+	foreach_ptr(TouchedObject, object, current->objects)
+		if (object->created && object->class_id == RelationRelationId &&
+			object->object_id == relid)
+		return true;
+	return false;
 }
 
 /* The statement is over, however it has ended. */

@@ -12,20 +12,28 @@ typedef struct Touched
 {
 	MemoryContext context;
 	List	   *objects;		/* internal to touched.c */
+	List	   *memberships;
+	bool		keep_dropped;	/* set it to fill the following */
+	List	   *dropped;		/* for dropped.c */
 
 	/* Known once touched_finish() has been called. */
 	List	   *publications;	/* OIDs of those that name a touched table or
-								 * its schema */
+								 * its schema, or get its neighbours */
 	List	   *created;		/* OIDs of tables that were created, and exist */
 	bool		replicable;		/* an object that can be replicated */
-	bool		temporary;		/* one that cannot: it is temporary, */
+	bool		tables;			/* one that level "table" replicates */
+	bool		temporary;		/* one that cannot be: it is temporary, */
 	bool		unlogged;		/* unlogged, */
-	bool		own;			/* or Weft's own */
+	bool		own;			/* Weft's own, */
+	bool		filtered;		/* or in a schema that weft.ddl_filter names */
 } Touched;
 
 extern void touched_install(void);
 extern Touched *touched_begin(Touched *touched, MemoryContext context);
-extern void touched_table(Oid relid);
+extern void touched_object(Oid class_id, Oid object_id);
+extern bool touched_has_created(Oid relid);
+extern Touched touched_look(Oid class_id, Oid object_id);
+extern List *touched_publications_of(Oid relid);
 extern void touched_end(Touched *outer);
 extern void touched_finish(Touched *touched);
 

@@ -323,10 +323,6 @@ foreach my $refused (
 		  qr/column "r" gets another value/
 	],
 	[
-		'CREATE TEMP TABLE t (id int); DROP TABLE t, older' =>
-		  qr/both temporary and permanent objects/
-	],
-	[
 		q{BEGIN; ALTER TABLE older ADD r int; PREPARE TRANSACTION 'p'} =>
 		  qr/cannot PREPARE a transaction that has replicated schema changes/
 	],)

@@ -1,0 +1,456 @@
+/*
+ * dropped.c
+ *	  The objects that a statement has dropped, and statements that drop some of them.
+ *
+ * A statement that drops several objects may concern a publication in part only: DROP TABLE of
+ * a table that it includes and one that it does not, or, at level "table", DROP SCHEMA ...
+ * CASCADE.  A subscriber that executed such a text would fail, or would drop tables that are its
+ * own.  It gets statements that drop the objects that the publication includes.
+ *
+ * The server tells of every object that it drops, so those that go with another one, such
+ * as the columns and indexes of a table, are left out here.  The statements have IF EXISTS, since
+ * a subscription to another publication may have got the text, and names that depend on no setting.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_amop.h"
+#include "catalog/pg_amproc.h"
+#include "catalog/pg_attrdef.h"
+#include "catalog/pg_cast.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_default_acl.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_publication.h"
+#include "catalog/pg_publication_namespace.h"
+#include "catalog/pg_publication_rel.h"
+#include "catalog/pg_rewrite.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_transform.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/extension.h"
+#include "common/hashfn.h"
+#include "ddl/dropped.h"
+#include "ddl/object_name.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+typedef struct ObjectKey
+{
+	Oid			class_id;
+	Oid			object_id;
+} ObjectKey;
+
+/* In which order such objects are dropped: the first may depend on the later ones. */
+typedef enum DropRank
+{
+	DROP_FIRST,					/* views, and parts of relations */
+	DROP_TABLE,
+	DROP_LAST,
+} DropRank;
+
+typedef struct DroppedObject
+{
+	ObjectKey	key;
+	bool		whole;			/* not a column */
+	DropRank	rank;
+	ObjectKey	owners[2];		/* with which of these it would go anyway */
+	char	   *name;			/* of a table */
+	char	   *statement;		/* of anything else; may be followed by
+								 * CASCADE */
+	bool		is_of_tables;
+	bool		is_replicable;
+	List	   *publications;
+} DroppedObject;
+
+/* Returns a copy of an object's row in its catalog. */
+static HeapTuple
+catalog_row(Oid class_id, Oid object_id, TupleDesc *desc)
+{
+	Relation	catalog = table_open(class_id, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, get_object_attnum_oid(class_id),
+												  object_id);
+
+	*desc = CreateTupleDescCopy(RelationGetDescr(catalog));
+	table_close(catalog, AccessShareLock);
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for object %u of catalog %u", object_id, class_id);
+	return tuple;
+}
+
+static void
+set_owner(DroppedObject *object, Oid class_id, Oid object_id)
+{
+	object->owners[0].class_id = class_id;
+	object->owners[0].object_id = object_id;
+}
+
+/* Does a column go with that of a parent? */
+static bool
+is_inherited(Oid relid, int column)
+{
+	HeapTuple	tuple = SearchSysCache2(ATTNUM, ObjectIdGetDatum(relid),
+										Int16GetDatum(column));
+	bool		result = HeapTupleIsValid(tuple) &&
+		((Form_pg_attribute) GETSTRUCT(tuple))->attinhcount > 0;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return result;
+}
+
+/* A relation, or a column of one; returns false if it always goes with something else. */
+static bool
+describe_relation(DroppedObject *object, int sub_id)
+{
+	Oid			relid = object->key.object_id;
+	char		relkind = get_rel_relkind(relid);
+	char	   *name = object_name(RelationRelationId, relid);
+	Oid			owner;
+	int32		column;
+
+	if (sub_id != 0)
+	{
+		set_owner(object, RelationRelationId, relid);
+		object->statement = psprintf("ALTER %s %s DROP COLUMN IF EXISTS %s",
+									 relkind == RELKIND_FOREIGN_TABLE ? "FOREIGN TABLE" : "TABLE",
+									 name, quote_identifier(get_attname(relid, sub_id, false)));
+		return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
+				relkind == RELKIND_FOREIGN_TABLE) && !is_inherited(relid, sub_id);
+	}
+	switch (relkind)
+	{
+		case RELKIND_RELATION:
+		case RELKIND_PARTITIONED_TABLE:
+			object->rank = DROP_TABLE;
+			object->name = name;
+			return true;
+		case RELKIND_INDEX:
+		case RELKIND_PARTITIONED_INDEX:
+			set_owner(object, RelationRelationId, IndexGetRelation(relid, false));
+			object->statement = psprintf("DROP INDEX IF EXISTS %s", name);
+			return !OidIsValid(get_index_constraint(relid)) && !get_rel_relispartition(relid);
+		case RELKIND_SEQUENCE:
+			if (sequenceIsOwned(relid, DEPENDENCY_INTERNAL, &owner, &column))
+				return false;
+			if (sequenceIsOwned(relid, DEPENDENCY_AUTO, &owner, &column))
+				set_owner(object, RelationRelationId, owner);
+			object->rank = DROP_LAST;
+			object->statement = psprintf("DROP SEQUENCE IF EXISTS %s", name);
+			return true;
+		case RELKIND_VIEW:
+		case RELKIND_MATVIEW:
+		case RELKIND_FOREIGN_TABLE:
+			object->statement = psprintf("DROP %s IF EXISTS %s",
+										 object_type(RelationRelationId, relid), name);
+			return true;
+		default:
+			return false;
+	}
+}
+
+static bool
+describe_default(DroppedObject *object)
+{
+	ObjectAddress column = GetAttrDefaultColumnAddress(object->key.object_id);
+
+	set_owner(object, RelationRelationId, column.objectId);
+	object->statement = psprintf("ALTER TABLE IF EXISTS %s ALTER COLUMN %s DROP DEFAULT",
+								 object_name(RelationRelationId, column.objectId),
+								 quote_identifier(get_attname(column.objectId,
+															  column.objectSubId, false)));
+	return get_rel_relkind(column.objectId) != RELKIND_VIEW;
+}
+
+static bool
+describe_constraint(DroppedObject *object)
+{
+	HeapTuple	tuple = SearchSysCache1(CONSTROID, ObjectIdGetDatum(object->key.object_id));
+	Form_pg_constraint form;
+	const char *name;
+	bool		alone;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_constraint) GETSTRUCT(tuple);
+	name = quote_identifier(pstrdup(NameStr(form->conname)));
+	alone = form->contype != CONSTRAINT_TRIGGER && !OidIsValid(form->conparentid) &&
+		form->coninhcount == 0;
+	if (OidIsValid(form->conrelid))
+	{
+		set_owner(object, RelationRelationId, form->conrelid);
+		object->statement = psprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s",
+									 object_name(RelationRelationId, form->conrelid), name);
+	}
+	else
+	{
+		set_owner(object, TypeRelationId, form->contypid);
+		object->statement = psprintf("ALTER DOMAIN %s DROP CONSTRAINT IF EXISTS %s",
+									 object_name(TypeRelationId, form->contypid), name);
+	}
+	ReleaseSysCache(tuple);
+	return alone;
+}
+
+static bool
+describe_type(DroppedObject *object)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(object->key.object_id));
+	Form_pg_type form;
+	bool		alone;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	alone = !IsTrueArrayType(form) && form->typtype != TYPTYPE_MULTIRANGE &&
+		(!OidIsValid(form->typrelid) ||
+		 get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE);
+	ReleaseSysCache(tuple);
+	object->rank = DROP_LAST;
+	if (alone)
+		object->statement = psprintf("DROP TYPE IF EXISTS %s",
+									 object_name(TypeRelationId, object->key.object_id));
+	return alone;
+}
+
+/* A trigger, rule, policy or extended statistics: the table is in attribute "base". */
+static bool
+describe_attached(DroppedObject *object, AttrNumber base)
+{
+	Oid			class_id = object->key.class_id;
+	TupleDesc	desc;
+	HeapTuple	tuple = catalog_row(class_id, object->key.object_id, &desc);
+	bool		isnull;
+
+	set_owner(object, RelationRelationId,
+			  DatumGetObjectId(heap_getattr(tuple, base, desc, &isnull)));
+	object->statement = psprintf("DROP %s IF EXISTS %s",
+								 object_type(class_id, object->key.object_id),
+								 object_name(class_id, object->key.object_id));
+	if (class_id == TriggerRelationId)
+		return !((Form_pg_trigger) GETSTRUCT(tuple))->tgisinternal &&
+			!OidIsValid(((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid);
+	return class_id != RewriteRelationId ||
+		strcmp(NameStr(((Form_pg_rewrite) GETSTRUCT(tuple))->rulename), "_RETURN") != 0;
+}
+
+static bool
+types_exist(const Oid *types, int count)
+{
+	for (int i = 0; i < count; i++)
+		if (OidIsValid(types[i]) && !SearchSysCacheExists1(TYPEOID, ObjectIdGetDatum(types[i])))
+			return false;
+	return true;
+}
+
+/*
+ * Have the types in an object's name been dropped already?  A type and its functions depend on each
+ * other, so they may be dropped in any order; but the functions go with the type.
+ */
+static bool
+goes_with_type(const ObjectKey *key)
+{
+	TupleDesc	desc;
+	HeapTuple	tuple;
+	Oid			types[2];
+
+	switch (key->class_id)
+	{
+		case ProcedureRelationId:
+			tuple = catalog_row(key->class_id, key->object_id, &desc);
+			return !types_exist(((Form_pg_proc) GETSTRUCT(tuple))->proargtypes.values,
+								((Form_pg_proc) GETSTRUCT(tuple))->pronargs);
+		case OperatorRelationId:
+			tuple = catalog_row(key->class_id, key->object_id, &desc);
+			types[0] = ((Form_pg_operator) GETSTRUCT(tuple))->oprleft;
+			types[1] = ((Form_pg_operator) GETSTRUCT(tuple))->oprright;
+			return !types_exist(types, lengthof(types));
+		case CastRelationId:
+			tuple = catalog_row(key->class_id, key->object_id, &desc);
+			types[0] = ((Form_pg_cast) GETSTRUCT(tuple))->castsource;
+			types[1] = ((Form_pg_cast) GETSTRUCT(tuple))->casttarget;
+			return !types_exist(types, lengthof(types));
+		default:
+			return false;
+	}
+}
+
+/* Says how an object is dropped; returns false if it always goes with something else. */
+static bool
+describe(DroppedObject *object, int sub_id)
+{
+	switch (object->key.class_id)
+	{
+		case RelationRelationId:
+			return describe_relation(object, sub_id);
+		case AttrDefaultRelationId:
+			return describe_default(object);
+		case ConstraintRelationId:
+			return describe_constraint(object);
+		case TypeRelationId:
+			return describe_type(object);
+		case TriggerRelationId:
+			return describe_attached(object, Anum_pg_trigger_tgrelid);
+		case RewriteRelationId:
+			return describe_attached(object, Anum_pg_rewrite_ev_class);
+		case PolicyRelationId:
+			return describe_attached(object, Anum_pg_policy_polrelid);
+		case StatisticExtRelationId:
+			return describe_attached(object, Anum_pg_statistic_ext_stxrelid);
+
+			/*
+			 * These go with others, are never replicated, or, in the case of
+			 * a transform, have a name that no statement takes.
+			 */
+		case AccessMethodOperatorRelationId:
+		case AccessMethodProcedureRelationId:
+		case DefaultAclRelationId:
+		case PublicationRelationId:
+		case PublicationNamespaceRelationId:
+		case PublicationRelRelationId:
+		case TransformRelationId:
+		case UserMappingRelationId:
+			return false;
+
+		default:
+			if (goes_with_type(&object->key))
+				return false;
+			object->rank = DROP_LAST;
+			object->statement = psprintf("DROP %s IF EXISTS %s",
+										 object_type(object->key.class_id, object->key.object_id),
+										 object_name(object->key.class_id, object->key.object_id));
+			return true;
+	}
+}
+
+/*
+ * Adds an object that is about to be dropped.  The last three arguments say whether level "table"
+ * replicates it, whether any level does, and which publications include it.
+ */
+List *
+dropped_add(List *dropped, Oid class_id, Oid object_id, int sub_id,
+			bool is_of_tables, bool is_replicable, List *publications)
+{
+	DroppedObject *object = palloc0(sizeof(DroppedObject));
+	Oid			extension;
+
+	object->key.class_id = class_id;
+	object->key.object_id = object_id;
+	object->whole = sub_id == 0;
+	object->is_of_tables = is_of_tables;
+	object->is_replicable = is_replicable;
+	object->publications = list_copy(publications);
+	if (!describe(object, sub_id))
+		return dropped;
+	extension = getExtensionOfObject(class_id, object_id);
+	if (OidIsValid(extension))
+	{
+		object->owners[1].class_id = ExtensionRelationId;
+		object->owners[1].object_id = extension;
+	}
+	return lappend(dropped, object);
+}
+
+/* Returns the objects that do not go with another one of the list. */
+static List *
+roots_of(List *dropped)
+{
+	HASHCTL		control = {.keysize = sizeof(ObjectKey),.entrysize = sizeof(ObjectKey)};
+	HTAB	   *whole;
+	List	   *result = NIL;
+
+	control.hcxt = CurrentMemoryContext;
+	whole = hash_create("dropped objects", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	foreach_ptr(DroppedObject, object, dropped)
+		if (object->whole)
+		(void) hash_search(whole, &object->key, HASH_ENTER, NULL);
+	foreach_ptr(DroppedObject, object, dropped)
+	{
+		if (!hash_search(whole, &object->owners[0], HASH_FIND, NULL) &&
+			!hash_search(whole, &object->owners[1], HASH_FIND, NULL))
+			result = lappend(result, object);
+	}
+	hash_destroy(whole);
+	return result;
+}
+
+static bool
+is_wanted(const DroppedObject *object, DroppedWanted wanted, const void *arg)
+{
+	return object->is_replicable && wanted(object->is_of_tables, object->publications, arg);
+}
+
+/* Is everything wanted that a statement has dropped? */
+bool
+dropped_all_wanted(List *dropped, DroppedWanted wanted, const void *arg)
+{
+	foreach_ptr(DroppedObject, object, roots_of(dropped))
+		if (!is_wanted(object, wanted, arg))
+		return false;
+	return true;
+}
+
+/* Returns one statement for all tables, since their foreign keys may form a circle. */
+static List *
+drop_tables(List *roots, const char *end, DroppedWanted wanted, const void *arg)
+{
+	StringInfoData text;
+	const char *separator = "DROP TABLE IF EXISTS ";
+
+	initStringInfo(&text);
+	foreach_ptr(DroppedObject, object, roots)
+	{
+		if (object->rank != DROP_TABLE || !is_wanted(object, wanted, arg))
+			continue;
+		appendStringInfo(&text, "%s%s", separator, object->name);
+		separator = ", ";
+	}
+	if (text.len == 0)
+		return NIL;
+	appendStringInfoString(&text, end);
+	return list_make1(text.data);
+}
+
+static List *
+drop_others(List *roots, DropRank rank, const char *end, DroppedWanted wanted, const void *arg)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(DroppedObject, object, roots)
+	{
+		/* DROP DEFAULT takes no CASCADE. */
+		if (object->rank == rank && is_wanted(object, wanted, arg))
+			result = lappend(result, psprintf("%s%s", object->statement,
+											  object->key.class_id == AttrDefaultRelationId ?
+											  "" : end));
+	}
+	return result;
+}
+
+/* Returns the texts of statements that drop what is wanted of a list, in order. */
+List *
+dropped_statements(List *dropped, bool cascade, DroppedWanted wanted, const void *arg)
+{
+	List	   *roots = roots_of(dropped);
+	const char *end = cascade ? " CASCADE" : "";
+	List	   *result = drop_others(roots, DROP_FIRST, end, wanted, arg);
+
+	result = list_concat(result, drop_tables(roots, end, wanted, arg));
+	return list_concat(result, drop_others(roots, DROP_LAST, end, wanted, arg));
+}

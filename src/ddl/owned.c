@@ -1,0 +1,244 @@
+/*
+ * owned.c
+ *	  Statements about all objects of a role, object by object.
+ *
+ * REASSIGN OWNED and DROP OWNED mean whatever a role has in a database.  On a subscriber it may
+ * have other objects, which are no publisher's business, and publications and subscriptions.
+ * Therefore a subscriber gets one statement for each object that the role has on the
+ * publisher: ALTER ... OWNER TO, REVOKE, and DROP (dropped.c).
+ *
+ * Default privileges, policies that name other roles as well, and objects of the whole server are left
+ * out: whoever drops the role on the subscriber, where roles are managed separately, executes DROP
+ * OWNED there.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_conversion.h"
+#include "catalog/pg_event_trigger.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_shdepend.h"
+#include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_ts_config.h"
+#include "catalog/pg_ts_dict.h"
+#include "catalog/pg_type.h"
+#include "ddl/object_name.h"
+#include "ddl/owned.h"
+#include "ddl/touched.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+/* Returns the statement that an object of a role takes part in, or NULL. */
+typedef char *(*WriteStatement) (Oid class_id, Oid object_id, const char *role);
+
+/*
+ * Returns a part with a statement about an object, or NULL if the object is not replicated.  It is
+ * looked at as it is now.
+ */
+DdlPart *
+owned_part(Oid class_id, Oid object_id, char *text)
+{
+	Touched		look = touched_look(class_id, object_id);
+	DdlPart    *result;
+
+	if (!look.replicable)
+		return NULL;
+	result = palloc0(sizeof(DdlPart));
+	result->text = text;
+
+	result->is_of_tables = look.tables;
+	result->publications = look.publications;
+	return result;
+}
+
+/* Has a relation an owner and privileges of its own? */
+static bool
+is_independent(Oid relid)
+{
+	Oid			table;
+	int32		column;
+
+	switch (get_rel_relkind(relid))
+	{
+		case RELKIND_RELATION:
+		case RELKIND_PARTITIONED_TABLE:
+		case RELKIND_VIEW:
+		case RELKIND_MATVIEW:
+		case RELKIND_FOREIGN_TABLE:
+			return true;
+		case RELKIND_SEQUENCE:
+			return !sequenceIsOwned(relid, DEPENDENCY_INTERNAL, &table, &column) &&
+				!sequenceIsOwned(relid, DEPENDENCY_AUTO, &table, &column);
+		default:
+			return false;
+	}
+}
+
+/* The same for a type. */
+static bool
+is_independent_type(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	Form_pg_type form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	result = !IsTrueArrayType(form) && form->typtype != TYPTYPE_MULTIRANGE &&
+		(!OidIsValid(form->typrelid) ||
+		 get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+static char *
+write_owner(Oid class_id, Oid object_id, const char *role)
+{
+	switch (class_id)
+	{
+		case RelationRelationId:
+			if (!is_independent(object_id))
+				return NULL;
+			break;
+		case TypeRelationId:
+			if (!is_independent_type(object_id))
+				return NULL;
+			break;
+		case CollationRelationId:
+		case ConversionRelationId:
+		case EventTriggerRelationId:
+		case ForeignDataWrapperRelationId:
+		case ForeignServerRelationId:
+		case LanguageRelationId:
+		case NamespaceRelationId:
+		case OperatorClassRelationId:
+		case OperatorFamilyRelationId:
+		case OperatorRelationId:
+		case ProcedureRelationId:
+		case StatisticExtRelationId:
+		case TSConfigRelationId:
+		case TSDictionaryRelationId:
+			break;
+		default:
+			return NULL;
+	}
+	return psprintf("ALTER %s %s OWNER TO %s", object_type(class_id, object_id),
+					object_name(class_id, object_id), quote_identifier(role));
+}
+
+static char *
+write_revoke(Oid class_id, Oid object_id, const char *role)
+{
+	const char *type;
+
+	switch (class_id)
+	{
+		case RelationRelationId:
+			type = get_rel_relkind(object_id) == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE";
+			break;
+		case ForeignServerRelationId:
+			type = "FOREIGN SERVER";
+			break;
+		case TypeRelationId:
+		case ForeignDataWrapperRelationId:
+		case LanguageRelationId:
+		case NamespaceRelationId:
+		case ProcedureRelationId:
+			type = object_type(class_id, object_id);
+			break;
+		default:
+			return NULL;
+	}
+	return psprintf("REVOKE ALL ON %s %s FROM %s", type, object_name(class_id, object_id),
+					quote_identifier(role));
+}
+
+/* Adds what pg_shdepend says about one role. */
+static List *
+add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatement write,
+		  const char *name)
+{
+	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_shdepend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(AuthIdRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_shdepend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(role));
+	scan = systable_beginscan(catalog, SharedDependReferenceIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
+		DdlPart    *part;
+		char	   *text;
+
+		if (form->deptype != type || form->dbid != MyDatabaseId)
+			continue;
+		text = write(form->classid, form->objid, name);
+		part = text ? owned_part(form->classid, form->objid, text) : NULL;
+
+		if (part)
+			parts = lappend(parts, part);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return parts;
+}
+
+/*
+ * Returns the parts of REASSIGN OWNED.  Called before it is executed.
+ */
+List *
+owned_reassign(ReassignOwnedStmt *statement)
+{
+	char	   *name = GetUserNameFromId(get_rolespec_oid(statement->newrole, false), false);
+	List	   *result = NIL;
+
+	foreach_node(RoleSpec, role, statement->roles)
+		result = add_parts(result, get_rolespec_oid(role, false), SHARED_DEPENDENCY_OWNER,
+						   write_owner, name);
+	return result;
+}
+
+/*
+ * Returns the parts of DROP OWNED that revoke privileges.  Called before it is executed.
+ */
+List *
+owned_revoke(DropOwnedStmt *statement)
+{
+	List	   *result = NIL;
+
+	foreach_node(RoleSpec, role, statement->roles)
+	{
+		Oid			oid = get_rolespec_oid(role, false);
+
+		result = add_parts(result, oid, SHARED_DEPENDENCY_ACL, write_revoke,
+						   GetUserNameFromId(oid, false));
+	}
+
+	/* Not even the privileges on tables are. */
+	foreach_ptr(DdlPart, part, result)
+		part->is_of_tables = false;
+	return result;
+}
