@@ -22,6 +22,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
+#include "ddl/choose_statement.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_message.h"
@@ -87,7 +88,7 @@ find_role(const DdlMessage *message)
 
 /*
  * Returns the parse tree of the statement, which must be a single schema change; or NULL if it is
- * only about tablespaces.
+ * only about tablespaces, or no publication of the subscription publishes it.
  */
 static RawStmt *
 parse(const DdlMessage *message)
@@ -100,6 +101,8 @@ parse(const DdlMessage *message)
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("the text of a schema change is not one statement")));
 	tree = linitial_node(RawStmt, trees);
+	if (message->of_trigger && !choose_statement(message, tree->stmt, is_subscribed))
+		return NULL;
 	if (ddl_kind(tree->stmt) == DDL_NEVER &&
 		!(message->explicitly && ddl_is_for_command(tree->stmt)))
 		ereport(ERROR,

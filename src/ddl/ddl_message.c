@@ -18,6 +18,8 @@
  *		settings		object: parameters under which it was executed
  *		tables			array of {publication, schema, name}: tables that it has created and
  *						that are published now
+ *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
+ *		levels			object, with "source" only: option "ddl" of each of the publications
  *
  * A reader ignores keys that it does not know.  Whatever must not be ignored needs a new
  * version, which older readers refuse.
@@ -222,10 +224,11 @@ read_names(JsonbContainer *object, const char *key)
 	return result;
 }
 
+/* Reads an object whose values are texts. */
 static List *
-read_settings(JsonbContainer *object)
+read_settings(JsonbContainer *object, const char *key)
 {
-	JsonbIterator *iterator = JsonbIteratorInit(read_container(object, "settings", false));
+	JsonbIterator *iterator = JsonbIteratorInit(read_container(object, key, false));
 	List	   *result = NIL;
 	DdlSetting *setting = NULL;
 	JsonbValue	value;
@@ -308,7 +311,13 @@ ddl_message_read(const char *json, int length)
 	result->explicitly = read_flag(object, "explicitly");
 	result->only_tables = read_flag(object, "only_tables");
 	result->publications = read_names(object, "publications");
-	result->settings = read_settings(object);
+	result->settings = read_settings(object, "settings");
 	result->tables = read_tables(object);
+	if (getKeyJsonValueFromContainer(object, "source", strlen("source"), NULL) != NULL)
+	{
+		result->of_trigger = strcmp(read_text(object, "source"), "trigger") == 0;
+		if (result->of_trigger)
+			result->levels = read_settings(object, "levels");
+	}
 	return result;
 }

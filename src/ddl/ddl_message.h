@@ -39,6 +39,9 @@ typedef struct DdlMessage
 	List	   *publications;	/* of char * */
 	List	   *settings;		/* of DdlSetting */
 	List	   *tables;			/* of DdlTable */
+	bool		of_trigger;		/* an event trigger has captured it, not Weft */
+	List	   *levels;			/* of DdlSetting: option "ddl" of each
+								 * publication, if of_trigger */
 } DdlMessage;
 
 extern char *ddl_message_write(const DdlMessage *message);

@@ -10,6 +10,12 @@
  * superuser, when a relation of that name is first announced.  The rows of any other relation
  * of that name are those of an ordinary table.
  *
+ * Where Weft is not loaded, event triggers insert the rows (sql/16-ddl-capture.sql).  Their owner, and nobody
+ * else, can write them, in any role's name.  Whether that owner is to be trusted only the
+ * subscription can say ("ddl = trust_owner").  Then the owner must also be who owns the function of
+ * the event triggers: only superusers, or those whom a managed service lets do so, create these, so a role
+ * that may merely create schemas cannot pretend to be that owner.
+ *
  * A row of weft.ddl_queue does not go to the table of the same name here.  The leader takes the
  * message out of the row.  It goes to the writers in place of a change, as the contents of
  * a logical replication message, which they never get otherwise, and runs alone, as
@@ -53,6 +59,26 @@ static const char question[] =
 " WHERE n.nspname OPERATOR(pg_catalog.=) 'weft' AND c.relname OPERATOR(pg_catalog.=) 'ddl_queue'"
 " AND e.extname OPERATOR(pg_catalog.=) 'weft'";
 
+/* The table of event triggers, if nobody but its owner can write or replace it. */
+static const char question_for_owner[] =
+"SELECT c.oid::pg_catalog.text"
+" FROM pg_catalog.pg_class c"
+" JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+" AND n.nspowner OPERATOR(pg_catalog.=) c.relowner"
+" WHERE n.nspname OPERATOR(pg_catalog.=) 'weft' AND c.relname OPERATOR(pg_catalog.=) 'ddl_queue'"
+" AND c.relkind OPERATOR(pg_catalog.=) 'r'"
+" AND NOT EXISTS (SELECT FROM pg_catalog.aclexplode(c.relacl) a"
+" WHERE a.grantee OPERATOR(pg_catalog.<>) c.relowner AND a.privilege_type OPERATOR(pg_catalog.<>) 'SELECT')"
+" AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute b, LATERAL pg_catalog.aclexplode(b.attacl) a"
+" WHERE b.attrelid OPERATOR(pg_catalog.=) c.oid AND a.privilege_type OPERATOR(pg_catalog.<>) 'SELECT')"
+" AND NOT EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) a"
+" WHERE a.grantee OPERATOR(pg_catalog.<>) n.nspowner AND a.privilege_type OPERATOR(pg_catalog.=) 'CREATE')"
+" AND EXISTS (SELECT FROM pg_catalog.pg_event_trigger e"
+" JOIN pg_catalog.pg_proc p ON p.oid OPERATOR(pg_catalog.=) e.evtfoid"
+" WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proowner OPERATOR(pg_catalog.=) c.relowner"
+" AND p.proname OPERATOR(pg_catalog.=) 'ddl_capture' AND e.evtevent OPERATOR(pg_catalog.=) 'ddl_command_end'"
+" AND e.evtenabled OPERATOR(pg_catalog.=) 'A')";
+
 /* The publisher's weft.ddl_queue, as far as this leader knows it. */
 static struct
 {
@@ -67,6 +93,8 @@ ask(WalReceiverConn *conn)
 {
 	RemoteValue *values = remote_query_row(conn, NULL, question, 1);
 
+	if (!(values && values[0]) && led.ddl == SUBSCRIPTION_DDL_TRUST_OWNER)
+		values = remote_query_row(conn, NULL, question_for_owner, 1);
 	return values && values[0] ? (LogicalRepRelId) strtoul(values[0], NULL, 10) : InvalidOid;
 }
 
@@ -114,7 +142,11 @@ is_genuine(LogicalRepRelId relid)
 	ereport(WARNING,
 			(errmsg("rows of table \"%s\" of the publisher of subscription \"%s\" are not taken for schema changes",
 					"weft.ddl_queue", MySubscription->name),
-			 errdetail("The table does not belong to the extension \"weft\" there, or the extension does not belong to a superuser.")));
+			 led.ddl == SUBSCRIPTION_DDL_TRUST_OWNER ?
+			 errdetail("The table does not belong to the extension \"weft\" of a superuser there, nor is it written only by the owner of an event trigger's function.") :
+			 errdetail("The table does not belong to the extension \"weft\" there, or the extension does not belong to a superuser."),
+			 led.ddl == SUBSCRIPTION_DDL_TRUST_OWNER ? 0 :
+			 errhint("If the script of weft.ddl_capture_script() has created it, and you trust its owner, use ALTER SUBSCRIPTION ... SET (ddl = trust_owner).")));
 	return false;
 }
 

@@ -1,0 +1,439 @@
+-- Schema changes of publishers without Weft: the part of the script with the event triggers.
+-- 16-ddl-capture.sql says how all of it works.
+
+CREATE FUNCTION weft.schema_capture_events()
+RETURNS text LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+RETURN $script$-- The statements that have begun in what the client has sent last, and not ended: what one that
+-- consists of several transactions has left, when it failed, does not count.
+CREATE OR REPLACE FUNCTION weft.ddl_stack()
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(jsonb_agg(e.entry ORDER BY e.number), '[]')
+	FROM jsonb_array_elements(coalesce(nullif(current_setting('weft_capture.stack', true), ''), '[]')::jsonb)
+		WITH ORDINALITY e (entry, number)
+	WHERE e.entry->>'time' = extract(epoch FROM statement_timestamp())::text
+$$;
+
+CREATE OR REPLACE FUNCTION weft.ddl_set_stack(stack jsonb)
+RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT set_config('weft_capture.stack', stack::text, false)
+$$;
+
+-- A statement begins.  It assigns no transaction id, since DROP INDEX CONCURRENTLY must not have one.
+CREATE OR REPLACE FUNCTION weft.ddl_start()
+RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	entry jsonb;
+BEGIN
+	IF weft.ddl_is_never(TG_TAG) OR NOT EXISTS (SELECT FROM weft.ddl_publications) THEN
+		RETURN;
+	END IF;
+	entry := jsonb_build_object('time', extract(epoch FROM statement_timestamp())::text, 'tag', TG_TAG,
+		'before', (SELECT jsonb_object_agg(pubname, weft.ddl_keys(pubid))
+			FROM weft.ddl_publications WHERE NOT all_tables));
+	IF TG_TAG LIKE 'DROP %' THEN
+		entry := entry || jsonb_build_object('unlogged',
+			(SELECT jsonb_agg('pg_class'::regclass::oid || '/' || oid) FROM pg_class WHERE relpersistence = 'u'));
+	END IF;
+	PERFORM weft.ddl_set_stack(weft.ddl_stack() || jsonb_build_array(entry));
+END $$;
+
+-- Runs directly before ddl_capture(), with the rights and the search_path of the session.  Nothing may
+-- be looked up in that search_path.
+CREATE OR REPLACE FUNCTION weft.ddl_caller()
+RETURNS event_trigger LANGUAGE plpgsql
+AS $$
+BEGIN
+	PERFORM pg_catalog.set_config('weft_capture.role', current_user, true);
+	PERFORM pg_catalog.set_config('weft_capture.search_path', pg_catalog.current_setting('search_path'), true);
+END $$;
+
+-- Does an expression, as the server prints it, call a function with one of these volatilities?
+CREATE OR REPLACE FUNCTION weft.ddl_calls(expression text, volatilities text)
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH code (text) AS (SELECT regexp_replace(expression, E'''([^'']|'''')*''', '', 'g')),
+	called (name) AS (
+		SELECT replace(trim('"' FROM m[1]), '""', '"')
+		FROM code, regexp_matches(code.text,
+			E'("(?:[^"]|"")+"|[^][\\s"''(){},.;:+*/<>=~!@#%^&|`?-]+)\\s*\\(', 'g') m)
+	SELECT EXISTS (SELECT FROM called JOIN pg_proc ON proname IN (called.name, lower(called.name))
+			WHERE strpos(volatilities, provolatile::text) > 0)
+		OR strpos(volatilities, 's') > 0 AND (SELECT text FROM code) ~* E'\\m(current_timestamp|current_date'
+			'|current_time|localtime|localtimestamp|current_user|current_role|session_user|user'
+			'|system_user|current_catalog|current_schema)\\M'
+$$;
+
+-- Returns a new column of a table to whose rows every server would give other values, or null.
+-- "missing" asks for those whose value was computed once, for all rows.
+CREATE OR REPLACE FUNCTION weft.ddl_unrepeatable_column(relation oid, missing boolean)
+RETURNS name LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT a.attname
+	FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+		LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+	WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+		-- written by this transaction, or by one that is newer
+		AND age(a.xmin) <= 0
+		AND (a.attidentity <> '' AND NOT missing
+			OR a.atthasmissing = missing
+				AND weft.ddl_calls(coalesce(pg_get_expr(d.adbin, d.adrelid), t.typdefault),
+					CASE WHEN missing THEN 'sv' ELSE 'v' END))
+	ORDER BY a.attnum LIMIT 1
+$$;
+
+CREATE OR REPLACE FUNCTION weft.ddl_is_published(relation oid)
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (SELECT FROM weft.ddl_publications
+		WHERE all_tables OR 'pg_class'::regclass::oid || '/' || relation = ANY (weft.ddl_keys(pubid)))
+$$;
+
+CREATE OR REPLACE FUNCTION weft.ddl_refuse(problem text, cause text, remedy text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF cause IS NULL THEN
+		RAISE EXCEPTION '%', problem
+			USING ERRCODE = 'feature_not_supported', HINT = remedy;
+	END IF;
+	RAISE EXCEPTION '%', problem
+		USING ERRCODE = 'feature_not_supported', DETAIL = cause, HINT = remedy;
+END $$;
+
+-- May a member of the owner's role make schema changes that are not replicated?
+CREATE OR REPLACE FUNCTION weft.ddl_is_off(role name)
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT lower(current_setting('weft.ddl_replication', true)) IN ('off', 'false', 'no', '0')
+		AND pg_has_role(role, current_user, 'MEMBER')
+$$;
+
+-- A table is about to be rewritten.
+CREATE OR REPLACE FUNCTION weft.ddl_rewrite()
+RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	relation regclass := pg_event_trigger_table_rewrite_oid();
+	reason integer := pg_event_trigger_table_rewrite_reason();
+	role CONSTANT name := current_setting('weft_capture.role', true);
+	persistence "char" := (SELECT relpersistence FROM pg_class WHERE oid = relation);
+	stack jsonb := weft.ddl_stack();
+	volatile_column name;
+BEGIN
+	IF persistence = 't' OR weft.ddl_is_off(role) OR NOT weft.ddl_is_published(relation) THEN
+		RETURN;
+	END IF;
+	IF reason & 1 <> 0 THEN
+		PERFORM weft.ddl_refuse('cannot replicate SET LOGGED or SET UNLOGGED',
+			format('Rows of table %s were not replicated while it was unlogged.', relation),
+			'Create another table.');
+	END IF;
+	volatile_column := weft.ddl_unrepeatable_column(relation, false);
+	IF reason & 2 <> 0 AND volatile_column IS NOT NULL AND pg_relation_size(relation) > 0 THEN
+		PERFORM weft.ddl_refuse(
+			format('cannot replicate that column "%s" gets another value in each row', volatile_column),
+			format('Its default is volatile, and table %s has rows.', relation),
+			'Add the column without a default, then set the default, and update the rows.');
+	END IF;
+	IF reason & 4 <> 0 AND jsonb_array_length(stack) > 0 THEN
+		PERFORM weft.ddl_set_stack(jsonb_set(stack, '{-1,converted}', 'true'));
+	END IF;
+END $$;
+
+-- What the statement has created, altered and dropped.
+CREATE OR REPLACE FUNCTION weft.ddl_touched(event text)
+RETURNS TABLE (key text, type text, temporary boolean, unlogged boolean, own boolean, in_script boolean,
+	original boolean)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN QUERY SELECT c.classid::text || '/' || c.objid, c.object_type,
+			coalesce(c.schema_name = 'pg_temp', false) OR coalesce(r.relpersistence = 't', false)
+				OR coalesce(c.object_identity ~ E' on pg_temp\\.', false),
+			coalesce(r.relpersistence = 'u', false),
+			coalesce(c.schema_name = 'weft', false)
+				OR coalesce(c.object_identity ~ E'^weft$| on weft\\.', false),
+			c.in_extension, true
+		FROM pg_event_trigger_ddl_commands() c
+			LEFT JOIN pg_class r ON c.classid = 'pg_class'::regclass AND r.oid = c.objid;
+	IF event = 'sql_drop' THEN
+		RETURN QUERY SELECT d.classid::text || '/' || d.objid, d.object_type, d.is_temporary,
+				coalesce((weft.ddl_stack() -> -1 -> 'unlogged') ? (d.classid::text || '/' || d.objid), false),
+				coalesce(d.schema_name = 'weft', false), false, d.original
+			FROM pg_event_trigger_dropped_objects() d;
+	END IF;
+END $$;
+
+-- Which publications publish the statement?  {publication: level}; null if none does.
+CREATE OR REPLACE FUNCTION weft.ddl_wanted_by(event text, tag text, entry jsonb, outer_entries jsonb, role name)
+RETURNS jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	keys text[];
+	of_tables boolean;
+	has_table boolean;
+	permanent boolean;
+	passing boolean;
+	in_script boolean;
+	result jsonb;
+BEGIN
+	SELECT array_agg(t.key) FILTER (WHERE t.key IS NOT NULL),
+			bool_or(t.type !~ 'view$|^foreign table$' AND NOT t.temporary AND NOT t.unlogged AND NOT t.own),
+			bool_or(t.type = 'table' AND NOT t.temporary AND NOT t.unlogged AND NOT t.own),
+			bool_or(t.type !~ '^foreign table$' AND NOT t.temporary AND NOT t.unlogged AND NOT t.own AND t.original),
+			bool_or((t.temporary OR t.unlogged) AND t.original),
+			bool_or(t.in_script)
+		INTO keys, of_tables, has_table, permanent, passing, in_script
+		FROM weft.ddl_touched(event) t;
+	IF permanent IS NOT TRUE OR in_script OR weft.ddl_is_off(role)
+		OR outer_entries @? '$[*] ? (@.tag == "CREATE EXTENSION" || @.tag == "ALTER EXTENSION")'
+	THEN
+		RETURN NULL;
+	END IF;
+	SELECT jsonb_object_agg(p.pubname, p.level) INTO result
+		FROM weft.ddl_publications p
+		WHERE (p.level = 'all' OR of_tables AND weft.ddl_is_of_tables(tag) OR has_table AND tag = 'CREATE SCHEMA')
+			AND (p.all_tables OR keys && weft.ddl_keys(p.pubid)
+				OR keys && ARRAY(SELECT jsonb_array_elements_text(nullif(entry->'before'->p.pubname::text, 'null'))));
+	IF result IS NOT NULL AND passing AND event = 'sql_drop' THEN
+		PERFORM weft.ddl_refuse(
+			'cannot replicate a schema change of both permanent objects and temporary or unlogged ones',
+			NULL, 'Use one statement for each.');
+	END IF;
+	RETURN result;
+END $$;
+
+-- Refuses what a subscriber could not repeat, as far as it is known without the text.
+CREATE OR REPLACE FUNCTION weft.ddl_check(tag text, outer_entries jsonb)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	unrepeatable record;
+BEGIN
+	IF tag = 'SELECT INTO' THEN
+		PERFORM weft.ddl_refuse('cannot replicate SELECT INTO with rows', NULL, 'Use CREATE TABLE and INSERT.');
+	ELSIF tag = 'DROP OWNED' THEN
+		PERFORM weft.ddl_refuse('cannot replicate DROP OWNED', NULL, 'Drop the objects one by one.');
+	ELSIF outer_entries @? '$[*] ? (!exists(@.captured))' THEN
+		PERFORM weft.ddl_refuse(format('cannot replicate %s while it is executed by another schema change', tag),
+			'A subscriber would execute it twice.', 'Execute the statement on its own.');
+	END IF;
+	IF tag <> 'ALTER TABLE' THEN
+		RETURN;
+	END IF;
+	WITH RECURSIVE altered (oid) AS (
+		SELECT objid FROM pg_event_trigger_ddl_commands() WHERE classid = 'pg_class'::regclass
+		UNION
+		SELECT inhrelid FROM altered JOIN pg_inherits ON inhparent = altered.oid)
+	SELECT weft.ddl_unrepeatable_column(c.oid, true) AS name, c.oid::regclass AS relation INTO unrepeatable
+		FROM altered JOIN pg_class c USING (oid)
+		WHERE c.relkind = 'r' AND weft.ddl_unrepeatable_column(c.oid, true) IS NOT NULL
+			AND pg_relation_size(c.oid) > 0 LIMIT 1;
+	IF unrepeatable.name IS NOT NULL THEN
+		PERFORM weft.ddl_refuse(
+			format('cannot replicate that column "%s" gets a value that each server computes', unrepeatable.name),
+			format('Its default is not the same everywhere and at all times, and table %s has rows.',
+				unrepeatable.relation),
+			'Add the column without a default, then set the default, and update the rows.');
+	END IF;
+END $$;
+
+-- The same, with the text.
+CREATE OR REPLACE FUNCTION weft.ddl_check_text(tag text, statement text, words text[], entry jsonb)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF statement IS NULL THEN
+		PERFORM weft.ddl_refuse(format('cannot replicate %s because its text is not known', tag),
+			'It is known of statements that a client sends, or that a function of PL/pgSQL executes one by one.',
+			'Execute the statement on its own.');
+	ELSIF tag = 'CREATE TABLE AS' AND words[cardinality(words) - 2:] <> '{with,no,data}' THEN
+		PERFORM weft.ddl_refuse('cannot replicate CREATE TABLE AS with rows', NULL, 'Use CREATE TABLE and INSERT.');
+	ELSIF entry ? 'converted' AND 'using' = ANY (words) AND weft.ddl_calls(statement, 'v') THEN
+		PERFORM weft.ddl_refuse('cannot replicate that a column gets another value in each row',
+			'The expression behind USING is volatile.',
+			'Add another column, update the rows, and drop the old one.');
+	END IF;
+END $$;
+
+-- The new tables whose rows are published from now on.
+CREATE OR REPLACE FUNCTION weft.ddl_new_tables(wanted_by jsonb)
+RETURNS jsonb LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(jsonb_agg(jsonb_build_object(
+		'publication', p.pubname, 'schema', n.nspname, 'name', c.relname)), '[]')
+	FROM pg_event_trigger_ddl_commands() t
+		JOIN pg_class c ON t.classid = 'pg_class'::regclass AND c.oid = t.objid
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		JOIN weft.ddl_publications p ON wanted_by ? p.pubname::text
+	WHERE t.command_tag IN ('CREATE TABLE', 'CREATE TABLE AS') AND c.relpersistence = 'p'
+		AND (c.relkind = 'r' OR c.relkind = 'p' AND p.via_root)
+		AND NOT (p.via_root AND c.relispartition)
+		AND (p.all_tables OR t.classid || '/' || t.objid = ANY (weft.ddl_keys(p.pubid)))
+$$;
+
+-- Settings on which the meaning of a statement depends.
+CREATE OR REPLACE FUNCTION weft.ddl_settings(path text)
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_object_agg(name, CASE name WHEN 'search_path' THEN path ELSE current_setting(name) END)
+	FROM unnest('{array_nulls,backslash_quote,bytea_output,check_function_bodies,DateStyle,
+		default_table_access_method,default_text_search_config,default_toast_compression,extra_float_digits,
+		IntervalStyle,lc_monetary,lc_numeric,lc_time,quote_all_identifiers,search_path,
+		standard_conforming_strings,TimeZone,transform_null_equals,xmlbinary,xmloption}'::text[]) name
+$$;
+
+-- What a role may do to its server: a role of the same name that may do more is refused elsewhere.
+CREATE OR REPLACE FUNCTION weft.ddl_powers(role name)
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(jsonb_agg(power), '[]') FROM (
+		SELECT 'superuser' FROM pg_roles WHERE rolname = role AND rolsuper
+		UNION ALL
+		SELECT power FROM unnest(
+			'{pg_execute_server_program,pg_read_server_files,pg_write_server_files}'::text[]) power
+			WHERE pg_has_role(role, power, 'USAGE')) powers (power)
+$$;
+
+CREATE OR REPLACE FUNCTION weft.ddl_insert(
+	tag text, statement text, words text[], wanted_by jsonb, role name, path text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	id bigint := nextval('weft.ddl_queue_id_seq');
+BEGIN
+	PERFORM weft.ddl_set_membership(p.pubname, true) FROM weft.ddl_publications p
+		WHERE wanted_by ? p.pubname::text AND NOT p.all_tables;
+	INSERT INTO weft.ddl_queue VALUES (id, clock_timestamp(), json_build_object(
+		'version', 1,
+		'id', id,
+		'source', 'trigger',
+		'tag', tag,
+		'role', role,
+		'powers', weft.ddl_powers(role),
+		'statement', statement,
+		'concurrently', words[1:3] IN ('{create,index,concurrently}', '{drop,index,concurrently}')
+			OR words[1:4] = '{create,unique,index,concurrently}'
+			OR words[1:2] = '{alter,table}' AND 'detach' = ANY (words)
+				AND words[cardinality(words)] = 'concurrently',
+		'publications', (SELECT jsonb_agg(name) FROM jsonb_object_keys(wanted_by) name),
+		'levels', wanted_by,
+		'settings', weft.ddl_settings(path),
+		'tables', weft.ddl_new_tables(wanted_by)));
+	-- a transaction that has notified somebody cannot be prepared
+	PERFORM pg_notify('weft_ddl', '');
+END $$;
+
+-- A statement has succeeded.
+CREATE OR REPLACE FUNCTION weft.ddl_capture()
+RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	role CONSTANT name := current_setting('weft_capture.role', true);
+	path CONSTANT text := current_setting('weft_capture.search_path', true);
+	never CONSTANT boolean := weft.ddl_is_never(TG_TAG);
+	stack jsonb := weft.ddl_stack();
+	entry jsonb := jsonb_build_object('time', extract(epoch FROM statement_timestamp())::text);
+	context text;
+	of_client boolean;
+	wanted_by jsonb;
+	statement text;
+	words text[];
+BEGIN
+	GET DIAGNOSTICS context = PG_CONTEXT;
+	IF TG_TAG IN ('ALTER PUBLICATION', 'DROP PUBLICATION') AND TG_EVENT = 'ddl_command_end' THEN
+		PERFORM weft.ddl_follow_publications();
+	END IF;
+	IF NOT EXISTS (SELECT FROM weft.ddl_publications) THEN
+		RETURN;
+	END IF;
+	-- without it, any session could set the role
+	IF NOT EXISTS (SELECT FROM pg_event_trigger WHERE evtname = CASE TG_EVENT
+			WHEN 'sql_drop' THEN '!weft_ddl_drop_a' ELSE '!weft_ddl_end_a' END AND evtenabled = 'A')
+	THEN
+		RAISE EXCEPTION 'an event trigger of schema "weft" is missing or disabled'
+			USING HINT = 'Run the script of weft.ddl_capture_script() again.';
+	END IF;
+	IF NOT never THEN
+		entry := coalesce(stack -> -1, entry);
+		stack := stack - (-1);
+	END IF;
+	of_client := strpos(context, E'\n') = 0 AND jsonb_array_length(stack) = 0;
+	IF NOT never AND NOT entry ? 'captured' THEN
+		wanted_by := weft.ddl_wanted_by(TG_EVENT, TG_TAG, entry, stack, role);
+	END IF;
+	IF wanted_by IS NOT NULL THEN
+		PERFORM weft.ddl_check(TG_TAG, stack);
+		IF of_client THEN
+			SELECT f.statement, f.words INTO statement, words FROM weft.ddl_find_in_message(TG_TAG) f;
+		ELSE
+			SELECT f.statement, f.words INTO statement, words
+				FROM weft.ddl_find_in_context(TG_TAG, context) f;
+		END IF;
+		PERFORM weft.ddl_check_text(TG_TAG, statement, words, entry);
+		PERFORM weft.ddl_insert(TG_TAG, statement, words, wanted_by, role, path);
+	END IF;
+	IF TG_EVENT = 'sql_drop' THEN
+		PERFORM weft.ddl_set_stack(stack || jsonb_build_array(entry || '{"captured": true}'));
+		RETURN;
+	END IF;
+	PERFORM weft.ddl_set_stack(stack);
+	IF of_client AND current_query() ~ E';\\s*\\S' AND TG_TAG <> 'SELECT INTO' THEN
+		PERFORM setval('weft.ddl_position_seq', coalesce(f.next, 2147483647)),
+				setval('weft.ddl_message_seq', (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)
+			FROM weft.ddl_find_in_message(TG_TAG) f;
+	END IF;
+END $$;
+
+-- PG_CONTEXT is translated.
+DO $$
+BEGIN
+	ALTER FUNCTION weft.ddl_capture() SET lc_messages = 'C';
+EXCEPTION WHEN insufficient_privilege THEN
+	IF current_setting('lc_messages') !~ '^(C|POSIX|en)' THEN
+		RAISE WARNING 'schema changes that functions make are refused, because "lc_messages" is not English';
+	END IF;
+END $$;
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA weft FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA weft FROM PUBLIC;
+
+CREATE EVENT TRIGGER "!weft_ddl_start" ON ddl_command_start EXECUTE FUNCTION weft.ddl_start();
+CREATE EVENT TRIGGER "!weft_ddl_rewrite_a" ON table_rewrite EXECUTE FUNCTION weft.ddl_caller();
+CREATE EVENT TRIGGER "!weft_ddl_rewrite_b" ON table_rewrite EXECUTE FUNCTION weft.ddl_rewrite();
+CREATE EVENT TRIGGER "!weft_ddl_drop_a" ON sql_drop EXECUTE FUNCTION weft.ddl_caller();
+CREATE EVENT TRIGGER "!weft_ddl_drop_b" ON sql_drop EXECUTE FUNCTION weft.ddl_capture();
+CREATE EVENT TRIGGER "!weft_ddl_end_a" ON ddl_command_end EXECUTE FUNCTION weft.ddl_caller();
+CREATE EVENT TRIGGER "!weft_ddl_end_b" ON ddl_command_end EXECUTE FUNCTION weft.ddl_capture();
+ALTER EVENT TRIGGER "!weft_ddl_start" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_rewrite_a" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_rewrite_b" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_drop_a" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_drop_b" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_end_a" ENABLE ALWAYS;
+ALTER EVENT TRIGGER "!weft_ddl_end_b" ENABLE ALWAYS;
+
+$script$;
+REVOKE ALL ON FUNCTION weft.schema_capture_events() FROM PUBLIC;
