@@ -255,7 +255,8 @@ RETURNS SETOF regclass LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT t.prrelid::regclass FROM pg_publication p JOIN pg_publication_rel t ON t.prpubid = p.oid
-	WHERE p.pubname = 'weft_' || weft.local_group()
+		JOIN pg_class c ON c.oid = t.prrelid
+	WHERE p.pubname = 'weft_' || weft.local_group() AND c.relnamespace <> 'weft'::regnamespace
 	ORDER BY t.prrelid::oid
 $$;
 
@@ -306,7 +307,7 @@ COMMENT ON FUNCTION weft.schema_definition() IS
 REVOKE ALL ON FUNCTION weft.schema_definition() FROM PUBLIC;
 
 -- SECURITY DEFINER, since the role that manages the node need not own the tables.
-CREATE FUNCTION weft.member_publish(tables text[] DEFAULT NULL)
+CREATE FUNCTION weft.member_publish(tables text[] DEFAULT NULL, ddl text DEFAULT 'all')
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
@@ -319,7 +320,7 @@ BEGIN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
-		EXECUTE format('CREATE PUBLICATION %I', publication);
+		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %s)', publication, ddl);
 	END IF;
 	missing := (SELECT string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r
 		WHERE (tables IS NULL OR r::text = ANY (tables))
@@ -329,9 +330,9 @@ BEGIN
 	END IF;
 END $$;
 
-COMMENT ON FUNCTION weft.member_publish(text[]) IS
+COMMENT ON FUNCTION weft.member_publish(text[], text) IS
 	'creates the publication of this node or adds tables to it: those named, or all';
-REVOKE ALL ON FUNCTION weft.member_publish(text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.member_publish(text[], text) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_unpublish()
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
@@ -445,20 +446,23 @@ COMMENT ON FUNCTION weft.member_drop_slot(name) IS
 REVOKE ALL ON FUNCTION weft.member_drop_slot(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.create_node_subscription(subscription name, dsn text,
-	publication name, num_writers integer, enabled boolean)
+	publication name, num_writers integer)
 RETURNS void
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'weft_create_node_subscription';
 
-COMMENT ON FUNCTION weft.create_node_subscription(name, text, name, integer, boolean) IS
-	'creates a subscription of a node group, for a slot that exists';
-REVOKE ALL ON FUNCTION weft.create_node_subscription(name, text, name, integer, boolean) FROM PUBLIC;
+COMMENT ON FUNCTION weft.create_node_subscription(name, text, name, integer) IS
+	'creates a disabled subscription of a node group, without tables, for a slot that exists';
+REVOKE ALL ON FUNCTION weft.create_node_subscription(name, text, name, integer) FROM PUBLIC;
 
 -- A join may repeat the step that calls this.  A subscription that existed before was
--- removed when the join began (weft.drop_stale_subscription).
+-- removed when the join began (weft.drop_stale_subscription).  The other node may publish tables
+-- that are still to be created here by its schema changes, and the other way round.  Therefore the
+-- subscription gets the tables that this node publishes (src/ddl/group_tables.c).
 CREATE FUNCTION weft.member_subscribe(to_node name, node_identity uuid, enabled boolean)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1min'
 AS $$
 DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
@@ -469,13 +473,18 @@ BEGIN
 	IF weft.local_subscription(to_node) IS NOT NULL THEN
 		RETURN;
 	END IF;
+	PERFORM weft.member_keep_schema();
 	INSERT INTO weft.conflict_node
 		SELECT '', node_id FROM weft.node_entry WHERE is_local
 		UNION ALL SELECT subscription, node.node_id
 		ON CONFLICT (subname) DO UPDATE SET node_id = excluded.node_id;
 	PERFORM weft.create_node_subscription(subscription, node.dsn,
 		('weft_' || weft.local_group())::name,
-		(SELECT num_writers FROM weft.node_group_entry), enabled);
+		(SELECT num_writers FROM weft.node_group_entry));
+	PERFORM weft.member_follow_tables();
+	IF enabled THEN
+		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', subscription);
+	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.member_subscribe(name, uuid, boolean) IS

@@ -138,10 +138,11 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	PERFORM weft.member_publish((
-		SELECT coalesce(weft.node_query(n.dsn, n.node_name,
-			'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[]
-		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node));
+	PERFORM weft.member_publish(
+			coalesce(weft.node_query(n.dsn, n.node_name,
+				'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[],
+			weft.node_query(n.dsn, n.node_name, 'SELECT weft.published_ddl()'))
+		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node;
 END $$;
 
 COMMENT ON FUNCTION weft.join_step_publish() IS

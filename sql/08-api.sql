@@ -316,7 +316,6 @@ AS $$
 DECLARE
 	members weft.member[] := ARRAY(SELECT n FROM weft.member n ORDER BY n.node_id);
 	member weft.member;
-	other weft.member;
 	theirs text[];
 	common text[];
 	stray text[] := '{}';
@@ -337,14 +336,7 @@ BEGIN
 	END LOOP;
 	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
-	FOREACH member IN ARRAY members LOOP
-		FOREACH other IN ARRAY members LOOP
-			CONTINUE WHEN member.node_name = other.node_name;
-			PERFORM weft.node_query(member.dsn, member.node_name,
-				format('ALTER SUBSCRIPTION %I REFRESH PUBLICATION WITH (copy_data = false)',
-					weft.subscription_name(node_group_name, other.node_name, member.node_name)), true);
-		END LOOP;
-	END LOOP;
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_follow_tables()');
 END $$;
 
 COMMENT ON FUNCTION weft.refresh_node_group(name) IS

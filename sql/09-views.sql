@@ -270,6 +270,15 @@ COMMENT ON VIEW weft.node_group IS
 	'the node group of this database';
 GRANT SELECT ON weft.node_group TO PUBLIC;
 
+-- Schema changes of members (src/apply/schema_wait.c).
+CREATE FUNCTION weft.stat_get_schema_wait(OUT subid oid, OUT waiting_for text, OUT since timestamptz)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_schema_wait';
+
+COMMENT ON FUNCTION weft.stat_get_schema_wait() IS
+	'what changes wait for that a schema change of another member brings';
+
 CREATE VIEW weft.node_replication AS
 	SELECT n.node_name AS from_node, l.node_name AS to_node, s.subname AS subscription,
 		CASE WHEN s.subname IS NULL THEN 'missing'
@@ -278,7 +287,8 @@ CREATE VIEW weft.node_replication AS
 			WHEN coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) > 0 THEN 'catching up'
 			ELSE 'streaming' END AS state,
 		coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) AS lag_bytes,
-		w.lag_time, w.num_writers, w.last_error_time, w.last_error
+		w.lag_time, w.num_writers, w.last_error_time, w.last_error,
+		(SELECT c.waiting_for FROM weft.stat_get_schema_wait() c WHERE c.subid = s.oid) AS waiting_for
 	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
 		CROSS JOIN weft.node_group_entry g
 		LEFT JOIN (pg_catalog.pg_subscription s
@@ -295,7 +305,7 @@ CREATE VIEW weft.node_replication AS
 		pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()
 				THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END,
 			t.confirmed_flush_lsn)::bigint,
-		r.replay_lag, NULL, NULL, NULL
+		r.replay_lag, NULL, NULL, NULL, NULL
 	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
 		CROSS JOIN weft.node_group_entry g
 		LEFT JOIN pg_catalog.pg_replication_slots t
@@ -323,7 +333,7 @@ BEGIN
 		EXCEPTION WHEN connection_failure THEN
 			RETURN QUERY SELECT n.node_name, member.node_name,
 				weft.subscription_name(weft.local_group(), n.node_name, member.node_name),
-				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM
+				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM, NULL::text
 				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
 		END;
 	END LOOP;

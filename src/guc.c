@@ -19,6 +19,7 @@ int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
 int			weft_copy_workers_per_table = 2;
+int			weft_ddl_wait_timeout = 60 * 1000;
 int			weft_decode_ahead = 1024;
 int			weft_flush_delay = 5;
 int			weft_max_copy_workers = 8;
@@ -97,6 +98,10 @@ static const IntegerParameter integers[] = {
 		"Sets the number of helpers that take part in the initial copy of one table.",
 		"Zero leaves the initial copy to the server's own code.",
 	&weft_copy_workers_per_table, 0, WEFT_MAX_COPY_WORKERS, PGC_SIGHUP, 0},
+	{"weft.ddl_wait_timeout",
+		"Sets how long rows of a node group wait for a schema change of another member.",
+		"After that, they fail.",
+	&weft_ddl_wait_timeout, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS},
 	{"weft.decode_ahead",
 		"Sets how much WAL a publisher decodes at once while it is far behind.",
 		"Zero reads one record at a time. Used for slots with the output plugin \"weft\".",
@@ -206,4 +211,12 @@ guc_reload_if_requested(void)
 		return;
 	ConfigReloadPending = false;
 	ProcessConfigFile(PGC_SIGHUP);
+}
+
+/* Until the current GUC nest level ends, schema changes of this session are not published. */
+void
+guc_publish_no_schema_changes(void)
+{
+	(void) set_config_option("weft.ddl_replication", "off", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 }

@@ -35,6 +35,7 @@ extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */
 extern char *weft_conflict_history_types;
 extern int	weft_copy_workers_per_table;
+extern int	weft_ddl_wait_timeout;	/* in milliseconds */
 extern int	weft_decode_ahead;	/* in kB */
 extern int	weft_flush_delay;	/* in milliseconds */
 extern int	weft_max_copy_workers;
@@ -52,5 +53,6 @@ extern int	weft_writers_per_subscription;
 extern void guc_define(void);
 extern int	guc_max_commit_group(void);
 extern void guc_reload_if_requested(void);
+extern void guc_publish_no_schema_changes(void);
 
 #endif							/* WEFT_GUC_H */

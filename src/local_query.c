@@ -4,10 +4,15 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "local_query.h"
+#include "miscadmin.h"
+#include "publication_settings.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 static void
 execute(const char *command)
@@ -71,4 +76,27 @@ local_value(const char *query)
 	List	   *rows = local_rows(query, 1);
 
 	return rows == NIL ? NULL : ((char **) linitial(rows))[0];
+}
+
+/*
+ * The same as the role that owns Weft's tables, for what the current role may not do.  The query must
+ * not contain any text that is not quoted, nor call what others have defined.
+ */
+char *
+local_value_of_weft(const char *query)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(publication_settings_queue()));
+	Oid			user;
+	int			context;
+	char	   *result;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "table \"%s\" is missing", "weft.ddl_queue");
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
+						   context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
+	ReleaseSysCache(tuple);
+	result = local_value(query);
+	SetUserIdAndSecContext(user, context);
+	return result;
 }

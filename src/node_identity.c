@@ -71,24 +71,21 @@ local_group(void)
 	return result;
 }
 
-/*
- * If a subscription is one to another member of this node's group, returns this node's
- * identity as text, else NULL.  Needs a transaction.
- */
-char *
-node_identity_for(const char *subscription)
+/* Reads this node's name and identity, as text, and the other members of its group. */
+static List *
+read_members(char **own_name, char **identity)
 {
 	char	   *group = local_group();
 	Relation	rel = group ? open_table("node_entry") : NULL;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	char	   *local = NULL;
-	char	   *identity = NULL;
 	List	   *others = NIL;
-	ListCell   *cell;
+	List	   *result = NIL;
 
+	*own_name = *identity = NULL;
 	if (rel == NULL)
-		return NULL;
+		return NIL;
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
@@ -100,16 +97,98 @@ node_identity_for(const char *subscription)
 			continue;
 		}
 		local = name;
-		identity = DatumGetCString(DirectFunctionCall1(uuid_out,
-													   value_of(rel, tuple, NODE_IDENTITY)));
+		*identity = DatumGetCString(DirectFunctionCall1(uuid_out,
+														value_of(rel, tuple, NODE_IDENTITY)));
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
+	if (local == NULL)
+		return NIL;
+	*own_name = local;
+	foreach_ptr(char, name, others)
+	{
+		NodeMember *member = palloc(sizeof(NodeMember));
 
-	/* In the form of weft.subscription_name(). */
-	foreach(cell, local ? others : NIL)
-		if (strcmp(psprintf("weft_%s_%s_%s", group, (char *) lfirst(cell), local),
-				   subscription) == 0)
+		/* In the form of weft.subscription_name(). */
+		member->name = name;
+		member->subscription = psprintf("weft_%s_%s_%s", group, name, local);
+		result = lappend(result, member);
+	}
+	return result;
+}
+
+/*
+ * If a subscription is one to another member of this node's group, returns this node's
+ * identity as text, else NULL.  Needs a transaction.
+ */
+char *
+node_identity_for(const char *subscription)
+{
+	char	   *name;
+	char	   *identity;
+
+	foreach_ptr(NodeMember, member, read_members(&name, &identity))
+		if (strcmp(member->subscription, subscription) == 0)
 		return identity;
 	return NULL;
+}
+
+/* Returns the other members of this node's group, as a list of NodeMember.  Needs a transaction. */
+List *
+node_identity_members(void)
+{
+	char	   *name;
+	char	   *identity;
+
+	return read_members(&name, &identity);
+}
+
+/* Returns the name of this node, or NULL outside of a group.  Needs a transaction. */
+char *
+node_identity_name(void)
+{
+	char	   *name;
+	char	   *identity;
+
+	(void) read_members(&name, &identity);
+	return name;
+}
+
+/*
+ * Returns the name of the publication of this node's group, or NULL outside of a group.  Sets
+ * *member_table to the table that changes whenever the answer does, or to InvalidOid.  Needs a
+ * transaction.
+ */
+char *
+node_identity_publication(Oid *member_table)
+{
+	Relation	rel = open_table("node_entry");
+	char	   *group = local_group();
+
+	*member_table = InvalidOid;
+	if (rel != NULL)
+	{
+		*member_table = RelationGetRelid(rel);
+		table_close(rel, AccessShareLock);
+	}
+	return group ? psprintf("weft_%s", group) : NULL;
+}
+
+/*
+ * Returns the OIDs of the subscriptions of this database to other members of its group.  Needs a
+ * transaction.
+ */
+List *
+node_identity_subscriptions(void)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(NodeMember, member, node_identity_members())
+	{
+		Oid			subscription = get_subscription_oid(member->subscription, true);
+
+		if (OidIsValid(subscription))
+			result = lappend_oid(result, subscription);
+	}
+	return result;
 }

@@ -5,6 +5,19 @@
 #ifndef WEFT_NODE_IDENTITY_H
 #define WEFT_NODE_IDENTITY_H
 
+#include "nodes/pg_list.h"
+
+/* Another member of this node's group. */
+typedef struct NodeMember
+{
+	char	   *name;
+	char	   *subscription;	/* of this node to it, which need not exist */
+} NodeMember;
+
 extern char *node_identity_for(const char *subscription);
+extern char *node_identity_publication(Oid *member_table);
+extern List *node_identity_members(void);
+extern char *node_identity_name(void);
+extern List *node_identity_subscriptions(void);
 
 #endif							/* WEFT_NODE_IDENTITY_H */

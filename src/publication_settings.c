@@ -25,6 +25,7 @@
 #include "commands/extension.h"
 #include "commands/seclabel.h"
 #include "miscadmin.h"
+#include "node_identity.h"
 #include "publication_settings.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -51,6 +52,8 @@ static struct
 	bool		watching;		/* the callback is registered */
 	MemoryContext context;
 	List	   *publications;	/* of DdlPublication */
+	Oid			member_table;	/* changes when this node joins or leaves a
+								 * group */
 }			known;
 
 /* Parses the name of a level; returns false if there is none of that name. */
@@ -224,8 +227,16 @@ publication_changed(Datum arg, int cacheid, uint32 hashvalue)
 	known.valid = false;
 }
 
+/* A table has changed. */
 static void
-remember(Form_pg_publication form, DdlLevel level)
+table_changed(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == known.member_table)
+		known.valid = false;
+}
+
+static void
+remember(Form_pg_publication form, DdlLevel level, bool group)
 {
 	MemoryContext old = MemoryContextSwitchTo(known.context);
 	DdlPublication *entry = palloc(sizeof(DdlPublication));
@@ -234,8 +245,9 @@ remember(Form_pg_publication form, DdlLevel level)
 	entry->name = pstrdup(NameStr(form->pubname));
 	entry->owner = form->pubowner;
 	entry->level = level;
-	entry->all_tables = form->puballtables;
+	entry->all_tables = form->puballtables || group;
 	entry->via_root = form->pubviaroot;
+	entry->group = group;
 	known.publications = lappend(known.publications, entry);
 	MemoryContextSwitchTo(old);
 }
@@ -245,6 +257,7 @@ read_publications(void)
 {
 	Relation	catalog = table_open(PublicationRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	const char *group = node_identity_publication(&known.member_table);
 	HeapTuple	tuple;
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
@@ -253,7 +266,7 @@ read_publications(void)
 		DdlLevel	level = publication_settings_get(form->oid);
 
 		if (level != DDL_LEVEL_NONE)
-			remember(form, level);
+			remember(form, level, group && strcmp(NameStr(form->pubname), group) == 0);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -271,6 +284,7 @@ publication_settings_list(void)
 		known.context = AllocSetContextCreate(TopMemoryContext, "weft publications",
 											  ALLOCSET_SMALL_SIZES);
 		CacheRegisterSyscacheCallback(PUBLICATIONOID, publication_changed, (Datum) 0);
+		CacheRegisterRelcacheCallback(table_changed, (Datum) 0);
 		known.watching = true;
 	}
 	if (!known.valid)

@@ -22,8 +22,9 @@ typedef struct DdlPublication
 	char	   *name;
 	Oid			owner;
 	DdlLevel	level;
-	bool		all_tables;
+	bool		all_tables;		/* everything: FOR ALL TABLES, or "group" */
 	bool		via_root;		/* publish_via_partition_root */
+	bool		group;			/* a node group's: new tables are added to it */
 } DdlPublication;
 
 extern bool publication_settings_parse_level(const char *text, DdlLevel *level);

@@ -92,6 +92,7 @@ void
 shmem_reset_writers(SubscriptionShared *entry)
 {
 	pg_atomic_write_u32(&entry->writers_gone, 0);
+	pg_atomic_write_u32(&entry->schema_waits, 0);
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 		writer_shared_reset(&entry->writers[i]);
 	for (int i = 0; i < NUM_STREAMS; i++)

@@ -24,6 +24,7 @@
 #include "writer_shared.h"
 
 #define NATIVE_REASON_LEN 160
+#define SCHEMA_WAIT_LEN 200
 
 typedef struct SubscriptionShared
 {
@@ -53,6 +54,15 @@ typedef struct SubscriptionShared
 
 	/* Why the native path is in use; empty while it is not. */
 	char		native_reason[NATIVE_REASON_LEN];
+
+	/*
+	 * What the writer of the oldest transaction waits for, which schema
+	 * changes of another member are to create (apply/schema_wait.c); empty
+	 * while it does not wait.  Written by that writer.
+	 */
+	char		schema_wait[SCHEMA_WAIT_LEN];
+	TimestampTz schema_wait_since;
+	pg_atomic_uint32 schema_waits;	/* does it wait? */
 
 	/* Number of writers of the current set that have ended. */
 	pg_atomic_uint32 writers_gone;

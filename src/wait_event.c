@@ -19,6 +19,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_WRITER_RETRY] = "WeftWriterRetry",
 	[WEFT_WAIT_WRITER_CLOCK] = "WeftWriterClock",
 	[WEFT_WAIT_WRITER_STREAM] = "WeftWriterStream",
+	[WEFT_WAIT_SCHEMA] = "WeftSchema",
 	[WEFT_WAIT_SUBSCRIPTION] = "WeftSubscription",
 	[WEFT_WAIT_CUT] = "WeftCut",
 	[WEFT_WAIT_PG_DUMP] = "WeftPgDump",

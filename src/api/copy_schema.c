@@ -32,6 +32,7 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "guc.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -388,6 +389,7 @@ weft_copy_schema(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 
 	nest_level = NewGUCNestLevel();
+	guc_publish_no_schema_changes();
 	SPI_connect();
 	create_schemas(rsinfo, missing);
 	script = dump(conninfo, missing);

@@ -20,6 +20,7 @@ PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
 PG_FUNCTION_INFO_V1(weft_stat_get_cut);
+PG_FUNCTION_INFO_V1(weft_stat_get_schema_wait);
 PG_FUNCTION_INFO_V1(weft_library_version);
 
 #define SUBSCRIPTION_COLUMNS 26
@@ -28,6 +29,7 @@ PG_FUNCTION_INFO_V1(weft_library_version);
 #define STREAM_COLUMNS 7
 #define CONFLICT_COLUMNS 3
 #define CUT_COLUMNS 5
+#define SCHEMA_WAIT_COLUMNS 3
 
 static const char *const activity_names[] = {
 	[WRITER_STARTING] = "starting",
@@ -249,6 +251,33 @@ Datum
 weft_stat_get_subscription(PG_FUNCTION_ARGS)
 {
 	return put_entries(fcinfo, SUBSCRIPTION_COLUMNS, put_subscription);
+}
+
+static void
+put_schema_wait(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	char		what[SCHEMA_WAIT_LEN];
+	TimestampTz since;
+	Datum		values[SCHEMA_WAIT_COLUMNS];
+	bool		nulls[SCHEMA_WAIT_COLUMNS] = {0};
+
+	if (pg_atomic_read_u32(&entry->schema_waits) == 0)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	memcpy(what, entry->schema_wait, sizeof(what));
+	since = entry->schema_wait_since;
+	SpinLockRelease(&entry->mutex);
+	values[0] = ObjectIdGetDatum(fields->subid);
+	values[1] = CStringGetTextDatum(what);
+	values[2] = TimestampTzGetDatum(since);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Returns a row for each subscription whose changes wait for a schema change. */
+Datum
+weft_stat_get_schema_wait(PG_FUNCTION_ARGS)
+{
+	return put_entries(fcinfo, SCHEMA_WAIT_COLUMNS, put_schema_wait);
 }
 
 static void

@@ -11,21 +11,28 @@
 #include "conflict/unique_index.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "guc.h"
 #include "replication/logicalrelation.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(weft_track_deletes);
 
+/* Runs a statement.  Each node tracks on its own: the triggers are no schema change to publish. */
 static void
 run(const char *statement)
 {
+	int			level = NewGUCNestLevel();
+
+	guc_publish_no_schema_changes();
 	SPI_connect();
 	if (SPI_execute(statement, false, 0) < 0)
 		elog(ERROR, "could not execute: %s", statement);
 	SPI_finish();
+	AtEOXact_GUC(false, level);
 }
 
 /*

@@ -28,6 +28,10 @@
  * is the oldest, so the general path alone is never speculative; and what cannot be
  * applied again has to take the path whose errors can be reported.
  *
+ * An attempt that is committed to because of a schema change keeps everything that it would need to
+ * begin again, until something else commits to it.  It does so only if the schema change needs
+ * another one first (schema_wait.c).
+ *
  * There are two exceptions, in which the oldest transaction is applied once more, unless it
  * is committed to:
  *	 - A deadlock: the server may choose the oldest transaction to end one, though a
@@ -69,6 +73,8 @@
 typedef struct Attempt
 {
 	AttemptStage stage;
+	bool		for_good;		/* if it is committed to: it must not begin
+								 * again, whatever happens */
 	AttemptSubject subject;
 
 	/* The settings that the limits above take the place of, in milliseconds. */
@@ -85,6 +91,7 @@ attempt_begin(AttemptStage initial)
 {
 	Assert(initial < ATTEMPT_COMMITTED_TO);
 	attempt.stage = initial;
+	attempt.for_good = false;
 	attempt.lock_timeout = LockTimeout;
 	attempt.deadlock_timeout = DeadlockTimeout;
 	DeadlockTimeout = Min(DeadlockTimeout, DEADLOCK_CHECK_AFTER);
@@ -101,11 +108,15 @@ attempt_become_final(void)
 	LockTimeout = attempt.lock_timeout;
 }
 
-/* The oldest transaction will not be applied from its beginning again. */
+/*
+ * The oldest transaction will not be applied from its beginning again; unless it must wait for the
+ * schema, if not "for_good".
+ */
 void
-attempt_commit_to(void)
+attempt_commit_to(bool for_good)
 {
 	attempt_become_final();
+	attempt.for_good |= for_good;
 	DeadlockTimeout = Min(attempt.deadlock_timeout, INT_MAX / COMMITTED_DEADLOCK_PATIENCE) *
 		COMMITTED_DEADLOCK_PATIENCE;
 	attempt.stage = ATTEMPT_COMMITTED_TO;
@@ -117,6 +128,13 @@ attempt_end(void)
 {
 	DeadlockTimeout = attempt.deadlock_timeout;
 	LockTimeout = attempt.lock_timeout;
+}
+
+/* Can the transaction be applied from its beginning again, if it is the oldest? */
+bool
+attempt_may_begin_again(void)
+{
+	return attempt.stage != ATTEMPT_COMMITTED_TO || !attempt.for_good;
 }
 
 AttemptStage

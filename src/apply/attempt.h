@@ -26,7 +26,8 @@ typedef struct AttemptSubject
 
 extern void attempt_begin(AttemptStage stage);
 extern void attempt_become_final(void);
-extern void attempt_commit_to(void);
+extern void attempt_commit_to(bool for_good);
+extern bool attempt_may_begin_again(void);
 extern void attempt_end(void);
 extern AttemptStage attempt_stage(void);
 extern void attempt_set_subject(TransactionId xid, XLogRecPtr final_lsn);

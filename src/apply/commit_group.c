@@ -35,6 +35,7 @@
  * its beginning again, in two cases:
  *	 - It has a record that must run alone.
  *	 - It is so long that the leader needs the space of what W1 has read.
+ * (In the first case, W1 can still begin again if the record is a schema change, see attempt.c.)
  * In both, W1 first waits until all transactions before T1 are committed, or sees that
  * they are, and nothing has gone wrong with T1 so far.  T1 need not be applied again,
  * because everything that earlier transactions did is there.  If what T1 did before had
@@ -61,12 +62,14 @@
 #include "access/xact.h"
 #include "apply/attempt.h"
 #include "apply/change.h"
+#include "apply/column_filter.h"
 #include "apply/commit_group.h"
 #include "apply/guard.h"
 #include "apply/local_transaction.h"
 #include "apply/look_ahead.h"
 #include "apply/member.h"
 #include "apply/order.h"
+#include "apply/schema_wait.h"
 #include "apply/server_apply.h"
 #include "apply/stream_writer.h"
 #include "apply/turn.h"
@@ -146,11 +149,11 @@ reset_message(void)
 
 /* The oldest transaction will not be applied from its beginning again. */
 static void
-commit_to_transaction(void)
+commit_to_transaction(bool for_good)
 {
 	/* An error of the fast path must still be a misspeculation. */
 	fast_store_all();
-	attempt_commit_to();
+	attempt_commit_to(for_good);
 }
 
 /*
@@ -168,7 +171,7 @@ release_space(bool waiting)
 		return;
 	if (group.seq != group.first || order_pending() || !turn_is_oldest())
 		return;
-	commit_to_transaction();
+	commit_to_transaction(true);
 
 	/* The leader overwrites the space only after it has seen this. */
 	pg_memory_barrier();
@@ -207,6 +210,48 @@ catch_up(uint64 version)
 	return true;
 }
 
+/* Is the schema here that the next messages of the broadcast log name? */
+static bool
+schema_is_here(uint64 version)
+{
+	BroadcastReader reader = broadcast;
+	const char *data;
+	Size		length;
+
+	while (broadcast_read(&reader, version, &data, &length))
+		if (!schema_wait_relation(data, length))
+			return false;
+	return true;
+}
+
+/*
+ * A record must run alone: waits for its turn, and commits itself to the transaction.  Returns
+ * false if too early.
+ */
+static bool
+run_alone(const RingRecordHeader *header, const char *payload)
+{
+	const char *message = group.message.len == 0 ? payload : group.message.data;
+	bool		is_ddl = header->kind == RING_MESSAGE &&
+		message[0] == LOGICAL_REP_MSG_MESSAGE;
+
+	if (!order_settle())
+		return false;
+	if (header->kind == RING_BROADCAST ? !schema_is_here(header->number) :
+		group.message.len == 0 && !schema_wait_change(payload, header->length))
+		return false;
+	compat_injection_point("weft-writer-alone");
+	commit_to_transaction(!is_ddl);
+	return true;
+}
+
+static void
+apply_change(const RowChange *change)
+{
+	if (!schema_wait_ignores(change))
+		change_apply(change);
+}
+
 /* Applies one record.  Returns false if too early. */
 static bool
 apply_record(const RingRecordHeader *header, const char *payload)
@@ -214,18 +259,13 @@ apply_record(const RingRecordHeader *header, const char *payload)
 	bool		whole = group.message.len == 0 && !(header->flags & RING_MORE);
 	RowChange	change;
 
-	if (header->flags & RING_EXCLUSIVE)
-	{
-		if (!order_settle())
-			return false;
-		compat_injection_point("weft-writer-alone");
-		commit_to_transaction();
-	}
+	if ((header->flags & RING_EXCLUSIVE) && !run_alone(header, payload))
+		return false;
 	if (header->kind == RING_BROADCAST)
 		return catch_up(header->number);
 
 	if (whole)
-		change = row_change_read(payload, header->length);
+		change = column_filter_read(payload, header->length);
 	switch (order_change(&group.cursor, header, whole ? &change : NULL))
 	{
 		case ORDER_TOO_EARLY:
@@ -240,12 +280,12 @@ apply_record(const RingRecordHeader *header, const char *payload)
 		appendBinaryStringInfo(&group.message, payload, header->length);
 		if (header->flags & RING_MORE)
 			return true;
-		change = row_change_read(group.message.data, group.message.len);
-		change_apply(&change);
+		change = column_filter_read(group.message.data, group.message.len);
+		apply_change(&change);
 		reset_message();
 	}
 	else
-		change_apply(&change);
+		apply_change(&change);
 
 	return true;
 }
@@ -410,6 +450,7 @@ commit_group_apply(uint64 first, int count)
 			group.first;
 		pg_atomic_write_u64(&writer.shared->seq, group.first);
 		turn_begin(group.first);
+		schema_wait_begin(group.first);
 		if (retrying)
 			stage = ATTEMPT_GENERAL;
 		else if (group.first == group.last && turn_is_oldest())
@@ -421,6 +462,7 @@ commit_group_apply(uint64 first, int count)
 			compat_injection_point("weft-writer-retries");
 			pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 			turn_wait_retry();
+			schema_wait();
 			continue;
 		}
 		pg_atomic_fetch_add_u64(&writer.shared->transactions, group.seq - group.first + 1);

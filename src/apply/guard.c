@@ -7,8 +7,10 @@
  */
 #include "postgres.h"
 
+#include "apply/column_filter.h"
 #include "apply/guard.h"
 #include "apply/local_transaction.h"
+#include "apply/schema_wait.h"
 #include "apply/server_apply.h"
 #include "apply/writer.h"
 #include "conflict/remote_transaction.h"
@@ -65,12 +67,13 @@ handle_error(GuardReport report)
 	MemoryContextSwitchTo(ApplyContext);
 	error = CopyErrorData();
 	FlushErrorState();
+	schema_wait_note_failed();
 	local_transaction_roll_back();
 	RESUME_INTERRUPTS();
 
 	if (report != NULL)
 		report(error);
-	if (is_its_own(error, fast))
+	if (is_its_own(error, fast) && !schema_wait_after_error(error))
 		fail(error);
 	ereport(DEBUG1,
 			(errmsg_internal("remote transaction %u was too early and is applied again: %s",
@@ -93,6 +96,7 @@ guard_attempt(AttemptStage stage, GuardAttempt attempt, GuardReport report)
 	callback.callback = error_callback;
 	callback.previous = error_context_stack;
 	local_transaction_set_origin();
+	column_filter_begin();
 	server_apply_attempt();
 	conflict_attempt();
 	fast_begin();

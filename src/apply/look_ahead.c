@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "apply/column_filter.h"
 #include "apply/look_ahead.h"
 #include "fast/prefetch.h"
 #include "replication/logicalproto.h"
@@ -59,7 +60,8 @@ look_for_changes(uint64 end)
 		{
 			RowChange	change = row_change_read(payload, header->length);
 
-			wanted = prefetch_add(&change, ahead.cursor.position);
+			if (!column_filter_has(change.relid))
+				wanted = prefetch_add(&change, ahead.cursor.position);
 		}
 	}
 }

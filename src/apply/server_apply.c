@@ -38,6 +38,7 @@
 
 #include "access/xact.h"
 #include "apply/attempt.h"
+#include "apply/column_filter.h"
 #include "apply/server_apply.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
@@ -61,7 +62,9 @@
 typedef struct RelationMessage
 {
 	LogicalRepRelId relid;		/* hash key */
-	const char *message;
+	const char *original;		/* as it was sent */
+	int			original_length;
+	const char *message;		/* as it is applied (column_filter.c) */
 	int			length;
 } RelationMessage;
 
@@ -389,10 +392,12 @@ server_apply_relation(const char *message, int length)
 	if (problem)
 		elog(ERROR, "broken broadcast log: %s", problem);
 	entry = hash_search(relation_messages, &relation.relid, HASH_ENTER, NULL);
-	entry->message = message;
+	entry->original = message;
+	entry->original_length = length;
+	entry->message = column_filter_relation(relation.relid, message, &length);
 	entry->length = length;
 	fast_relation_changed(relation.relid);
-	dispatch_message(message, length);
+	dispatch_message(entry->message, entry->length);
 }
 
 /* Takes in a RELATION message of a streamed transaction, which holds until that is over. */
@@ -427,6 +432,26 @@ server_apply_forget_own_relations(void)
 	}
 	list_free(own_relations);
 	own_relations = NIL;
+}
+
+/* Returns that message, as it was sent, or NULL. */
+const char *
+server_apply_relation_message(LogicalRepRelId relid, int *length)
+{
+	RelationMessage *entry = hash_search(relation_messages, &relid, HASH_FIND, NULL);
+
+	if (entry == NULL)
+		return NULL;
+	*length = entry->original_length;
+	return entry->original;
+}
+
+/* Returns the relation of the row that an error has interrupted, or InvalidOid. */
+LogicalRepRelId
+server_apply_failed_relid(void)
+{
+	return current.change.message != NULL && current.change.is_row ?
+		current.change.relid : InvalidOid;
 }
 
 /* Reads the newest RELATION message of a relation that is not a streamed transaction's. */

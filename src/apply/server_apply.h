@@ -13,6 +13,8 @@ extern void server_apply_init(void);
 extern void server_apply_relation(const char *message, int length);
 extern void server_apply_own_relation(const char *message, int length);
 extern void server_apply_forget_own_relations(void);
+extern const char *server_apply_relation_message(LogicalRepRelId relid, int *length);
+extern LogicalRepRelId server_apply_failed_relid(void);
 extern bool server_apply_find_relation(LogicalRepRelId relid, WireRelation *relation);
 
 extern void server_apply_change(const RowChange *change);

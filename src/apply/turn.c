@@ -19,6 +19,9 @@
  *	 stream writer	leader				latch: more of its transaction
  *	 stream writer	writers				latch: what its block needs (SPOOL_AFTER)
  *	 stream writer	anybody				lock; SPECULATIVE_LOCK_TIMEOUT at most
+ *	 writer			other members'		latch: a schema change that is still to come
+ *					writers				(schema_wait.c); the oldest only, holds no locks then,
+ *										unless it is committed to
  *	 leader			writers				latch: space, or that nothing is in flight;
  *										holds no locks then
  *	 leader			stream writer		latch: to discard; holds no locks then
@@ -127,7 +130,7 @@ own_seq(void)
 }
 
 /*
- * Does the oldest transaction wait for a lock?  Reads its state without a lock, since the
+ * Does the oldest transaction wait for a lock, or for a schema change (schema_wait.c)?  Reads its state without a lock, since the
  * caller asks repeatedly.
  */
 static bool
@@ -135,6 +138,9 @@ oldest_waits(void)
 {
 	uint64		oldest = ring_committed(writer.ring) + 1;
 
+	/* A process that brings the schema may wait for locks of later writers. */
+	if (pg_atomic_read_u32(&writer.subscription->schema_waits) != 0)
+		return true;
 	for (int i = 0; i < WEFT_MAX_PROCESSES; i++)
 	{
 		int			procno = writer.ring->writer_procno[i];
@@ -182,17 +188,18 @@ wanted(LOCK *lock)
 	return false;
 }
 
-/*
- * Must the writer give up its locks?  Called at intervals while it waits, and while a stream
- * writer applies.
- */
-bool
-turn_must_yield(void)
+/* Does any process wait for this lock? */
+static bool
+awaited(LOCK *lock)
+{
+	return !dclist_is_empty(&lock->waitProcs);
+}
+
+/* Does a test hold for a lock of this process? */
+static bool
+test_locks(bool (*test) (LOCK *lock))
 {
 	bool		result = false;
-
-	if (!IsTransactionState() || attempt_stage() == ATTEMPT_COMMITTED_TO)
-		return false;
 
 	for (int i = 0; i < NUM_LOCK_PARTITIONS && !result; i++)
 	{
@@ -212,7 +219,7 @@ turn_must_yield(void)
 		{
 			PROCLOCK   *held = dlist_container(PROCLOCK, procLink, iter.cur);
 
-			if (held->holdMask != 0 && wanted(held->tag.myLock))
+			if (held->holdMask != 0 && test(held->tag.myLock))
 			{
 				result = true;
 				break;
@@ -221,6 +228,23 @@ turn_must_yield(void)
 		LWLockRelease(partition);
 	}
 	return result;
+}
+
+/*
+ * Must the writer give up its locks?  Called at intervals while it waits, and while a stream
+ * writer applies.
+ */
+bool
+turn_must_yield(void)
+{
+	return IsTransactionState() && attempt_stage() != ATTEMPT_COMMITTED_TO && test_locks(wanted);
+}
+
+/* Does anybody wait for a lock of this writer? */
+bool
+turn_blocks_others(void)
+{
+	return IsTransactionState() && test_locks(awaited);
 }
 
 static bool

@@ -17,5 +17,6 @@ extern bool turn_wait_oldest(void);
 extern bool turn_wait_dependency(uint64 seq);
 extern void turn_wait_retry(void);
 extern bool turn_must_yield(void);
+extern bool turn_blocks_others(void);
 
 #endif							/* WEFT_TURN_H */

@@ -32,6 +32,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
@@ -40,13 +41,17 @@
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/dropped.h"
+#include "ddl/dropped_column.h"
 #include "ddl/filter.h"
+#include "ddl/group_tables.h"
 #include "ddl/named.h"
 #include "ddl/never_notice.h"
 #include "ddl/owned.h"
 #include "ddl/powers.h"
 #include "ddl/refuse.h"
+#include "ddl/schema_lock.h"
 #include "ddl/script_rows.h"
+#include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/touched.h"
 #include "guc.h"
@@ -54,6 +59,7 @@
 #include "nodes/queryjumble.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
+#include "replication/origin.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -142,7 +148,13 @@ wants(bool is_of_tables, List *publications, const void *arg)
 		return false;
 	if (!has_privs_of_role(publication->owner, GetUserId()))
 		return false;
-	return publication->all_tables || list_member_oid(publications, publication->oid);
+	if (list_member_oid(publications, publication->oid))
+		return true;
+
+	/* A table that the group does not replicate need not exist elsewhere. */
+	if (publication->group && list_member_oid(publications, TOUCHED_STRAY))
+		return false;
+	return publication->all_tables;
 }
 
 static bool
@@ -190,7 +202,7 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 		DdlTable   *table;
 
 		if (!sends_rows(publication, relid) ||
-			!(publication->all_tables ||
+			!((publication->all_tables && !publication->group) ||
 			  list_member_oid(touched_publications_of(relid), publication->oid)))
 			continue;
 		table = palloc(sizeof(DdlTable));
@@ -272,6 +284,16 @@ set_schema(DdlMessage *message, const char *schema)
 		setting->value = pstrdup(quote_identifier(schema));
 }
 
+/* Is this a member of a node group, which replicates schema changes? */
+static bool
+is_in_group(void)
+{
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group)
+		return true;
+	return false;
+}
+
 /* Returns the message with a text; makes one if there is none. */
 static DdlMessage *
 message_with(List **messages, const Capture *capture, const char *text, const char *schema)
@@ -288,6 +310,12 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	message->statement = pstrdup(text);
 	message->concurrently = capture->concurrently;
 	message->settings = statement_settings_get();
+	if (is_in_group())
+	{
+		message->seen = seen_get();
+		if (replorigin_session_origin == InvalidRepOriginId)
+			message->made_at = GetXLogInsertRecPtr();
+	}
 	if (schema)
 		set_schema(message, schema);
 	*messages = lappend(*messages, message);
@@ -336,6 +364,15 @@ add_parts(List **messages, const Capture *capture, const DdlPublication *publica
 		add_part(messages, capture, publication, text, NULL);
 }
 
+/* The group's publication gets the statement. */
+static void
+change_group(const DdlPublication *publication, const Touched *touched)
+{
+	group_tables_add(publication->oid, touched->created);
+	group_tables_changed(touched->altered);
+	dropped_column_record(touched->lost);
+}
+
 /* Describes a statement that has succeeded, for each publication that wants it. */
 static List *
 describe(Capture *capture)
@@ -355,7 +392,11 @@ describe(Capture *capture)
 	}
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
 	{
-		if (wants_text(publication, capture))
+		bool		text = wants_text(publication, capture);
+
+		if (text && publication->group)
+			change_group(publication, &capture->touched);
+		if (text)
 			add_text(&messages, capture, publication);
 		else if (capture->automatic)
 			add_parts(&messages, capture, publication);
@@ -412,6 +453,9 @@ publish(Capture *capture)
 	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
 	List	   *pending = NIL;
 
+	/* What runs outside of a transaction block has ended the one before. */
+	if (capture->concurrently && is_in_group())
+		schema_lock_change();
 	foreach_ptr(DdlMessage, message,
 				capture->early ? describe_tables(capture) : describe(capture))
 	{
@@ -542,6 +586,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		return;
 	}
 
+	if (is_in_group())
+		schema_lock_change();
 	refuse_unreplayable(statement);
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);

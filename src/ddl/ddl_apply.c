@@ -28,9 +28,12 @@
 #include "ddl/ddl_message.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/powers.h"
+#include "ddl/same_statement.h"
+#include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/tablespace.h"
 #include "miscadmin.h"
+#include "node_identity.h"
 #include "nodes/value.h"
 #include "replication/worker_internal.h"
 #include "tcop/dest.h"
@@ -110,6 +113,8 @@ parse(const DdlMessage *message)
 				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
 	if (message->concurrently)
 		ddl_make_plain(tree->stmt);
+	if (node_identity_for(MySubscription->name) != NULL)
+		ddl_make_strict(tree->stmt);
 	return tablespace_forget(tree->stmt) ? tree : NULL;
 }
 
@@ -213,7 +218,8 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	PG_TRY();
 	{
 		error_context_stack = &callback;
-		if (!message->only_tables)
+		seen_check(message->seen);
+		if (!message->only_tables && !same_statement_made(message))
 			execute_as_role(message);
 		join_tables(message, final_lsn);
 		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");

@@ -299,3 +299,34 @@ ddl_make_plain(Node *statement)
 	if (detach != NULL)
 		detach->concurrent = false;
 }
+
+/*
+ * Makes a statement fail if what it creates exists already, where that has columns or the like, which
+ * may be others.
+ */
+void
+ddl_make_strict(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreateStmt:
+			((CreateStmt *) statement)->if_not_exists = false;
+			break;
+		case T_CreateSeqStmt:
+			((CreateSeqStmt *) statement)->if_not_exists = false;
+			break;
+		case T_CreateTableAsStmt:
+			((CreateTableAsStmt *) statement)->if_not_exists = false;
+			break;
+		case T_IndexStmt:
+			((IndexStmt *) statement)->if_not_exists = false;
+			break;
+		case T_AlterTableStmt:
+			foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
+				if (command->subtype == AT_AddColumn)
+				command->missing_ok = false;
+			break;
+		default:
+			break;
+	}
+}

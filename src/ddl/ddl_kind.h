@@ -20,5 +20,6 @@ extern DdlKind ddl_kind(Node *statement);
 extern bool ddl_is_for_command(Node *statement);
 extern bool ddl_is_concurrent(Node *statement);
 extern void ddl_make_plain(Node *statement);
+extern void ddl_make_strict(Node *statement);
 
 #endif							/* WEFT_DDL_KIND_H */

@@ -16,6 +16,10 @@
  *		only_tables		optional boolean: the statement came before, only "tables" is new
  *		publications	array of the names of those that publish it
  *		settings		object: parameters under which it was executed
+ *		seen			object: what the publisher had applied of each other member of its
+ *						group, as a position in that one's WAL; absent outside of groups
+ *		made_at			position in the WAL at which a session of a group made it; not read here,
+ *						but by same_statement.c
  *		tables			array of {publication, schema, name}: tables that it has created and
  *						that are published now
  *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
@@ -80,11 +84,11 @@ write_names(StringInfo json, const char *key, List *names)
 }
 
 static void
-write_settings(StringInfo json, List *settings)
+write_settings(StringInfo json, const char *key, List *settings)
 {
 	const char *separator = "";
 
-	write_key(json, "settings");
+	write_key(json, key);
 	appendStringInfoChar(json, '{');
 	foreach_ptr(DdlSetting, setting, settings)
 	{
@@ -139,7 +143,11 @@ ddl_message_write(const DdlMessage *message)
 	write_flag(&json, "explicitly", message->explicitly);
 	write_flag(&json, "only_tables", message->only_tables);
 	write_names(&json, "publications", message->publications);
-	write_settings(&json, message->settings);
+	write_settings(&json, "settings", message->settings);
+	if (message->seen != NIL)
+		write_settings(&json, "seen", message->seen);
+	if (!XLogRecPtrIsInvalid(message->made_at))
+		write_text(&json, "made_at", psprintf("%X/%X", LSN_FORMAT_ARGS(message->made_at)));
 	write_tables(&json, message->tables);
 	appendStringInfoChar(&json, '}');
 	return json.data;
@@ -312,6 +320,8 @@ ddl_message_read(const char *json, int length)
 	result->only_tables = read_flag(object, "only_tables");
 	result->publications = read_names(object, "publications");
 	result->settings = read_settings(object, "settings");
+	if (getKeyJsonValueFromContainer(object, "seen", strlen("seen"), NULL) != NULL)
+		result->seen = read_settings(object, "seen");
 	result->tables = read_tables(object);
 	if (getKeyJsonValueFromContainer(object, "source", strlen("source"), NULL) != NULL)
 	{

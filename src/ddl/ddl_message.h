@@ -5,6 +5,7 @@
 #ifndef WEFT_DDL_MESSAGE_H
 #define WEFT_DDL_MESSAGE_H
 
+#include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
 
 /* The newest version of the format; ddl_message.c describes it. */
@@ -38,6 +39,9 @@ typedef struct DdlMessage
 	List	   *powers;			/* of char *: what the role may do to a server */
 	List	   *publications;	/* of char * */
 	List	   *settings;		/* of DdlSetting */
+	List	   *seen;			/* of DdlSetting: see seen.c */
+	XLogRecPtr	made_at;		/* where, in the WAL, a session of a group
+								 * made it; else invalid */
 	List	   *tables;			/* of DdlTable */
 	bool		of_trigger;		/* an event trigger has captured it, not Weft */
 	List	   *levels;			/* of DdlSetting: option "ddl" of each

@@ -52,6 +52,7 @@
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
 #include "ddl/dropped.h"
+#include "ddl/dropped_column.h"
 #include "ddl/filter.h"
 #include "ddl/touched.h"
 #include "publication_settings.h"
@@ -189,6 +190,32 @@ owner_of(Oid relid, char relkind)
 	}
 }
 
+static bool
+has_created(const Touched *touched, Oid relid)
+{
+	if (touched == NULL)
+		return false;
+	foreach_ptr(TouchedObject, object, touched->objects)
+		if (object->created && object->class_id == RelationRelationId &&
+			object->object_id == relid)
+		return true;
+	return false;
+}
+
+/* Notes a table, and whether it is one that the node group does not replicate. */
+static void
+look_at_table(Touched *touched, Oid relid)
+{
+	List	   *publications = touched_publications_of(relid);
+
+	if (has_created(touched, relid) || has_created(current, relid))
+		return;
+	touched->altered = list_append_unique_oid(touched->altered, relid);
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group && !list_member_oid(publications, publication->oid))
+		add_publications(touched, list_make1_oid(TOUCHED_STRAY));
+}
+
 static void
 look_at_relation(Touched *touched, Oid relid)
 {
@@ -218,6 +245,8 @@ look_at_relation(Touched *touched, Oid relid)
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
 			relkind == RELKIND_SEQUENCE || relkind == RELKIND_COMPOSITE_TYPE)
 			touched->tables = true;
+		if (relkind == RELKIND_RELATION)
+			look_at_table(touched, table);
 		look_at_neighbours(touched, form->relnamespace);
 		add_publications(touched, touched_publications_of(table));
 	}
@@ -505,6 +534,21 @@ keep_membership(Oid class_id, Oid object_id)
 	ReleaseSysCache(tuple);
 }
 
+/* Keeps the name of a table or column that is being dropped. */
+static void
+keep_lost(Oid relid, int column)
+{
+	DroppedColumn *object;
+
+	if (get_rel_relkind(relid) != RELKIND_RELATION)
+		return;
+	object = palloc(sizeof(DroppedColumn));
+	object->schema = get_namespace_name(get_rel_namespace(relid));
+	object->table = get_rel_name(relid);
+	object->column = column == 0 ? pstrdup("") : get_attname(relid, column, false);
+	current->lost = lappend(current->lost, object);
+}
+
 /* Looks at an object that is being dropped, and keeps it if that is wanted. */
 static void
 look_last(Oid class_id, Oid object_id, int sub_id)
@@ -514,6 +558,8 @@ look_last(Oid class_id, Oid object_id, int sub_id)
 
 	if (class_id == PublicationRelRelationId || class_id == PublicationNamespaceRelationId)
 		keep_membership(class_id, object_id);
+	if (class_id == RelationRelationId)
+		keep_lost(object_id, sub_id);
 	merge(current, &look);
 	if (current->keep_dropped)
 		current->dropped = dropped_add(current->dropped, class_id, object_id, sub_id,
@@ -593,13 +639,7 @@ touched_object(Oid class_id, Oid object_id)
 bool
 touched_has_created(Oid relid)
 {
-	if (current == NULL)
-		return false;
-	foreach_ptr(TouchedObject, object, current->objects)
-		if (object->created && object->class_id == RelationRelationId &&
-			object->object_id == relid)
-		return true;
-	return false;
+	return has_created(current, relid);
 }
 
 /* The statement is over, however it has ended. */

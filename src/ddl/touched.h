@@ -7,6 +7,9 @@
 
 #include "nodes/pg_list.h"
 
+/* No publication: stands for a table that this member of a node group keeps for itself. */
+#define TOUCHED_STRAY InvalidOid
+
 /* What a statement has touched, as far as publications are concerned. */
 typedef struct Touched
 {
@@ -15,10 +18,16 @@ typedef struct Touched
 	List	   *memberships;
 	bool		keep_dropped;	/* set it to fill the following */
 	List	   *dropped;		/* for dropped.c */
+	List	   *lost;			/* of DroppedColumn: columns and tables that are
+								 * dropped */
 
 	/* Known once touched_finish() has been called. */
 	List	   *publications;	/* OIDs of those that name a touched table or
-								 * its schema, or get its neighbours */
+								 * its schema, or get its neighbours; with
+								 * TOUCHED_STRAY, there is a table that the
+								 * node group does not replicate */
+	List	   *altered;		/* OIDs of tables that existed before, or of
+								 * which a part has been touched */
 	List	   *created;		/* OIDs of tables that were created, and exist */
 	bool		replicable;		/* an object that can be replicated */
 	bool		tables;			/* one that level "table" replicates */

@@ -280,6 +280,45 @@ data_copy(void)
 		copy_sequence(row[0]);
 }
 
+/* Returns the latest replicated ALTER TABLE on the other member. */
+static char *
+last_alter_table(Remote *remote)
+{
+	return remote_value(remote, "SELECT weft.member_last_alter_table()");
+}
+
+/*
+ * Fails if rows may be missing because a table was rewritten on the other member while it was
+ * copied: the new file has no rows that an older snapshot sees.  TRUNCATE and VACUUM FULL change
+ * the file, too, and do no harm.  So that counts only if there was an ALTER TABLE.
+ *
+ * The functions that tell a table's file know the current one; a new session has read none before.
+ */
+void
+data_check(const char *dsn, const char *node, const char *snapshot)
+{
+	Remote	   *now = remote_connect(dsn, node, false);
+	char	   *before = last_alter_table(source);
+	char	   *after = last_alter_table(now);
+	char	   *rewritten;
+
+	remote_run(now, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+	remote_run(now, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
+	rewritten = remote_value(now,
+							 "SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ')"
+							 " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r"
+							 " WHERE pg_catalog.pg_relation_filenode(c.oid)"
+							 " IS DISTINCT FROM nullif(c.relfilenode, 0)");
+	remote_run(now, "COMMIT");
+	remote_close(now);
+	if (rewritten != NULL && strcmp(before, after) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("tables were rewritten by schema changes on node \"%s\" while they were copied: %s",
+						node, rewritten),
+				 errhint("Join again, and change no column's type meanwhile.")));
+}
+
 /* Copies what recent.c needs; called when the tables have their keys. */
 void
 data_copy_recent(void)

@@ -14,7 +14,8 @@
  *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on every X.
  *	  weft.join_step_catch_up: M applies what X had when its slot was made.
  * 3. copy(): M's slot for J and a snapshot, with the position that M had reached for each X
- *	  (snapshot.c); schema, rows and indexes.  This is one transaction, with a replication
+ *	  (snapshot.c); schema, rows and indexes.  M's schema may change while the rows are copied;
+ *	  if a change has made rows invisible to the snapshot, the join fails (data.c).  This is one transaction, with a replication
  *	  origin that nobody follows, so that it is not sent to the others.  It ends with the
  *	  step "copied" in weft.join_entry.
  * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed recently get
@@ -126,6 +127,14 @@ run_step(const char *step)
 	commit();
 }
 
+/* This node has tables: M's may have become other ones since the join began. */
+static void
+check_schema(void)
+{
+	local_run("SELECT weft.check_schema(n.dsn, n.node_name)"
+			  " FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node");
+}
+
 /* Step 3. */
 static void
 copy(void)
@@ -134,6 +143,8 @@ copy(void)
 	char	  **row;
 	char	   *dsn;
 	char	   *node;
+	char	   *before_rows = NULL;
+	char	   *after_rows = NULL;
 
 	enter_step("copy");
 	begin();
@@ -145,11 +156,19 @@ copy(void)
 	node = row[1];
 
 	snapshot_take(&snapshot, dsn, node, row[3]);
+	if (row[2][0] == 't')
+	{
+		before_rows = schema_dump(dsn, node, snapshot.name, "pre-data");
+		after_rows = schema_dump(dsn, node, snapshot.name, "post-data");
+	}
+	else
+		check_schema();
+	snapshot_let_schema_go(&snapshot);
 
 	/* An origin that nobody follows; it has no position of its own. */
 	replorigin_session_origin = DoNotReplicateId;
 	if (row[2][0] == 't')
-		schema_run(schema_dump(dsn, node, snapshot.name, "pre-data"));
+		schema_run(before_rows);
 	else
 		local_run("SELECT weft.join_truncate()");
 
@@ -157,8 +176,9 @@ copy(void)
 	local_run("SELECT weft.join_step_publish()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
+	data_check(dsn, node, snapshot.name);
 	if (row[2][0] == 't')
-		schema_run(schema_dump(dsn, node, snapshot.name, "post-data"));
+		schema_run(after_rows);
 	data_copy_recent();
 	data_close();
 	local_run("RESET ALL");
@@ -231,6 +251,8 @@ connect_database(void)
 
 	memcpy(&arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
 	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
+	/* The others have the schema that is copied. */
+	SetConfigOption("weft.ddl_replication", "off", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(arguments.database, arguments.role, 0);
 	pinned_settings_set();
 	load_file("libpqwalreceiver", false);

@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -19,6 +20,7 @@
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/snapmgr.h"
 
@@ -169,12 +171,20 @@ string_option(char *name, char *value)
 	return makeDefElem(name, (Node *) makeString(value), -1);
 }
 
+static void
+keep_warning_quiet(const char *setting)
+{
+	(void) set_config_option(setting, "error", PGC_SUSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
 /*
  * weft.create_node_subscription(subscription name, dsn text, publication name,
- *								 num_writers integer, enabled boolean)
+ *								 num_writers integer)
  *
  * CREATE SUBSCRIPTION for a slot of the same name that exists already.  The
- * number of writers may be null.
+ * number of writers may be null.  The publisher is not asked for its tables, so the subscription
+ * is disabled, and the server warns of that.
  *
  * Large transactions are not streamed, so that the writers, which detect conflicts, apply
  * them.
@@ -185,9 +195,10 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	CreateSubscriptionStmt *statement = makeNode(CreateSubscriptionStmt);
 	PlannedStmt *planned = makeNode(PlannedStmt);
 	char	   *name;
+	int			nest_level;
 
 	shmem_require();
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 4; i++)
 		if (PG_ARGISNULL(i) && i != 3)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -199,8 +210,9 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	statement->options = list_make5(string_option("slot_name", name),
 									bool_option("create_slot", false),
 									bool_option("copy_data", false),
-									bool_option("enabled", PG_GETARG_BOOL(4)),
+									bool_option("connect", false),
 									string_option("origin", "none"));
+	statement->options = lappend(statement->options, bool_option("enabled", false));
 	statement->options = lappend(statement->options, string_option("streaming", "off"));
 	statement->options = lappend(statement->options, bool_option("detect_conflicts", true));
 	if (!PG_ARGISNULL(3))
@@ -211,8 +223,13 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	planned->commandType = CMD_UTILITY;
 	planned->utilityStmt = (Node *) statement;
 	planned->stmt_location = -1;
+	nest_level = NewGUCNestLevel();
+	keep_warning_quiet("client_min_messages");
+	keep_warning_quiet("log_min_messages");
 	ProcessUtility(planned, "CREATE SUBSCRIPTION", false, PROCESS_UTILITY_QUERY,
 				   NULL, NULL, None_Receiver, NULL);
+	AtEOXact_GUC(false, nest_level);
+	CommandCounterIncrement();
 	PG_RETURN_VOID();
 }
 

@@ -26,6 +26,12 @@ schema_dump(const char *dsn, const char *node, const char *snapshot, const char 
 	call.arguments = list_make5("--schema-only", "--no-publications", "--no-subscriptions",
 								"--exclude-schema=weft", "--exclude-extension=weft");
 	call.arguments = lappend(call.arguments, "--quote-all-identifiers");
+
+	/*
+	 * A transaction with such a lock may wait for the end of this
+	 * (ddl/schema_lock.c).
+	 */
+	call.arguments = lappend(call.arguments, "--lock-wait-timeout=60s");
 	call.arguments = lappend(call.arguments, psprintf("--section=%s", section));
 	call.arguments = lappend(call.arguments, psprintf("--snapshot=%s", snapshot));
 	return pg_dump_run(&call);

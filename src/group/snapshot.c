@@ -20,11 +20,17 @@
  * X's slot for J was made before, and M has since applied what X had at that time
  * (weft.join_step_make_slots).  Therefore J's position is never before the slot's.
  *
+ * M's schema stays as it is in the snapshot until J has it (ddl/schema_lock.c): a session K of
+ * J's on M waits until all transactions with schema changes that are replicated have ended, and
+ * keeps others waiting.  M's slot for J is made after that, so each schema change is either in the
+ * schema that J copies, or comes through the slot.  One that M has applied from X is in the schema,
+ * and one that it has not comes from X, after the position above.
+ *
  * Deadlocks: the slot is not ready before all transactions that were running on M have
  * ended, and S keeps M from applying for that long.  None of these transactions waits for
  * J: those of the apply workers that J has ended were rolled back.  But a long one would keep
  * M from applying for a long time, so J waits for at most HOLD_LIMIT, lets go, and tries
- * again later.
+ * again later.  A transaction with a schema change may wait for K meanwhile.
  */
 #include "postgres.h"
 
@@ -75,6 +81,46 @@ still_holds(Hold *hold)
 	return strcmp(position, hold->position) == 0;
 }
 
+/* Has a statement on M failed only because it has waited too long for a lock? */
+static bool
+lock_not_available(MemoryContext context)
+{
+	if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		PG_RE_THROW();
+	MemoryContextSwitchTo(context);
+	FlushErrorState();
+	return true;
+}
+
+/*
+ * Keeps M's schema as it is; returns NULL if transactions that change it do not end in time.
+ * If J becomes unreachable, M ends the session after a while.
+ */
+static Remote *
+keep_schema(const char *dsn, const char *node)
+{
+	Remote	   *remote = remote_connect(dsn, node, false);
+	MemoryContext context = CurrentMemoryContext;
+	bool		failed = false;
+
+	remote_run(remote, "BEGIN");
+	remote_run(remote, "SET LOCAL idle_in_transaction_session_timeout = '10min'");
+	remote_run(remote, psprintf("SET LOCAL lock_timeout = %ld", HOLD_LIMIT));
+	PG_TRY();
+	{
+		(void) remote_value(remote, "SELECT weft.member_keep_schema()");
+	}
+	PG_CATCH();
+	{
+		failed = lock_not_available(context);
+	}
+	PG_END_TRY();
+	if (!failed)
+		return remote;
+	remote_close(remote);
+	return NULL;
+}
+
 /*
  * Creates the slot, and with it the snapshot; returns false if transactions on M keep it
  * from becoming ready in time.
@@ -95,15 +141,13 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
+		(void) lock_not_available(context);
 	}
 	PG_END_TRY();
 	if (values == NULL)
 		return false;
 	snapshot->slot = remote;
+	snapshot->position = values[1];
 	snapshot->name = values[2];
 	return true;
 }
@@ -121,10 +165,14 @@ static bool
 try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 			const char *slot, List *members)
 {
-	Remote	   *remote = remote_connect(dsn, node, true);
+	Remote	   *schema = keep_schema(dsn, node);
+	Remote	   *remote;
 	List	   *holds = NIL;
 	bool		result;
 
+	if (schema == NULL)
+		return false;
+	remote = remote_connect(dsn, node, true);
 	foreach_ptr(LocalValue, member, members)
 		holds = lappend(holds, take_hold(dsn, node, member[0]));
 	result = create_slot(snapshot, remote, slot);
@@ -138,8 +186,22 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 		if (result)
 			store_position(hold);
 	}
-	if (!result)
+	if (result)
+	{
+		/*
+		 * J has this of M.  The slot begins there anyway, but other members'
+		 * schema changes may need it (ddl/seen.c).
+		 */
+		Hold		own = {.member = unconstify(char *, node),.position = snapshot->position};
+
+		store_position(&own);
+		snapshot->schema = schema;
+	}
+	else
+	{
 		remote_close(remote);
+		remote_close(schema);
+	}
 	return result;
 }
 
@@ -167,4 +229,13 @@ snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node, const c
 			 errmsg("could not take a snapshot on node \"%s\"", node),
 			 errdetail("Long-running transactions there kept its replication slot from becoming ready."),
 			 errhint("End the long-running transactions there, then join again.")));
+}
+
+/* J has M's schema.  Fails if M's schema was not kept until now. */
+void
+snapshot_let_schema_go(JoinSnapshot *snapshot)
+{
+	remote_run(snapshot->schema, "COMMIT");
+	remote_close(snapshot->schema);
+	snapshot->schema = NULL;
 }

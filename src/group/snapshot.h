@@ -12,9 +12,12 @@ typedef struct JoinSnapshot
 {
 	Remote	   *slot;			/* keeps the snapshot valid while it is open */
 	char	   *name;			/* for SET TRANSACTION SNAPSHOT */
+	char	   *position;		/* what M had committed before is in it */
+	Remote	   *schema;			/* keeps M's schema as the snapshot has it */
 } JoinSnapshot;
 
 extern void snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 						  const char *slot);
+extern void snapshot_let_schema_go(JoinSnapshot *snapshot);
 
 #endif							/* WEFT_GROUP_SNAPSHOT_H */

@@ -183,7 +183,8 @@ sub run_seed
 
 	note("seed $seed: $described");
 	choose_settings($_) foreach ($a, $b, $c);
-	query_all([ $a, $b, rand() < 0.5 ? $c : () ], $schema);
+	query_all([ $a, $b, rand() < 0.5 ? $c : () ],
+		'SET weft.ddl_replication = off; ' . $schema);
 	query($a, "SELECT weft.refresh_node_group('g')");
 	query($a,
 		"SELECT x.op('a', 't' || t, i, i, 1) FROM generate_series(1, $num_tables) t, generate_series(1, $num_keys) i"
@@ -223,8 +224,10 @@ sub run_seed
 
 	# Reduces the group to two nodes.
 	query($a, "SELECT weft.part_node('c')");
-	query_all([ $a, $b, $c ],
-		'SET client_min_messages = warning; DROP SCHEMA x CASCADE');
+	query_all(
+		[ $a, $b, $c ],
+		'SET weft.ddl_replication = off; SET client_min_messages = warning; DROP SCHEMA x CASCADE'
+	);
 	return;
 }
 
