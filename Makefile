@@ -26,7 +26,8 @@ PROVE_TESTS ?= test/tap/*.pl
 tool_goals = demo demo-group bench docs indent \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
 	check-monitoring \
-	check-tap check-tap-streamed check-tap-native check-core
+	check-tap check-tap-streamed check-tap-native check-core \
+	check-ddl-regress check-migrations
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 

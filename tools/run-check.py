@@ -25,6 +25,8 @@ from check_docs import pages_to_run
 PARALLEL_TESTS = 2
 # Seconds after which a test file is assumed to hang.
 TIME_LIMIT = 900
+# The same for programs that replicate the schema changes of others.
+LONG_TIME_LIMIT = 5400
 
 TREE = Path.cwd()
 LOG = TREE.parent / "log"
@@ -72,7 +74,7 @@ def selected(files: Iterable[Path]) -> list[Path]:
     )
 
 
-def run(command: list, output: Path, **options: Any) -> int:
+def run(command: list, output: Path, limit: float = TIME_LIMIT, **options: Any) -> int:
     """Runs a command in a session of its own, so that all processes that it starts end with it."""
     if interrupted:
         return -1
@@ -87,10 +89,10 @@ def run(command: list, output: Path, **options: Any) -> int:
         )
         running.add(process)
         try:
-            return process.wait(TIME_LIMIT)
+            return process.wait(limit)
         except subprocess.TimeoutExpired:
             stop(process)
-            file.write(f"stopped after {TIME_LIMIT} seconds\n")
+            file.write(f"stopped after {limit} seconds\n")
             return -1
         finally:
             running.discard(process)
@@ -329,6 +331,14 @@ def run_core() -> None:
     run_perl_suite("core", files, {"TEMP_CONFIG": str(TREE / "test/core.conf")})
 
 
+def run_ddl(suite: str, program: str) -> None:
+    """Replicates the schema changes of others: of the server's tests, or of migrations."""
+    output = LOG / f"{suite}.out"
+    failed = run(["python", f"tools/{program}"], output, limit=LONG_TIME_LIMIT)
+    print(output.read_text(errors="replace"), flush=True)
+    report("FAILED" if failed else "ok", suite, program)
+
+
 SUITES = {
     "static": run_static,
     "regress": lambda: run_sql_suite("regress", "regress/pg_regress", "sql/*.sql"),
@@ -345,6 +355,9 @@ SUITES = {
     "tap-streamed": lambda: run_tap_again("tap-streamed"),
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
+    # not part of "make check", because they take long
+    "ddl-regress": lambda: run_ddl("ddl-regress", "ddl_regress.py"),
+    "migrations": lambda: run_ddl("migrations", "ddl_migrations.py"),
 }
 
 
