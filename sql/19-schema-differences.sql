@@ -9,11 +9,11 @@
 --	'definition'; of a table also 'not in the subscription' or 'not published'.
 -- here, there: the property on this server, and on the publisher.
 --
--- Compared are the tables that the publisher publishes for the subscription and those that belong to it,
--- with their partitions, columns, constraints and indexes; the types and sequences that
--- these use, without the values of sequences; and triggers that fire on one of the sides when rows are
--- applied.  Names count, the order of columns does not.  Owners, privileges, comments, tablespaces and the bodies of
--- functions are not compared.
+-- Compared are the tables that the publisher publishes for the subscription and those that belong
+-- to it, their partitions, and the tables that they are partitions of: with their columns, constraints and
+-- indexes; the types and sequences that these use, but not the values of sequences; and triggers
+-- that fire on one of the sides when rows are applied.  Names count, the order of columns does not.
+-- Owners, privileges, comments, tablespaces and the bodies of functions are not compared.
 --
 -- The two sides are read one after the other.  Therefore a schema change that is being replicated
 -- looks like a difference: call weft.wait_for_subscription() first.

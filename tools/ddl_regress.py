@@ -420,6 +420,7 @@ class Trial:
                 " ".join(map(str, row))
                 for row in subscriber.execute(
                     "SELECT object_type, object, difference FROM weft.schema_differences('sub')"
+                    " WHERE difference <> 'replica identity'"
                 )
             ]
 
@@ -550,11 +551,15 @@ def selected(names: list[str], patterns: list[str]) -> list[str]:
     return [name for name in names if any(fnmatch.fnmatch(name, p) for p in patterns)]
 
 
-def write_json(path: Path, results: list[Result]) -> None:
-    """Adds results to those of earlier runs with other files."""
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    stored.update({result.file: asdict(result) for result in results})
-    path.write_text(json.dumps(stored, indent=1) + "\n")
+json_lock = threading.Lock()
+
+
+def write_json(path: Path, result: Result) -> None:
+    """Adds a result to those of other files."""
+    with json_lock:
+        stored = json.loads(path.read_text()) if path.exists() else {}
+        stored[result.file] = asdict(result)
+        path.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 def arguments_of() -> argparse.Namespace:
@@ -580,7 +585,10 @@ def run_all(directory: Path, arguments: argparse.Namespace) -> list[Result]:
     def job(name: str) -> Result | None:
         if time.monotonic() > end:
             return None
-        return run_one(name, place, bases, arguments.keep is not None)
+        result = run_one(name, place, bases, arguments.keep is not None)
+        if arguments.json:
+            write_json(arguments.json, result)
+        return result
 
     names = selected(tests.names, arguments.pattern)
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -591,8 +599,6 @@ def main() -> int:
     arguments = arguments_of()
     with tempfile.TemporaryDirectory(prefix="weft-ddl-", ignore_cleanup_errors=True) as name:
         results = run_all(Path(name), arguments)
-    if arguments.json:
-        write_json(arguments.json, results)
     known = known_differences()
     good = [result for result in results if result.outcome in ("equal", "design")]
     bad = [result for result in results if result not in good]

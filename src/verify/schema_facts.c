@@ -36,16 +36,17 @@ static const char subscribed_query[] =
 " WHERE r.srsubid = %u AND n.nspname <> 'weft'";
 
 /*
- * The parts of the query for facts.  "tab" are the tables with their partitions, "used_type" the
- * types of their columns and those that these consist of, and "seq" the sequences that belong
- * to columns, or that their defaults use.
+ * The parts of the query for facts.  "tab" are the tables with their partitions, and the tables
+ * that they are partitions of; "used_type" the types of their columns and those that these consist
+ * of; "seq" the sequences that belong to columns, or that their defaults use.
  */
 static const char facts_begin[] =
 "WITH RECURSIVE wanted(nspname, relname) AS (VALUES %s),"
 " tab AS MATERIALIZED (SELECT DISTINCT r.oid, format('%%I.%%I', rn.nspname, r.relname) AS name"
 "  FROM wanted w JOIN pg_namespace n ON n.nspname = w.nspname::name"
 "  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.relname::name,"
-"  LATERAL (SELECT c.oid AS relid UNION SELECT t.relid::oid FROM pg_partition_tree(c.oid) t) x"
+"  LATERAL (SELECT c.oid AS relid UNION SELECT t.relid::oid FROM pg_partition_tree(c.oid) t"
+"   UNION SELECT p.relid::oid FROM pg_partition_ancestors(c.oid) p) x"
 "  JOIN pg_class r ON r.oid = x.relid JOIN pg_namespace rn ON rn.oid = r.relnamespace"
 "  WHERE r.relkind IN ('r', 'p', 'f')),"
 " used_type(oid) AS (SELECT a.atttypid FROM tab JOIN pg_attribute a ON a.attrelid = tab.oid"

@@ -223,7 +223,7 @@ sub check
 	query($sub,
 		sprintf
 		  "CREATE SUBSCRIPTION $name CONNECTION '%s' PUBLICATION $publication WITH (connect = false)",
-		$pub->connstr('postgres'));
+		$pub->connstr . ' dbname=postgres');
 	query($sub,
 		"INSERT INTO pg_subscription_rel SELECT s.oid, c.oid, 'r', NULL FROM pg_subscription s, pg_class c WHERE relkind = 'r' AND relnamespace IN ('public'::regnamespace, '\"s\"\".x;--\"'::regnamespace)"
 	);
