@@ -449,9 +449,10 @@ class Bases:
 
     def find(self, files: tuple[str, ...]) -> tuple[Path, Differences]:
         if files not in self.made:
+            before = self.find(files[:-1])[0] if files else None
             trial = Trial(self.directory / f"b{len(self.made)}", self.tests)
-            if files:
-                trial.create_from(self.find(files[:-1])[0])
+            if before:
+                trial.create_from(before)
             else:
                 trial.create(self.plugin)
             try:
