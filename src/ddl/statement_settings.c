@@ -13,7 +13,6 @@ static const char *const names[] = {
 	"array_nulls",
 	"backslash_quote",
 	"bytea_output",
-	"check_function_bodies",
 	"DateStyle",
 	"default_table_access_method",
 	"default_text_search_config",
@@ -68,7 +67,8 @@ set(const char *name, const char *value)
 
 /*
  * Sets them for the caller's GUC nest level, as far as this server knows them.  Tablespaces are
- * not replicated.
+ * not replicated.  The publisher has checked the bodies of functions, which may use what is not
+ * replicated, such as temporary tables.
  */
 void
 statement_settings_set(List *settings)
@@ -77,5 +77,6 @@ statement_settings_set(List *settings)
 		for (int i = 0; i < lengthof(names); i++)
 		if (strcmp(setting->name, names[i]) == 0)
 			set(setting->name, setting->value);
+	set("check_function_bodies", "off");
 	set("default_tablespace", "");
 }
