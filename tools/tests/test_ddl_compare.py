@@ -52,9 +52,9 @@ def test_entries_of_the_same_name(compare):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("EVENT TRIGGER", "CREATE EVENT TRIGGER x;"),
+        ("USER MAPPING", "CREATE USER MAPPING x;"),
         ("TABLE", "CREATE UNLOGGED TABLE x (a int);"),
-        ("COMMENT", "COMMENT ON FOREIGN DATA WRAPPER x IS 'x';"),
+        ("COMMENT", "COMMENT ON LARGE OBJECT x IS 'x';"),
     ],
 )
 def test_not_replicated(compare, kind, text):
