@@ -74,7 +74,7 @@ TEMPLATES = [{{
         "django.contrib.messages.context_processors.messages",
         "django.template.context_processors.request"]}},
 }}]
-SILENCED_SYSTEM_CHECKS = ["admin.E409", "admin.E410"]
+SILENCED_SYSTEM_CHECKS = ["admin.E408", "admin.E409", "admin.E410"]
 """
 
 TABLES = """

@@ -571,6 +571,7 @@ def arguments_of() -> argparse.Namespace:
     parser.add_argument("pattern", nargs="*", help="files, by name (default: TESTS, or all)")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="add the results to this file")
+    parser.add_argument("--missing", action="store_true", help="only files that --json lacks")
     parser.add_argument("--plugin", default="weft", choices=["weft", "pgoutput"])
     parser.add_argument("--keep", type=Path, help="keep servers of files that differ here")
     parser.add_argument("--limit", type=float, default=3600, help="start no file after SECONDS")
@@ -595,6 +596,9 @@ def run_all(directory: Path, arguments: argparse.Namespace) -> list[Result]:
         return result
 
     names = selected(tests.names, arguments.pattern)
+    if arguments.missing and arguments.json.exists():
+        known = json.loads(arguments.json.read_text())
+        names = [name for name in names if name not in known]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         return [result for result in pool.map(job, names) if result]
 
