@@ -30,7 +30,8 @@ def compare(monkeypatch):
 
 def test_equal_but_for_settings(compare):
     table = entry("TABLE", "t", "CREATE TABLE public.t (\n    id integer\n);")
-    result = compare(table, "SET default_tablespace = x;\n" + table)
+    other = "SET default_tablespace = x;\n" + table + "\\unrestrict abc\n"
+    result = compare(table + "\\unrestrict xyz\n", other)
     assert not result.schema and not result.local
 
 
