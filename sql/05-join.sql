@@ -141,7 +141,7 @@ BEGIN
 	PERFORM weft.member_publish(
 			coalesce(weft.node_query(n.dsn, n.node_name,
 				'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[],
-			weft.node_query(n.dsn, n.node_name, 'SELECT weft.published_ddl()'))
+			weft.node_query(n.dsn, n.node_name, 'SELECT weft.group_ddl()'))
 		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node;
 END $$;
 

@@ -13,7 +13,7 @@ REVOKE ALL ON weft.dropped_column FROM PUBLIC;
 COMMENT ON TABLE weft.dropped_column IS
 	'tables and columns that schema changes of the node group have dropped: rows that still carry them are applied without';
 
-CREATE FUNCTION weft.published_ddl()
+CREATE FUNCTION weft.group_ddl()
 RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -22,9 +22,9 @@ AS $$
 		WHERE l.provider = 'weft' AND p.pubname = 'weft_' || weft.local_group()), 'none')
 $$;
 
-COMMENT ON FUNCTION weft.published_ddl() IS
+COMMENT ON FUNCTION weft.group_ddl() IS
 	'which schema changes this node publishes to its group';
-REVOKE ALL ON FUNCTION weft.published_ddl() FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.group_ddl() FROM PUBLIC;
 
 -- For whoever wants to know before executing it.
 CREATE FUNCTION weft.ddl_needs_lock(statement text)
