@@ -61,7 +61,11 @@ CREATE VIEW weft.ddl_history AS
 	FROM weft.ddl_queue q
 	UNION ALL
 	SELECT applied_at, subname, id, lsn, role, tag, statement, result
-	FROM weft.ddl_applied;
+	FROM weft.ddl_applied
+	UNION ALL
+	SELECT c.stored_at, s.subname, c.id, c.lsn, c.message->>'role', c.message->>'tag',
+		c.message->>'statement', c.state
+	FROM weft.ddl_concurrent c JOIN pg_catalog.pg_subscription s ON s.oid = c.subid;
 
 COMMENT ON VIEW weft.ddl_history IS
 	'schema changes that were captured here for subscribers, and those of publishers that were applied here';

@@ -47,6 +47,17 @@
 #define compat_replication_slot_acquire(name) ReplicationSlotAcquire(name, true, true)
 #endif
 
+/* The hook of ExecutorRun() has one argument less from 18 on. */
+#if PG_VERSION_NUM < 180000
+#define COMPAT_EXECUTOR_RUN_PARAMETERS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool execute_once
+#define COMPAT_EXECUTOR_RUN_ARGUMENTS queryDesc, direction, count, execute_once
+#else
+#define COMPAT_EXECUTOR_RUN_PARAMETERS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count
+#define COMPAT_EXECUTOR_RUN_ARGUMENTS queryDesc, direction, count
+#endif
+
 /* From 18 on pgoutput has an invalidation of its own. */
 #if PG_VERSION_NUM < 180000
 #define compat_register_relsync_callback(function, arg) ((void) 0)

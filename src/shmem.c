@@ -104,6 +104,7 @@ shmem_reset_counters(SubscriptionShared *entry)
 {
 	pg_atomic_write_u32(&entry->batches, 0);
 	pg_atomic_write_u32(&entry->compression, COMPRESSION_OFF);
+	pg_atomic_write_u32(&entry->concurrent_ddl, 0);
 	pg_atomic_write_u64(&entry->received_lsn, 0);
 	pg_atomic_write_u64(&entry->applied_lsn, 0);
 	pg_atomic_write_u64(&entry->applied_time, 0);

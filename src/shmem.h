@@ -70,6 +70,12 @@ typedef struct SubscriptionShared
 	pg_atomic_uint32 batches;	/* does the publisher send batches? */
 	pg_atomic_uint32 compression;	/* a Compression: what they may use */
 
+	/*
+	 * Has a schema change been stored for a worker of its own
+	 * (ddl/concurrent.c) since the leader looked last?
+	 */
+	pg_atomic_uint32 concurrent_ddl;
+
 	pg_atomic_uint64 received_lsn;
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_time;	/* commit time on the publisher */

@@ -19,8 +19,8 @@ typedef enum SubscriptionDdl
 {
 	SUBSCRIPTION_DDL_OFF,		/* none */
 	SUBSCRIPTION_DDL_ON,		/* those that Weft has captured there */
-	SUBSCRIPTION_DDL_TRUST_OWNER,	/* the same, or those in a table whose owner
-									 * may speak for all roles */
+	SUBSCRIPTION_DDL_TRUST_OWNER,	/* the same, or those in a table whose
+									 * owner may speak for all roles */
 } SubscriptionDdl;
 
 typedef struct SubscriptionSettings

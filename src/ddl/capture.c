@@ -15,6 +15,9 @@
  * extension, whose CREATE EXTENSION is the statement.  But a function that is called by a statement S1 may
  * execute a statement S2 of its own, and so may an event trigger.  S2 is published, too,
  * after S1, since it may use what S1 has made; unless a subtransaction with S2 is aborted before S1 ends.
+ * If rows are stored while S1 is being executed, S1 and S2 may have made their table.  Therefore both
+ * are published before the rows, as far as S1 is known then (rows_follow()).  If it has become
+ * another schema change by the time it ends, it fails.
  *
  * Statements in parts.  Some texts mean something else on a subscriber, or too much for a
  * publication (dropped.c, owned.c).  They are published as several statements, each of one object.
@@ -38,6 +41,7 @@
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "ddl/capture.h"
+#include "ddl/convert.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/dropped.h"
@@ -47,6 +51,7 @@
 #include "ddl/named.h"
 #include "ddl/never_notice.h"
 #include "ddl/owned.h"
+#include "ddl/pending.h"
 #include "ddl/powers.h"
 #include "ddl/refuse.h"
 #include "ddl/schema_lock.h"
@@ -56,7 +61,6 @@
 #include "ddl/touched.h"
 #include "guc.h"
 #include "miscadmin.h"
-#include "nodes/queryjumble.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
 #include "replication/origin.h"
@@ -68,13 +72,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
-/* A schema change that is published once the statement that has caused it has succeeded. */
-typedef struct Pending
-{
-	SubTransactionId transaction;	/* that has made it */
-	DdlMessage *message;
-} Pending;
-
 /* A statement that is being captured. */
 typedef struct Capture
 {
@@ -82,6 +79,8 @@ typedef struct Capture
 								 * several */
 	struct Capture *outer;		/* the statement that has caused this one */
 	List	   *inner;			/* of Pending: what it has caused, so far */
+	List	   *own;			/* of Pending: itself, if it has been
+								 * described before its end */
 	List	   *parts;			/* of DdlPart: what it is published as, if it
 								 * is published in parts */
 	List	   *requested;		/* OIDs of publications that get it anyway */
@@ -90,8 +89,13 @@ typedef struct Capture
 	Node	   *statement;
 	DdlKind		kind;
 	const char *tag;
-	char	   *text;
+	char	   *text;			/* NULL if it is made of what is created */
+	bool		create_as;		/* that is a table, */
+	bool		create_index;	/* or an index, if it is one */
+	bool		if_not_exists;
 	bool		concurrently;
+	bool		may_be_gone;	/* see DdlMessage */
+	List	   *values;
 	Touched		touched;
 } Capture;
 
@@ -99,6 +103,9 @@ static ProcessUtility_hook_type previous_process_utility = NULL;
 
 /* The innermost statement that is being captured, or NULL. */
 static Capture *current = NULL;
+
+/* The publisher's schema change that this process is about to apply, or NULL. */
+static const DdlMessage *replayed = NULL;
 
 /* Publications that weft.replicate_ddl_command() has named for the next statement. */
 static List *requested = NIL;
@@ -113,25 +120,6 @@ is_wanted(Node *statement, DdlKind kind, ProcessUtilityContext context)
 		publication_settings_list() != NIL &&
 		OidIsValid(publication_settings_queue()) &&
 		!filter_excludes_kind(statement);
-}
-
-/* Returns the text of the statement alone. */
-static char *
-statement_text(const PlannedStmt *pstmt, const char *source)
-{
-	int			location = pstmt->stmt_location;
-	int			length = pstmt->stmt_len;
-	const char *start = CleanQuerytext(source, &location, &length);
-	char	   *result = pnstrdup(start, length);
-
-	/* Whoever has made the tree may not know its place in the source text. */
-	if (list_length(pg_parse_query(result)) != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate %s because its text is not known",
-						CreateCommandName(pstmt->utilityStmt)),
-				 errhint("Execute the statement on its own.")));
-	return result;
 }
 
 /*
@@ -233,30 +221,11 @@ is_local(const Capture *capture)
 		touched->temporary || touched->unlogged || touched->own || touched->filtered;
 }
 
-/* Returns a parameter whose value in this session a function gets, unless it is sent; or NULL. */
-static const char *
-find_current_value(Node *statement)
-{
-	List	   *options =
-		IsA(statement, CreateFunctionStmt) ? ((CreateFunctionStmt *) statement)->options :
-		IsA(statement, AlterFunctionStmt) ? ((AlterFunctionStmt *) statement)->actions : NIL;
-
-	foreach_node(DefElem, option, options)
-	{
-		VariableSetStmt *set = (VariableSetStmt *) option->arg;
-
-		if (strcmp(option->defname, "set") == 0 && set->kind == VAR_SET_CURRENT &&
-			!statement_settings_include(set->name))
-			return set->name;
-	}
-	return NULL;
-}
-
 /* Fails if the text means something else in another session. */
 static void
 check_text(const Capture *capture)
 {
-	const char *parameter = find_current_value(capture->statement);
+	const char *parameter = convert_current_value(capture->statement);
 
 	if (parameter != NULL)
 		ereport(ERROR,
@@ -270,18 +239,6 @@ check_text(const Capture *capture)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot replicate a schema change of both temporary and permanent objects"),
 				 errhint("Use one statement for each.")));
-}
-
-/*
- * Makes a schema the only one in the search_path of a message.  If it does not exist on the
- * subscriber, nothing must be created in another one.
- */
-static void
-set_schema(DdlMessage *message, const char *schema)
-{
-	foreach_ptr(DdlSetting, setting, message->settings)
-		if (strcmp(setting->name, "search_path") == 0)
-		setting->value = pstrdup(quote_identifier(schema));
 }
 
 /* Is this a member of a node group, which replicates schema changes? */
@@ -316,17 +273,40 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 		if (replorigin_session_origin == InvalidRepOriginId)
 			message->made_at = GetXLogInsertRecPtr();
 	}
+	foreach_ptr(char, name, capture->touched.relations)
+		message->touched = lappend(message->touched, pstrdup(name));
+	message->values = capture->values;
+	message->may_be_gone = capture->may_be_gone;
 	if (schema)
-		set_schema(message, schema);
+		statement_settings_set_schema(message->settings, schema);
 	*messages = lappend(*messages, message);
 	return message;
+}
+
+/* The text to be executed on a subscriber, or NULL if nothing is to be. */
+static const char *
+replayable_text(const Capture *capture)
+{
+	char	   *text = NULL;
+
+	if (capture->create_as)
+		text = convert_table(capture->touched.created);
+
+	else if (capture->create_index)
+		text = convert_index(capture->touched.created, capture->concurrently,
+							 capture->if_not_exists);
+	return text ? text : capture->text;
 }
 
 static void
 add_text(List **messages, const Capture *capture, const DdlPublication *publication)
 {
-	DdlMessage *message = message_with(messages, capture, capture->text, NULL);
+	const char *text = replayable_text(capture);
+	DdlMessage *message;
 
+	if (text == NULL)
+		return;
+	message = message_with(messages, capture, text, NULL);
 	message->publications = lappend(message->publications, pstrdup(publication->name));
 	message->tables = add_tables(message->tables, publication, capture->touched.created);
 	message->explicitly = capture->requested != NIL;
@@ -445,33 +425,74 @@ outermost(Capture *capture)
 	return capture;
 }
 
+/*
+ * Publishes what has been done so far, from the outermost statement on.  A concurrent statement is
+ * not done before its last transaction.
+ */
+static void
+write_so_far(Capture *capture)
+{
+	if (capture->outer)
+		write_so_far(capture->outer);
+	if (!pending_any_written(capture->own) && !capture->early && !capture->concurrently &&
+		(capture->automatic || capture->create_as))
+	{
+		named_note(capture->statement);
+		capture->own = pending_make(describe(capture));
+		pending_write(capture->own);
+	}
+	pending_write(capture->inner);
+}
+
+static bool
+is_capturing(void)
+{
+	return current != NULL;
+}
+
+/* Rows are about to be stored, perhaps in a table that has just been made. */
+static void
+rows_follow(void)
+{
+	MemoryContext old = MemoryContextSwitchTo(outermost(current)->context);
+
+	write_so_far(current);
+	MemoryContextSwitchTo(old);
+}
+
+/* Returns what a statement that has succeeded is to publish, or has published. */
+static List *
+finish(Capture *capture)
+{
+	List	   *pending = pending_make(capture->early ? describe_tables(capture) : describe(capture));
+
+	if (!pending_any_written(capture->own))
+		return pending;
+	if (!pending_same(capture->own, pending))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate %s, because rows were stored while it was being executed",
+						capture->tag),
+				 errhint("Store the rows after the statement.")));
+	return capture->own;
+}
+
 /* The statement has succeeded: publishes it, or leaves that to the one that has caused it. */
 static void
 publish(Capture *capture)
 {
 	Capture    *outer = capture->outer;
 	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
-	List	   *pending = NIL;
+	List	   *pending;
 
 	/* What runs outside of a transaction block has ended the one before. */
 	if (capture->concurrently && is_in_group())
 		schema_lock_change();
-	foreach_ptr(DdlMessage, message,
-				capture->early ? describe_tables(capture) : describe(capture))
-	{
-		Pending    *own = palloc(sizeof(Pending));
-
-		own->transaction = GetCurrentSubTransactionId();
-		own->message = message;
-		pending = lappend(pending, own);
-	}
-	pending = list_concat(pending, capture->inner);
+	pending = list_concat(finish(capture), capture->inner);
 	if (outer)
 		outer->inner = list_concat(outer->inner, pending);
-	else if (OidIsValid(publication_settings_queue()))	/* not after DROP
-														 * EXTENSION weft */
-		foreach_ptr(Pending, each, pending)
-			ddl_queue_insert(each->message);
+	else
+		pending_write(pending);
 	MemoryContextSwitchTo(old);
 }
 
@@ -503,19 +524,10 @@ subtransaction_event(SubXactEvent event, SubTransactionId transaction,
 		return;
 	for (Capture *capture = current; capture != NULL; capture = capture->outer)
 	{
-		ListCell   *cell;
-
-		foreach(cell, capture->inner)
-		{
-			Pending    *pending = lfirst(cell);
-
-			if (pending->transaction != transaction)
-				continue;
-			if (event == SUBXACT_EVENT_ABORT_SUB)
-				capture->inner = foreach_delete_current(capture->inner, cell);
-			else
-				pending->transaction = parent;
-		}
+		pending_note_end(capture->own, event, transaction, parent);
+		pending_note_end(capture->inner, event, transaction, parent);
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			capture->inner = pending_remove(capture->inner, transaction);
 	}
 }
 
@@ -526,7 +538,7 @@ note_import(PlannedStmt *pstmt, const char *source)
 	CreateStmt *table = &((CreateForeignTableStmt *) pstmt->utilityStmt)->base;
 	Oid			relid = RangeVarGetRelid(table->relation, NoLock, false);
 	MemoryContext old = MemoryContextSwitchTo(current->context);
-	DdlPart    *part = owned_part(RelationRelationId, relid, statement_text(pstmt, source));
+	DdlPart    *part = owned_part(RelationRelationId, relid, convert_text(pstmt, source));
 
 	if (part)
 	{
@@ -545,13 +557,44 @@ is_import(Node *statement, ProcessUtilityContext context)
 		IsA(statement, CreateForeignTableStmt);
 }
 
-/* Finds out what must be known before the statement is executed. */
+/* Finds out what text is to be published. */
 static void
-prepare(Capture *capture)
+prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 {
-	MemoryContext old = MemoryContextSwitchTo(capture->context);
 	Node	   *statement = capture->statement;
 
+	capture->create_as = ddl_is_create_as(statement);
+	capture->concurrently = ddl_is_concurrent(statement);
+	capture->tag = capture->create_as ? GetCommandTagName(CMDTAG_CREATE_TABLE) :
+		CreateCommandName(statement);
+	if (IsA(statement, IndexStmt))
+	{
+		capture->create_index = capture->concurrently ||
+			((IndexStmt *) statement)->idxname == NULL;
+		capture->if_not_exists = ((IndexStmt *) statement)->if_not_exists;
+	}
+	if (!capture->create_as && !(capture->create_index && capture->concurrently))
+		capture->text = convert_text(pstmt, source);
+	capture->may_be_gone = convert_may_be_gone(statement);
+}
+
+/*
+ * Finds out what must be known before the statement is executed.  Fails if it could not be
+ * repeated.
+ */
+static void
+prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
+{
+	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
+	Node	   *statement = capture->statement;
+
+	prepare_text(capture, pstmt, source);
+
+	/* The publisher has decided, and has computed the values. */
+	if (replayed && capture->outer == NULL)
+		capture->values = replayed->values;
+	else
+		refuse_unreplayable(statement, source, &capture->values);
 	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
 	if (IsA(statement, ReassignOwnedStmt))
 		capture->parts = owned_reassign((ReassignOwnedStmt *) statement);
@@ -588,7 +631,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	if (is_in_group())
 		schema_lock_change();
-	refuse_unreplayable(statement);
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);
 	capture.outer = current;
@@ -598,11 +640,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	current = &capture;
 	PG_TRY();
 	{
-		capture.tag = CreateCommandName(statement);
-		capture.concurrently = ddl_is_concurrent(statement);
-		capture.text = MemoryContextStrdup(capture.context,
-										   statement_text(pstmt, queryString));
-		prepare(&capture);
+		prepare(&capture, pstmt, queryString);
 		if (capture.early)
 			outer_watching = script_rows_begin();
 
@@ -635,10 +673,20 @@ capture_request(List *publications)
 	return seen;
 }
 
+/* The next statement is a publisher's; NULL: it is not. */
+void
+capture_replay(const DdlMessage *message)
+{
+	replayed = message;
+}
+
 /* Installs the hook; called once, while the postmaster loads the library. */
 void
 capture_install(void)
 {
+	const ConvertSteps steps = {.capturing = is_capturing,.rows_follow = rows_follow};
+
+	convert_install(&steps);
 	previous_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterSubXactCallback(subtransaction_event, NULL);

@@ -22,11 +22,14 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
+#include "ddl/capture.h"
 #include "ddl/choose_statement.h"
+#include "ddl/concurrent.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_message.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/default_value.h"
 #include "ddl/powers.h"
 #include "ddl/same_statement.h"
 #include "ddl/seen.h"
@@ -65,9 +68,9 @@ any_is_subscribed(List *publications)
 	return false;
 }
 
-/* Returns the role that is to execute a statement. */
-static Oid
-find_role(const DdlMessage *message)
+/* Returns the role that is to execute a statement.  The subscription's owner must be allowed to become it. */
+Oid
+ddl_apply_role(const DdlMessage *message)
 {
 	Oid			role = get_role_oid(message->role, true);
 
@@ -85,6 +88,11 @@ find_role(const DdlMessage *message)
 				 errdetail("With \"%s\", code that belongs to its tables would be executed with the privileges of the subscription's owner.",
 						   "run_as_owner"),
 				 errhint("Use ALTER SUBSCRIPTION ... SET (run_as_owner = false).")));
+	if (!member_can_set_role(MySubscription->owner, role))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("role \"%s\" cannot SET ROLE to \"%s\"",
+						GetUserNameFromId(MySubscription->owner, false), message->role)));
 	powers_check(role, message->role, message->powers);
 	return role;
 }
@@ -93,8 +101,8 @@ find_role(const DdlMessage *message)
  * Returns the parse tree of the statement, which must be a single schema change; or NULL if it is
  * only about tablespaces, or no publication of the subscription publishes it.
  */
-static RawStmt *
-parse(const DdlMessage *message)
+RawStmt *
+ddl_apply_parse(const DdlMessage *message)
 {
 	List	   *trees = pg_parse_query(message->statement);
 	RawStmt    *tree;
@@ -111,8 +119,9 @@ parse(const DdlMessage *message)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
-	if (message->concurrently)
-		ddl_make_plain(tree->stmt);
+	default_value_apply(tree->stmt, message->values);
+	if (message->may_be_gone && IsA(tree->stmt, DropStmt))
+		((DropStmt *) tree->stmt)->missing_ok = true;
 	if (node_identity_for(MySubscription->name) != NULL)
 		ddl_make_strict(tree->stmt);
 	return tablespace_forget(tree->stmt) ? tree : NULL;
@@ -121,17 +130,21 @@ parse(const DdlMessage *message)
 static void
 execute(const DdlMessage *message)
 {
-	RawStmt    *tree = parse(message);
+	RawStmt    *tree = ddl_apply_parse(message);
 	List	   *queries;
 	List	   *plans;
 
 	if (tree == NULL)
 		return;
+	if (ddl_is_concurrent(tree->stmt))
+		concurrent_set_mode(tree->stmt, false);
 	queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement, NULL, 0, NULL);
 	plans = pg_plan_queries(queries, message->statement, 0, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
+	capture_replay(message);
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
+	capture_replay(NULL);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
 }
@@ -143,7 +156,7 @@ execute_as_role(const DdlMessage *message)
 	UserContext context;
 	int			level;
 
-	SwitchToUntrustedUser(find_role(message), &context);
+	SwitchToUntrustedUser(ddl_apply_role(message), &context);
 	level = NewGUCNestLevel();
 	statement_settings_set(message->settings);
 	execute(message);
@@ -186,6 +199,28 @@ error_callback(void *arg)
 			   message->id, message->role, message->statement);
 }
 
+/*
+ * Leaves a statement that cannot run in a transaction block to a worker of its own.  Returns false
+ * if it must be executed here.
+ */
+static bool
+postpone(const DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
+{
+	int			level = NewGUCNestLevel();
+	RawStmt    *tree;
+
+	/* Some of them are about strings. */
+	statement_settings_set(message->settings);
+	tree = ddl_apply_parse(message);
+	AtEOXact_GUC(true, level);
+	if (tree == NULL || !ddl_is_concurrent(tree->stmt))
+		return false;
+
+	/* Here is the place to fail, if it is known already that it must. */
+	(void) ddl_apply_role(message);
+	return concurrent_store(message, json, length, final_lsn);
+}
+
 /* Throws an error again, with the remedy. */
 pg_noreturn static void
 fail(ErrorData *error, XLogRecPtr final_lsn)
@@ -219,16 +254,23 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	{
 		error_context_stack = &callback;
 		seen_check(message->seen);
-		if (!message->only_tables && !same_statement_made(message))
-			execute_as_role(message);
-		join_tables(message, final_lsn);
-		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
+		if (message->only_tables)
+			join_tables(message, final_lsn);
+		else if (!postpone(message, json, length, final_lsn))
+		{
+			concurrent_finish(message, execute_as_role);
+			if (!same_statement_made(message))
+				execute_as_role(message);
+			join_tables(message, final_lsn);
+			ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
+		}
 		error_context_stack = callback.previous;
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
 
+		capture_replay(NULL);
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();

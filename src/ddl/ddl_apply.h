@@ -6,7 +6,11 @@
 #define WEFT_DDL_APPLY_H
 
 #include "access/xlogdefs.h"
+#include "ddl/ddl_message.h"
+#include "nodes/parsenodes.h"
 
+extern Oid	ddl_apply_role(const DdlMessage *message);
+extern RawStmt *ddl_apply_parse(const DdlMessage *message);
 extern void ddl_apply(const char *json, int length, XLogRecPtr final_lsn);
 
 #endif							/* WEFT_DDL_APPLY_H */

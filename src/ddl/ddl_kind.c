@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "commands/defrem.h"
 #include "ddl/ddl_kind.h"
 #include "nodes/parsenodes.h"
 
@@ -90,6 +91,22 @@ static DdlKind
 kind_of_create_as(CreateTableAsStmt *statement)
 {
 	return statement->objtype == OBJECT_TABLE ? DDL_OF_TABLES : DDL_OF_ALL;
+}
+
+/* EXPLAIN ANALYZE executes the statement. */
+static DdlKind
+kind_of_explain(ExplainStmt *statement)
+{
+	bool		analyze = false;
+	Query	   *query = (Query *) statement->query;
+
+	foreach_node(DefElem, option, statement->options)
+		if (strcmp(option->defname, "analyze") == 0)
+		analyze = defGetBoolean(option);
+	if (!analyze || !IsA(query, Query) || query->utilityStmt == NULL ||
+		!IsA(query->utilityStmt, CreateTableAsStmt))
+		return DDL_NEVER;
+	return kind_of_create_as((CreateTableAsStmt *) query->utilityStmt);
 }
 
 static DdlKind
@@ -188,6 +205,8 @@ ddl_kind(Node *statement)
 			return kind_of_alter_table((AlterTableStmt *) statement);
 		case T_CreateTableAsStmt:
 			return kind_of_create_as((CreateTableAsStmt *) statement);
+		case T_ExplainStmt:
+			return kind_of_explain((ExplainStmt *) statement);
 		case T_DropStmt:
 			return kind_of_object(((DropStmt *) statement)->removeType);
 		case T_RenameStmt:
@@ -261,43 +280,61 @@ ddl_is_for_command(Node *statement)
 	}
 }
 
-/* Returns the DETACH PARTITION in a statement, or NULL. */
-static PartitionCmd *
+/* Does a statement create a table from a query? */
+bool
+ddl_is_create_as(Node *statement)
+{
+	if (IsA(statement, ExplainStmt))
+		statement = ((Query *) ((ExplainStmt *) statement)->query)->utilityStmt;
+	return IsA(statement, CreateTableAsStmt) &&
+		((CreateTableAsStmt *) statement)->objtype == OBJECT_TABLE;
+}
+
+/*
+ * Returns the subcommand with DETACH PARTITION in a statement, or NULL.  FINALIZE does the rest of a DETACH
+ * CONCURRENTLY that was interrupted.
+ */
+static AlterTableCmd *
 find_detach(Node *statement)
 {
 	if (!IsA(statement, AlterTableStmt))
 		return NULL;
 	foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
-		if (command->subtype == AT_DetachPartition)
-		return (PartitionCmd *) command->def;
+		if (command->subtype == AT_DetachPartition ||
+			command->subtype == AT_DetachPartitionFinalize)
+		return command;
 	return NULL;
 }
 
-/* Must the statement run outside of a transaction block? */
+/* Must a subscriber run the statement outside of a transaction block? */
 bool
 ddl_is_concurrent(Node *statement)
 {
-	PartitionCmd *detach = find_detach(statement);
+	AlterTableCmd *detach = find_detach(statement);
 
 	if (IsA(statement, IndexStmt))
 		return ((IndexStmt *) statement)->concurrent;
 	if (IsA(statement, DropStmt))
 		return ((DropStmt *) statement)->concurrent;
-	return detach != NULL && detach->concurrent;
+	return detach != NULL && (detach->subtype == AT_DetachPartitionFinalize ||
+							  ((PartitionCmd *) detach->def)->concurrent);
 }
 
-/* Turns such a statement into one that may run in a transaction block, with a longer lock. */
+/* Makes a concurrent statement run inside of a transaction block, with a longer lock, or outside. */
 void
-ddl_make_plain(Node *statement)
+ddl_set_concurrent(Node *statement, bool concurrent)
 {
-	PartitionCmd *detach = find_detach(statement);
+	AlterTableCmd *detach = find_detach(statement);
 
 	if (IsA(statement, IndexStmt))
-		((IndexStmt *) statement)->concurrent = false;
+		((IndexStmt *) statement)->concurrent = concurrent;
 	if (IsA(statement, DropStmt))
-		((DropStmt *) statement)->concurrent = false;
+		((DropStmt *) statement)->concurrent = concurrent;
 	if (detach != NULL)
-		detach->concurrent = false;
+	{
+		detach->subtype = AT_DetachPartition;
+		((PartitionCmd *) detach->def)->concurrent = concurrent;
+	}
 }
 
 /*

@@ -18,8 +18,9 @@ typedef enum DdlKind
 
 extern DdlKind ddl_kind(Node *statement);
 extern bool ddl_is_for_command(Node *statement);
+extern bool ddl_is_create_as(Node *statement);
 extern bool ddl_is_concurrent(Node *statement);
-extern void ddl_make_plain(Node *statement);
 extern void ddl_make_strict(Node *statement);
+extern void ddl_set_concurrent(Node *statement, bool concurrent);
 
 #endif							/* WEFT_DDL_KIND_H */

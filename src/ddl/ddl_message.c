@@ -24,6 +24,11 @@
  *						that are published now
  *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
  *		levels			object, with "source" only: option "ddl" of each of the publications
+ *		touched			array of the qualified names of the relations that it has touched,
+ *						before and after; missing if that is not known
+ *		values			array of {column, value, constant}: what ADD COLUMN has stored in existing
+ *						rows, and whether that is what the default is
+ *		may_be_gone		true: the index that is dropped may not exist (concurrent.c)
  *
  * A reader ignores keys that it does not know.  Whatever must not be ignored needs a new
  * version, which older readers refuse.
@@ -122,6 +127,28 @@ write_tables(StringInfo json, List *tables)
 	appendStringInfoChar(json, ']');
 }
 
+static void
+write_values(StringInfo json, List *values)
+{
+	const char *separator = "";
+
+	write_key(json, "values");
+	appendStringInfoChar(json, '[');
+	foreach_ptr(DdlValue, value, values)
+	{
+		appendStringInfo(json, "%s{\"column\":", separator);
+		escape_json(json, value->column);
+		appendStringInfoString(json, ",\"value\":");
+		if (value->value)
+			escape_json(json, value->value);
+		else
+			appendStringInfoString(json, "null");
+		appendStringInfo(json, ",\"constant\":%s}", value->constant ? "true" : "false");
+		separator = ",";
+	}
+	appendStringInfoChar(json, ']');
+}
+
 /* Returns a message as text. */
 char *
 ddl_message_write(const DdlMessage *message)
@@ -149,6 +176,15 @@ ddl_message_write(const DdlMessage *message)
 	if (!XLogRecPtrIsInvalid(message->made_at))
 		write_text(&json, "made_at", psprintf("%X/%X", LSN_FORMAT_ARGS(message->made_at)));
 	write_tables(&json, message->tables);
+	if (message->touched)
+		write_names(&json, "touched", message->touched);
+	if (message->values)
+		write_values(&json, message->values);
+	if (message->may_be_gone)
+	{
+		write_key(&json, "may_be_gone");
+		appendStringInfoString(&json, "true");
+	}
 	appendStringInfoChar(&json, '}');
 	return json.data;
 }
@@ -258,6 +294,17 @@ read_settings(JsonbContainer *object, const char *key)
 	return result;
 }
 
+/* Returns the element of an array that must have objects only. */
+static JsonbContainer *
+read_element(JsonbContainer *array, uint32 i, const char *problem)
+{
+	JsonbValue *value = getIthJsonbValueFromContainer(array, i);
+
+	if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
+		malformed(problem);
+	return value->val.binary.data;
+}
+
 static List *
 read_tables(JsonbContainer *object)
 {
@@ -266,17 +313,44 @@ read_tables(JsonbContainer *object)
 
 	for (uint32 i = 0; i < JsonContainerSize(array); i++)
 	{
-		JsonbValue *value = getIthJsonbValueFromContainer(array, i);
+		JsonbContainer *element = read_element(array, i, "a table is no object");
 		DdlTable   *table = palloc(sizeof(DdlTable));
 
-		if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
-			malformed("a table is no object");
-		table->publication = read_text(value->val.binary.data, "publication");
-		table->schema = read_text(value->val.binary.data, "schema");
-		table->name = read_text(value->val.binary.data, "name");
+		table->publication = read_text(element, "publication");
+		table->schema = read_text(element, "schema");
+		table->name = read_text(element, "name");
 		result = lappend(result, table);
 	}
 	return result;
+}
+
+static List *
+read_values(JsonbContainer *object)
+{
+	JsonbContainer *array = read_container(object, "values", true);
+	List	   *result = NIL;
+
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbContainer *element = read_element(array, i, "a value is no object");
+		JsonbValue *value = getKeyJsonValueFromContainer(element, "value", strlen("value"), NULL);
+		DdlValue   *own = palloc0(sizeof(DdlValue));
+
+		if (value == NULL)
+			malformed("\"value\" is missing");
+		own->column = read_text(element, "column");
+		if (value->type != jbvNull)
+			own->value = text_of(value);
+		own->constant = find_value(element, "constant", jbvBool)->val.boolean;
+		result = lappend(result, own);
+	}
+	return result;
+}
+
+static bool
+has_key(JsonbContainer *object, const char *key)
+{
+	return getKeyJsonValueFromContainer(object, key, strlen(key), NULL) != NULL;
 }
 
 static JsonbContainer *
@@ -329,5 +403,11 @@ ddl_message_read(const char *json, int length)
 		if (result->of_trigger)
 			result->levels = read_settings(object, "levels");
 	}
+	if (has_key(object, "touched"))
+		result->touched = read_names(object, "touched");
+	if (has_key(object, "values"))
+		result->values = read_values(object);
+	if (has_key(object, "may_be_gone"))
+		result->may_be_gone = find_value(object, "may_be_gone", jbvBool)->val.boolean;
 	return result;
 }

@@ -26,6 +26,14 @@ typedef struct DdlTable
 	char	   *name;
 } DdlTable;
 
+/* A default whose value, on the publisher, the existing rows got in a new column. */
+typedef struct DdlValue
+{
+	char	   *column;
+	char	   *value;			/* as text; NULL if it is null */
+	bool		constant;		/* it is the default itself, too */
+} DdlValue;
+
 typedef struct DdlMessage
 {
 	int64		id;				/* unique on the publisher */
@@ -46,6 +54,11 @@ typedef struct DdlMessage
 	bool		of_trigger;		/* an event trigger has captured it, not Weft */
 	List	   *levels;			/* of DdlSetting: option "ddl" of each
 								 * publication, if of_trigger */
+
+	/* Empty if the publisher does not know them. */
+	List	   *touched;		/* of char *: relations that it has touched */
+	List	   *values;			/* of DdlValue */
+	bool		may_be_gone;	/* what it drops may never have been announced */
 } DdlMessage;
 
 extern char *ddl_message_write(const DdlMessage *message);

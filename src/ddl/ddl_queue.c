@@ -25,6 +25,7 @@
 #include "commands/sequence.h"
 #include "ddl/ddl_queue.h"
 #include "publication_settings.h"
+#include "replication/origin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
@@ -34,6 +35,9 @@
 
 /* Has the current transaction inserted into weft.ddl_queue? */
 static bool inserted;
+
+/* The origin of the schema changes that this process publishes, if its transactions have none. */
+static RepOriginId origin = InvalidRepOriginId;
 
 static void
 transaction_event(XactEvent event, void *arg)
@@ -83,6 +87,35 @@ insert_row(Oid relid, Datum *values, int options)
 	CommandCounterIncrement();
 }
 
+/*
+ * From now on, this process publishes schema changes that come from elsewhere, in transactions that do
+ * not: they do not advance the replication origin.
+ */
+void
+ddl_queue_set_origin(RepOriginId own_origin)
+{
+	origin = own_origin;
+}
+
+/* An abort must not find an origin that was set for a row only: it would advance it. */
+static void
+insert_with_origin(Oid relid, Datum *values)
+{
+	RepOriginId session_origin = replorigin_session_origin;
+
+	if (origin != InvalidRepOriginId)
+		replorigin_session_origin = origin;
+	PG_TRY();
+	{
+		insert_row(relid, values, 0);
+	}
+	PG_FINALLY();
+	{
+		replorigin_session_origin = session_origin;
+	}
+	PG_END_TRY();
+}
+
 /* Publishes a schema change; gives it its number. */
 void
 ddl_queue_insert(DdlMessage *message)
@@ -95,7 +128,7 @@ ddl_queue_insert(DdlMessage *message)
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[2] = CStringGetTextDatum(ddl_message_write(message));
 	inserted = true;
-	insert_row(publication_settings_queue(), values, 0);
+	insert_with_origin(publication_settings_queue(), values);
 }
 
 /* Records a schema change that was applied here, or skipped. */

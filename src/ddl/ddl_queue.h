@@ -7,8 +7,10 @@
 
 #include "access/xlogdefs.h"
 #include "ddl/ddl_message.h"
+#include "replication/origin.h"
 
 extern void ddl_queue_install(void);
+extern void ddl_queue_set_origin(RepOriginId own_origin);
 extern void ddl_queue_insert(DdlMessage *message);
 extern void ddl_queue_record(const char *subscription, const DdlMessage *message,
 							 XLogRecPtr lsn, const char *result);

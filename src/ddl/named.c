@@ -63,6 +63,16 @@ note_granted(GrantStmt *statement)
 	}
 }
 
+/* A partition that is detached is no part of the table any more. */
+static void
+note_detached(AlterTableStmt *statement)
+{
+	foreach_node(AlterTableCmd, command, statement->cmds)
+		if (command->subtype == AT_DetachPartition ||
+			command->subtype == AT_DetachPartitionFinalize)
+		note_relation(((PartitionCmd *) command->def)->name);
+}
+
 /* Notes what a statement that has succeeded names. */
 void
 named_note(Node *statement)
@@ -71,6 +81,7 @@ named_note(Node *statement)
 	{
 		case T_AlterTableStmt:
 			note_relation(((AlterTableStmt *) statement)->relation);
+			note_detached((AlterTableStmt *) statement);
 			break;
 		case T_CommentStmt:
 			note_object(((CommentStmt *) statement)->objtype,

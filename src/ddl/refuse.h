@@ -5,8 +5,8 @@
 #ifndef WEFT_REFUSE_H
 #define WEFT_REFUSE_H
 
-#include "nodes/nodes.h"
+#include "nodes/parsenodes.h"
 
-extern void refuse_unreplayable(Node *statement);
+extern void refuse_unreplayable(Node *statement, const char *source, List **values);
 
 #endif							/* WEFT_REFUSE_H */

@@ -6,6 +6,7 @@
 
 #include "ddl/ddl_message.h"
 #include "ddl/statement_settings.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 
 /* Every role may set all of them. */
@@ -59,24 +60,48 @@ statement_settings_get(void)
 }
 
 static void
-set(const char *name, const char *value)
+set(const char *name, const char *value, GucAction action)
 {
-	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-							 true, 0, false);
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, action, true, 0, false);
 }
 
 /*
- * Sets them for the caller's GUC nest level, as far as this server knows them.  Tablespaces are
- * not replicated.  The publisher has checked the bodies of functions, which may use what is not
- * replicated, such as temporary tables.
+ * Sets them, as far as this server knows them.  Tablespaces are not replicated.  The publisher has
+ * checked the bodies of functions, which may use what is not replicated, such as temporary tables.
  */
-void
-statement_settings_set(List *settings)
+static void
+set_all(List *settings, GucAction action)
 {
 	foreach_ptr(DdlSetting, setting, settings)
 		for (int i = 0; i < lengthof(names); i++)
 		if (strcmp(setting->name, names[i]) == 0)
-			set(setting->name, setting->value);
-	set("check_function_bodies", "off");
-	set("default_tablespace", "");
+			set(setting->name, setting->value, action);
+	set("check_function_bodies", "off", action);
+	set("default_tablespace", "", action);
+}
+
+/* Sets them for the caller's GUC nest level. */
+void
+statement_settings_set(List *settings)
+{
+	set_all(settings, GUC_ACTION_SAVE);
+}
+
+/* Sets them for the session, once the transaction has committed. */
+void
+statement_settings_set_session(List *settings)
+{
+	set_all(settings, GUC_ACTION_SET);
+}
+
+/*
+ * Makes a schema the only one in the search_path of a message.  If it does not exist on the
+ * subscriber, nothing must be created in another one.
+ */
+void
+statement_settings_set_schema(List *settings, const char *schema)
+{
+	foreach_ptr(DdlSetting, setting, settings)
+		if (strcmp(setting->name, "search_path") == 0)
+		setting->value = pstrdup(quote_identifier(schema));
 }

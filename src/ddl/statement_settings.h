@@ -10,5 +10,7 @@
 extern bool statement_settings_include(const char *name);
 extern List *statement_settings_get(void);
 extern void statement_settings_set(List *settings);
+extern void statement_settings_set_session(List *settings);
+extern void statement_settings_set_schema(List *settings, const char *schema);
 
 #endif							/* WEFT_STATEMENT_SETTINGS_H */

@@ -56,6 +56,7 @@
 #include "ddl/filter.h"
 #include "ddl/touched.h"
 #include "publication_settings.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -216,6 +217,21 @@ look_at_table(Touched *touched, Oid relid)
 		add_publications(touched, list_make1_oid(TOUCHED_STRAY));
 }
 
+/* Notes the name that a relation has now. */
+static void
+note_name(Touched *touched, Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		return;
+	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name);
+	foreach_ptr(char, other, touched->relations)
+		if (strcmp(other, name) == 0)
+		return;
+	touched->relations = lappend(touched->relations, name);
+}
+
 static void
 look_at_relation(Touched *touched, Oid relid)
 {
@@ -242,6 +258,9 @@ look_at_relation(Touched *touched, Oid relid)
 		char		relkind = get_rel_relkind(table);
 
 		touched->replicable = true;
+		note_name(touched, relid);
+		if (OidIsValid(owner))
+			note_name(touched, owner);
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
 			relkind == RELKIND_SEQUENCE || relkind == RELKIND_COMPOSITE_TYPE)
 			touched->tables = true;

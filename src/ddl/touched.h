@@ -28,7 +28,11 @@ typedef struct Touched
 								 * node group does not replicate */
 	List	   *altered;		/* OIDs of tables that existed before, or of
 								 * which a part has been touched */
-	List	   *created;		/* OIDs of tables that were created, and exist */
+	List	   *created;		/* OIDs of relations that were created, and
+								 * exist */
+	List	   *relations;		/* qualified names (char *) of those that can
+								 * be replicated, before and after, and of the
+								 * tables of indexes and sequences */
 	bool		replicable;		/* an object that can be replicated */
 	bool		tables;			/* one that level "table" replicates */
 	bool		temporary;		/* one that cannot be: it is temporary, */

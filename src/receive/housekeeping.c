@@ -11,6 +11,7 @@
 
 #include "access/xlogdefs.h"
 #include "guc.h"
+#include "receive/concurrent_start.h"
 #include "receive/connection.h"
 #include "receive/handover.h"
 #include "receive/housekeeping.h"
@@ -136,6 +137,7 @@ housekeeping_between_transactions(void)
 						 !stream_set_has_parallel()) ||
 		(writers_count() > 0 && leader_ring.broadcast.bytes > BROADCAST_LIMIT))
 		renew_writers();
+	concurrent_start_turn();
 	MemoryContextSwitchTo(old);
 }
 

@@ -178,8 +178,19 @@ take_schema_change(Stream *stream, const char *payload, int payload_length)
 	const char *json;
 	int			length;
 	WireCursor	cursor;
-	const char *problem = ddl_rows_read(payload, payload_length, true, &kind, &json, &length);
+	const char *problem;
 
+	/*
+	 * To recognize a relation may take a local transaction, which closes the
+	 * file.
+	 */
+	bool		reopen = payload[0] == LOGICAL_REP_MSG_RELATION && !stream->native;
+
+	if (reopen)
+		stream_spool_close(stream);
+	problem = ddl_rows_read(payload, payload_length, true, &kind, &json, &length);
+	if (reopen)
+		stream_spool_open(stream);
 	if (problem)
 		damage_report(payload, problem);
 	if (kind == DDL_ROW_STATEMENT)

@@ -81,7 +81,7 @@ $$;
 SELECT * FROM labels;
 
 -- what is captured: the statement alone, and who wants it
-CREATE TABLE first (a int); ALTER TABLE t ADD COLUMN v text; CREATE /* and */ INDEX ON t (v) -- so on
+CREATE TABLE first (a int); ALTER TABLE t ADD COLUMN v text; CREATE /* and */ INDEX i ON t (v) -- so on
 ;
 SELECT message->>'tag' AS tag, message->>'statement' AS statement, message->>'publications' AS publications
 	FROM weft.ddl_queue ORDER BY id;
