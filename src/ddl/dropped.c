@@ -17,9 +17,8 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
-#include "catalog/index.h"
+#include "catalog/indexing.h"
 #include "catalog/objectaddress.h"
-#include "catalog/partition.h"
 #include "catalog/pg_amop.h"
 #include "catalog/pg_amproc.h"
 #include "catalog/pg_attrdef.h"
@@ -27,6 +26,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_default_acl.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_policy.h"
@@ -40,8 +40,6 @@
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
-#include "commands/extension.h"
-#include "common/hashfn.h"
 #include "ddl/dropped.h"
 #include "ddl/object_name.h"
 #include "utils/builtins.h"
@@ -70,7 +68,8 @@ typedef struct DroppedObject
 	ObjectKey	key;
 	bool		whole;			/* not a column */
 	DropRank	rank;
-	ObjectKey	owners[2];		/* with which of these it would go anyway */
+	List	   *owners;			/* of ObjectKey: with each it goes anyway */
+	ObjectKey	extension;		/* that it belongs to, or zeros */
 	char	   *name;			/* of a table */
 	char	   *statement;		/* of anything else; may be followed by
 								 * CASCADE */
@@ -95,10 +94,52 @@ catalog_row(Oid class_id, Oid object_id, TupleDesc *desc)
 }
 
 static void
-set_owner(DroppedObject *object, Oid class_id, Oid object_id)
+add_owner(DroppedObject *object, Oid class_id, Oid object_id)
 {
-	object->owners[0].class_id = class_id;
-	object->owners[0].object_id = object_id;
+	ObjectKey  *owner = palloc(sizeof(ObjectKey));
+
+	owner->class_id = class_id;
+	owner->object_id = object_id;
+	object->owners = lappend(object->owners, owner);
+}
+
+/* Finds what an object belongs to; returns false if it cannot be dropped without that. */
+static bool
+find_owners(DroppedObject *object, int sub_id)
+{
+	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	bool		result = true;
+	ScanKeyData keys[3];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_classid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->key.class_id));
+	ScanKeyInit(&keys[1], Anum_pg_depend_objid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(object->key.object_id));
+	ScanKeyInit(&keys[2], Anum_pg_depend_objsubid, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(sub_id));
+	scan = systable_beginscan(catalog, DependDependerIndexId, true, NULL, 3, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (form->deptype == DEPENDENCY_AUTO)
+			add_owner(object, form->refclassid, form->refobjid);
+		else if (form->deptype == DEPENDENCY_EXTENSION)
+		{
+			object->extension.class_id = form->refclassid;
+			object->extension.object_id = form->refobjid;
+		}
+		else if (form->deptype != DEPENDENCY_NORMAL &&
+				 form->deptype != DEPENDENCY_AUTO_EXTENSION)
+			result = false;
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	if (sub_id != 0)
+		add_owner(object, object->key.class_id, object->key.object_id);
+	return result;
 }
 
 /* Does a column go with that of a parent? */
@@ -122,12 +163,9 @@ describe_relation(DroppedObject *object, int sub_id)
 	Oid			relid = object->key.object_id;
 	char		relkind = get_rel_relkind(relid);
 	char	   *name = object_name(RelationRelationId, relid);
-	Oid			owner;
-	int32		column;
 
 	if (sub_id != 0)
 	{
-		set_owner(object, RelationRelationId, relid);
 		object->statement = psprintf("ALTER %s %s DROP COLUMN IF EXISTS %s",
 									 relkind == RELKIND_FOREIGN_TABLE ? "FOREIGN TABLE" : "TABLE",
 									 name, quote_identifier(get_attname(relid, sub_id, false)));
@@ -141,19 +179,11 @@ describe_relation(DroppedObject *object, int sub_id)
 			object->rank = DROP_TABLE;
 			object->name = name;
 			return true;
+		case RELKIND_SEQUENCE:
+			object->rank = DROP_LAST;
+			/* FALLTHROUGH */
 		case RELKIND_INDEX:
 		case RELKIND_PARTITIONED_INDEX:
-			set_owner(object, RelationRelationId, IndexGetRelation(relid, false));
-			object->statement = psprintf("DROP INDEX IF EXISTS %s", name);
-			return !OidIsValid(get_index_constraint(relid)) && !get_rel_relispartition(relid);
-		case RELKIND_SEQUENCE:
-			if (sequenceIsOwned(relid, DEPENDENCY_INTERNAL, &owner, &column))
-				return false;
-			if (sequenceIsOwned(relid, DEPENDENCY_AUTO, &owner, &column))
-				set_owner(object, RelationRelationId, owner);
-			object->rank = DROP_LAST;
-			object->statement = psprintf("DROP SEQUENCE IF EXISTS %s", name);
-			return true;
 		case RELKIND_VIEW:
 		case RELKIND_MATVIEW:
 		case RELKIND_FOREIGN_TABLE:
@@ -170,7 +200,6 @@ describe_default(DroppedObject *object)
 {
 	ObjectAddress column = GetAttrDefaultColumnAddress(object->key.object_id);
 
-	set_owner(object, RelationRelationId, column.objectId);
 	object->statement = psprintf("ALTER TABLE IF EXISTS %s ALTER COLUMN %s DROP DEFAULT",
 								 object_name(RelationRelationId, column.objectId),
 								 quote_identifier(get_attname(column.objectId,
@@ -190,64 +219,29 @@ describe_constraint(DroppedObject *object)
 		return false;
 	form = (Form_pg_constraint) GETSTRUCT(tuple);
 	name = quote_identifier(pstrdup(NameStr(form->conname)));
-	alone = form->contype != CONSTRAINT_TRIGGER && !OidIsValid(form->conparentid) &&
-		form->coninhcount == 0;
+	alone = form->contype != CONSTRAINT_TRIGGER && form->coninhcount == 0;
 	if (OidIsValid(form->conrelid))
-	{
-		set_owner(object, RelationRelationId, form->conrelid);
 		object->statement = psprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s",
 									 object_name(RelationRelationId, form->conrelid), name);
-	}
 	else
-	{
-		set_owner(object, TypeRelationId, form->contypid);
 		object->statement = psprintf("ALTER DOMAIN %s DROP CONSTRAINT IF EXISTS %s",
 									 object_name(TypeRelationId, form->contypid), name);
-	}
 	ReleaseSysCache(tuple);
 	return alone;
 }
 
+/* A trigger, rule, policy or extended statistics; its name has the table. */
 static bool
-describe_type(DroppedObject *object)
-{
-	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(object->key.object_id));
-	Form_pg_type form;
-	bool		alone;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	form = (Form_pg_type) GETSTRUCT(tuple);
-	alone = !IsTrueArrayType(form) && form->typtype != TYPTYPE_MULTIRANGE &&
-		(!OidIsValid(form->typrelid) ||
-		 get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE);
-	ReleaseSysCache(tuple);
-	object->rank = DROP_LAST;
-	if (alone)
-		object->statement = psprintf("DROP TYPE IF EXISTS %s",
-									 object_name(TypeRelationId, object->key.object_id));
-	return alone;
-}
-
-/* A trigger, rule, policy or extended statistics: the table is in attribute "base". */
-static bool
-describe_attached(DroppedObject *object, AttrNumber base)
+describe_attached(DroppedObject *object)
 {
 	Oid			class_id = object->key.class_id;
+	Oid			object_id = object->key.object_id;
 	TupleDesc	desc;
-	HeapTuple	tuple = catalog_row(class_id, object->key.object_id, &desc);
-	bool		isnull;
 
-	set_owner(object, RelationRelationId,
-			  DatumGetObjectId(heap_getattr(tuple, base, desc, &isnull)));
-	object->statement = psprintf("DROP %s IF EXISTS %s",
-								 object_type(class_id, object->key.object_id),
-								 object_name(class_id, object->key.object_id));
-	if (class_id == TriggerRelationId)
-		return !((Form_pg_trigger) GETSTRUCT(tuple))->tgisinternal &&
-			!OidIsValid(((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid);
-	return class_id != RewriteRelationId ||
-		strcmp(NameStr(((Form_pg_rewrite) GETSTRUCT(tuple))->rulename), "_RETURN") != 0;
+	object->statement = psprintf("DROP %s IF EXISTS %s", object_type(class_id, object_id),
+								 object_name(class_id, object_id));
+	return class_id != TriggerRelationId ||
+		!((Form_pg_trigger) GETSTRUCT(catalog_row(class_id, object_id, &desc)))->tgisinternal;
 }
 
 static bool
@@ -303,16 +297,11 @@ describe(DroppedObject *object, int sub_id)
 			return describe_default(object);
 		case ConstraintRelationId:
 			return describe_constraint(object);
-		case TypeRelationId:
-			return describe_type(object);
 		case TriggerRelationId:
-			return describe_attached(object, Anum_pg_trigger_tgrelid);
 		case RewriteRelationId:
-			return describe_attached(object, Anum_pg_rewrite_ev_class);
 		case PolicyRelationId:
-			return describe_attached(object, Anum_pg_policy_polrelid);
 		case StatisticExtRelationId:
-			return describe_attached(object, Anum_pg_statistic_ext_stxrelid);
+			return describe_attached(object);
 
 			/*
 			 * These go with others, are never replicated, or, in the case of
@@ -348,7 +337,6 @@ dropped_add(List *dropped, Oid class_id, Oid object_id, int sub_id,
 			bool is_of_tables, bool is_replicable, List *publications)
 {
 	DroppedObject *object = palloc0(sizeof(DroppedObject));
-	Oid			extension;
 
 	object->key.class_id = class_id;
 	object->key.object_id = object_id;
@@ -356,38 +344,9 @@ dropped_add(List *dropped, Oid class_id, Oid object_id, int sub_id,
 	object->is_of_tables = is_of_tables;
 	object->is_replicable = is_replicable;
 	object->publications = list_copy(publications);
-	if (!describe(object, sub_id))
+	if (!find_owners(object, sub_id) || !describe(object, sub_id))
 		return dropped;
-	extension = getExtensionOfObject(class_id, object_id);
-	if (OidIsValid(extension))
-	{
-		object->owners[1].class_id = ExtensionRelationId;
-		object->owners[1].object_id = extension;
-	}
 	return lappend(dropped, object);
-}
-
-/* Returns the objects that do not go with another one of the list. */
-static List *
-roots_of(List *dropped)
-{
-	HASHCTL		control = {.keysize = sizeof(ObjectKey),.entrysize = sizeof(ObjectKey)};
-	HTAB	   *whole;
-	List	   *result = NIL;
-
-	control.hcxt = CurrentMemoryContext;
-	whole = hash_create("dropped objects", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	foreach_ptr(DroppedObject, object, dropped)
-		if (object->whole)
-		(void) hash_search(whole, &object->key, HASH_ENTER, NULL);
-	foreach_ptr(DroppedObject, object, dropped)
-	{
-		if (!hash_search(whole, &object->owners[0], HASH_FIND, NULL) &&
-			!hash_search(whole, &object->owners[1], HASH_FIND, NULL))
-			result = lappend(result, object);
-	}
-	hash_destroy(whole);
-	return result;
 }
 
 static bool
@@ -396,11 +355,48 @@ is_wanted(const DroppedObject *object, DroppedWanted wanted, const void *arg)
 	return object->is_replicable && wanted(object->is_of_tables, object->publications, arg);
 }
 
+static bool
+goes_with_owner(const DroppedObject *object, HTAB *whole)
+{
+	foreach_ptr(ObjectKey, owner, object->owners)
+		if (hash_search(whole, owner, HASH_FIND, NULL))
+		return true;
+	return false;
+}
+
+/*
+ * Returns those objects of a list that are wanted and do not go with another one of these; all are
+ * wanted if "wanted" is NULL.  What belongs to an extension cannot be dropped without it.
+ */
+static List *
+roots_of(List *dropped, DroppedWanted wanted, const void *arg)
+{
+	HASHCTL		control = {.keysize = sizeof(ObjectKey),.entrysize = sizeof(ObjectKey)};
+	HTAB	   *whole;
+	List	   *result = NIL;
+
+	control.hcxt = CurrentMemoryContext;
+	whole = hash_create("dropped objects", 64, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	foreach_ptr(DroppedObject, object, dropped)
+		if (object->whole && (wanted == NULL || object->key.class_id == ExtensionRelationId ||
+							  is_wanted(object, wanted, arg)))
+		(void) hash_search(whole, &object->key, HASH_ENTER, NULL);
+	foreach_ptr(DroppedObject, object, dropped)
+	{
+		if ((wanted == NULL || is_wanted(object, wanted, arg)) &&
+			!goes_with_owner(object, whole) &&
+			!hash_search(whole, &object->extension, HASH_FIND, NULL))
+			result = lappend(result, object);
+	}
+	hash_destroy(whole);
+	return result;
+}
+
 /* Is everything wanted that a statement has dropped? */
 bool
 dropped_all_wanted(List *dropped, DroppedWanted wanted, const void *arg)
 {
-	foreach_ptr(DroppedObject, object, roots_of(dropped))
+	foreach_ptr(DroppedObject, object, roots_of(dropped, NULL, NULL))
 		if (!is_wanted(object, wanted, arg))
 		return false;
 	return true;
@@ -408,7 +404,7 @@ dropped_all_wanted(List *dropped, DroppedWanted wanted, const void *arg)
 
 /* Returns one statement for all tables, since their foreign keys may form a circle. */
 static List *
-drop_tables(List *roots, const char *end, DroppedWanted wanted, const void *arg)
+drop_tables(List *roots, const char *end)
 {
 	StringInfoData text;
 	const char *separator = "DROP TABLE IF EXISTS ";
@@ -416,7 +412,7 @@ drop_tables(List *roots, const char *end, DroppedWanted wanted, const void *arg)
 	initStringInfo(&text);
 	foreach_ptr(DroppedObject, object, roots)
 	{
-		if (object->rank != DROP_TABLE || !is_wanted(object, wanted, arg))
+		if (object->rank != DROP_TABLE)
 			continue;
 		appendStringInfo(&text, "%s%s", separator, object->name);
 		separator = ", ";
@@ -428,14 +424,14 @@ drop_tables(List *roots, const char *end, DroppedWanted wanted, const void *arg)
 }
 
 static List *
-drop_others(List *roots, DropRank rank, const char *end, DroppedWanted wanted, const void *arg)
+drop_others(List *roots, DropRank rank, const char *end)
 {
 	List	   *result = NIL;
 
 	foreach_ptr(DroppedObject, object, roots)
 	{
 		/* DROP DEFAULT takes no CASCADE. */
-		if (object->rank == rank && is_wanted(object, wanted, arg))
+		if (object->rank == rank)
 			result = lappend(result, psprintf("%s%s", object->statement,
 											  object->key.class_id == AttrDefaultRelationId ?
 											  "" : end));
@@ -447,10 +443,10 @@ drop_others(List *roots, DropRank rank, const char *end, DroppedWanted wanted, c
 List *
 dropped_statements(List *dropped, bool cascade, DroppedWanted wanted, const void *arg)
 {
-	List	   *roots = roots_of(dropped);
+	List	   *roots = roots_of(dropped, wanted, arg);
 	const char *end = cascade ? " CASCADE" : "";
-	List	   *result = drop_others(roots, DROP_FIRST, end, wanted, arg);
+	List	   *result = drop_others(roots, DROP_FIRST, end);
 
-	result = list_concat(result, drop_tables(roots, end, wanted, arg));
-	return list_concat(result, drop_others(roots, DROP_LAST, end, wanted, arg));
+	result = list_concat(result, drop_tables(roots, end));
+	return list_concat(result, drop_others(roots, DROP_LAST, end));
 }

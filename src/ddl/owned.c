@@ -7,20 +7,22 @@
  * Therefore a subscriber gets one statement for each object that the role has on the
  * publisher: ALTER ... OWNER TO, REVOKE, and DROP (dropped.c).
  *
- * Default privileges, policies that name other roles as well, and objects of the whole server are left
- * out: whoever drops the role on the subscriber, where roles are managed separately, executes DROP
+ * Policies that name other roles as well, and objects of the whole server, are left out: whoever drops the role on the subscriber, where roles are managed separately, executes DROP
  * OWNED there.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_conversion.h"
+#include "catalog/pg_default_acl.h"
 #include "catalog/pg_event_trigger.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
@@ -40,14 +42,15 @@
 #include "ddl/touched.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-/* Returns the statement that an object of a role takes part in, or NULL. */
-typedef char *(*WriteStatement) (Oid class_id, Oid object_id, const char *role);
+/* Returns statements about an object of a role. */
+typedef List *(*WriteStatements) (Oid class_id, Oid object_id, Oid role);
 
 /*
  * Returns a part with a statement about an object, or NULL if the object is not replicated.  It is
@@ -67,6 +70,12 @@ owned_part(Oid class_id, Oid object_id, char *text)
 	result->is_of_tables = look.tables;
 	result->publications = look.publications;
 	return result;
+}
+
+static const char *
+role_name(Oid role)
+{
+	return role == ACL_ID_PUBLIC ? "PUBLIC" : quote_identifier(GetUserNameFromId(role, false));
 }
 
 /* Has a relation an owner and privileges of its own? */
@@ -110,18 +119,18 @@ is_independent_type(Oid type)
 	return result;
 }
 
-static char *
-write_owner(Oid class_id, Oid object_id, const char *role)
+static List *
+write_owner(Oid class_id, Oid object_id, Oid role)
 {
 	switch (class_id)
 	{
 		case RelationRelationId:
 			if (!is_independent(object_id))
-				return NULL;
+				return NIL;
 			break;
 		case TypeRelationId:
 			if (!is_independent_type(object_id))
-				return NULL;
+				return NIL;
 			break;
 		case CollationRelationId:
 		case ConversionRelationId:
@@ -139,19 +148,108 @@ write_owner(Oid class_id, Oid object_id, const char *role)
 		case TSDictionaryRelationId:
 			break;
 		default:
+			return NIL;
+	}
+	return list_make1(psprintf("ALTER %s %s OWNER TO %s", object_type(class_id, object_id),
+							   object_name(class_id, object_id), role_name(role)));
+}
+
+/* Returns the words of ALTER DEFAULT PRIVILEGES before and between the verbs. */
+static const char *
+default_acl_type(char type)
+{
+	switch (type)
+	{
+		case DEFACLOBJ_RELATION:
+			return "TABLES";
+		case DEFACLOBJ_SEQUENCE:
+			return "SEQUENCES";
+		case DEFACLOBJ_FUNCTION:
+			return "FUNCTIONS";
+		case DEFACLOBJ_TYPE:
+			return "TYPES";
+		case DEFACLOBJ_NAMESPACE:
+			return "SCHEMAS";
+		default:
 			return NULL;
 	}
-	return psprintf("ALTER %s %s OWNER TO %s", object_type(class_id, object_id),
-					object_name(class_id, object_id), quote_identifier(role));
 }
 
 static char *
-write_revoke(Oid class_id, Oid object_id, const char *role)
+default_acl_start(Form_pg_default_acl form)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "ALTER DEFAULT PRIVILEGES FOR ROLE %s",
+					 role_name(form->defaclrole));
+	if (OidIsValid(form->defaclnamespace))
+		appendStringInfo(&text, " IN SCHEMA %s",
+						 quote_identifier(get_namespace_name(form->defaclnamespace)));
+	return text.data;
+}
+
+/* The default privileges of a role, which are dropped: everything is as if they had not been set. */
+static List *
+reset_default_acl(Form_pg_default_acl form, Acl *acl, const char *type)
+{
+	const char *start = default_acl_start(form);
+	List	   *result = NIL;
+
+	for (int i = 0; i < ACL_NUM(acl); i++)
+		result = lappend(result, psprintf("%s REVOKE ALL ON %s FROM %s CASCADE", start, type,
+										  role_name(ACL_DAT(acl)[i].ai_grantee)));
+	if (OidIsValid(form->defaclnamespace))
+		return result;
+	result = lappend(result, psprintf("%s GRANT ALL ON %s TO %s", start, type,
+									  role_name(form->defaclrole)));
+	if (form->defaclobjtype == DEFACLOBJ_FUNCTION || form->defaclobjtype == DEFACLOBJ_TYPE)
+		result = lappend(result, psprintf("%s GRANT ALL ON %s TO PUBLIC", start, type));
+	return result;
+}
+
+/* Statements about default privileges of, or for, a role. */
+static List *
+write_default_acl(Oid object_id, Oid role, bool reset)
+{
+	Relation	catalog = table_open(DefaultAclRelationId, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, Anum_pg_default_acl_oid, object_id);
+	List	   *result = NIL;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_default_acl form = (Form_pg_default_acl) GETSTRUCT(tuple);
+		const char *type = default_acl_type(form->defaclobjtype);
+		bool		isnull;
+		Datum		acl = heap_getattr(tuple, Anum_pg_default_acl_defaclacl,
+									   RelationGetDescr(catalog), &isnull);
+
+		if (type != NULL && reset && !isnull)
+			result = reset_default_acl(form, DatumGetAclP(acl), type);
+		else if (type != NULL && !reset)
+			result = list_make1(psprintf("%s REVOKE ALL ON %s FROM %s CASCADE",
+										 default_acl_start(form), type, role_name(role)));
+	}
+	table_close(catalog, AccessShareLock);
+	return result;
+}
+
+/* Default privileges that DROP OWNED drops; all other objects are dropped by dropped.c. */
+static List *
+write_reset(Oid class_id, Oid object_id, Oid role)
+{
+	return class_id == DefaultAclRelationId ? write_default_acl(object_id, role, true) : NIL;
+}
+
+static List *
+write_revoke(Oid class_id, Oid object_id, Oid role)
 {
 	const char *type;
 
 	switch (class_id)
 	{
+		case DefaultAclRelationId:
+			return write_default_acl(object_id, role, false);
 		case RelationRelationId:
 			type = get_rel_relkind(object_id) == RELKIND_SEQUENCE ? "SEQUENCE" : "TABLE";
 			break;
@@ -166,16 +264,17 @@ write_revoke(Oid class_id, Oid object_id, const char *role)
 			type = object_type(class_id, object_id);
 			break;
 		default:
-			return NULL;
+			return NIL;
 	}
-	return psprintf("REVOKE ALL ON %s %s FROM %s", type, object_name(class_id, object_id),
-					quote_identifier(role));
+
+	/* The server takes away what others have got from this role, too. */
+	return list_make1(psprintf("REVOKE ALL ON %s %s FROM %s CASCADE", type,
+							   object_name(class_id, object_id), role_name(role)));
 }
 
 /* Adds what pg_shdepend says about one role. */
 static List *
-add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatement write,
-		  const char *name)
+add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatements write, Oid argument)
 {
 	Relation	catalog = table_open(SharedDependRelationId, AccessShareLock);
 	ScanKeyData keys[2];
@@ -190,16 +289,16 @@ add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatement write
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_shdepend form = (Form_pg_shdepend) GETSTRUCT(tuple);
-		DdlPart    *part;
-		char	   *text;
 
 		if (form->deptype != type || form->dbid != MyDatabaseId)
 			continue;
-		text = write(form->classid, form->objid, name);
-		part = text ? owned_part(form->classid, form->objid, text) : NULL;
+		foreach_ptr(char, text, write(form->classid, form->objid, argument))
+		{
+			DdlPart    *part = owned_part(form->classid, form->objid, text);
 
-		if (part)
-			parts = lappend(parts, part);
+			if (part)
+				parts = lappend(parts, part);
+		}
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -212,12 +311,12 @@ add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatement write
 List *
 owned_reassign(ReassignOwnedStmt *statement)
 {
-	char	   *name = GetUserNameFromId(get_rolespec_oid(statement->newrole, false), false);
+	Oid			new = get_rolespec_oid(statement->newrole, false);
 	List	   *result = NIL;
 
 	foreach_node(RoleSpec, role, statement->roles)
 		result = add_parts(result, get_rolespec_oid(role, false), SHARED_DEPENDENCY_OWNER,
-						   write_owner, name);
+						   write_owner, new);
 	return result;
 }
 
@@ -233,8 +332,8 @@ owned_revoke(DropOwnedStmt *statement)
 	{
 		Oid			oid = get_rolespec_oid(role, false);
 
-		result = add_parts(result, oid, SHARED_DEPENDENCY_ACL, write_revoke,
-						   GetUserNameFromId(oid, false));
+		result = add_parts(result, oid, SHARED_DEPENDENCY_ACL, write_revoke, oid);
+		result = add_parts(result, oid, SHARED_DEPENDENCY_OWNER, write_reset, oid);
 	}
 
 	/* Not even the privileges on tables are. */

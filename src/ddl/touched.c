@@ -312,6 +312,15 @@ look_at_member(Touched *touched, Oid schema)
 	}
 }
 
+/* Is a type's relation that of a table?  That of a composite type is dropped before the type. */
+static bool
+is_row_type(Form_pg_type form)
+{
+	char		relkind = OidIsValid(form->typrelid) ? get_rel_relkind(form->typrelid) : '\0';
+
+	return relkind != '\0' && relkind != RELKIND_COMPOSITE_TYPE;
+}
+
 static void
 look_at_type(Touched *touched, Oid type)
 {
@@ -330,8 +339,7 @@ look_at_type(Touched *touched, Oid type)
 		touched->own = true;
 	else if (IsTrueArrayType(form))
 		look_at_type(touched, form->typelem);
-	else if (!OidIsValid(form->typrelid) ||
-			 get_rel_relkind(form->typrelid) == RELKIND_COMPOSITE_TYPE)
+	else if (!is_row_type(form))
 	{
 		look_at_member(touched, form->typnamespace);
 		if (form->typtype != TYPTYPE_BASE && form->typtype != TYPTYPE_PSEUDO &&

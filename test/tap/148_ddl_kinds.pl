@@ -468,10 +468,16 @@ is( query(
 		q{SELECT relowner::regrole FROM pg_class WHERE relname = 'of_owner'}),
 	'alice',
 	'level table: REASSIGN OWNED');
-# Default privileges are left to whoever drops the role.
-query($pub,
-	'ALTER DEFAULT PRIVILEGES FOR ROLE alice IN SCHEMA three REVOKE EXECUTE ON FUNCTIONS FROM "Bob; DROP TABLE t"'
-);
+query($pub, $_)
+  foreach
+  'ALTER DEFAULT PRIVILEGES FOR ROLE alice REVOKE ALL ON FUNCTIONS FROM PUBLIC',
+  'ALTER DEFAULT PRIVILEGES FOR ROLE alice GRANT SELECT ON TABLES TO owner',
+  'ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON TYPES TO alice',
+  'SET ROLE alice; CREATE TYPE her_type AS (a int)',
+  'SET ROLE alice; CREATE TABLE her_table (id int PRIMARY KEY); GRANT SELECT ON her_table TO owner WITH GRANT OPTION; SET ROLE owner; GRANT SELECT ON her_table TO "Bob; DROP TABLE t"',
+  'DROP OWNED BY owner';
+caught_up();
+all_the_same('DROP OWNED of grants');
 query($pub, 'DROP OWNED BY alice CASCADE');
 caught_up();
 all_the_same('DROP OWNED CASCADE');
