@@ -30,6 +30,7 @@
 #include "ddl/ddl_message.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/default_value.h"
+#include "ddl/matview_data.h"
 #include "ddl/powers.h"
 #include "ddl/same_statement.h"
 #include "ddl/seen.h"
@@ -139,6 +140,7 @@ execute(const DdlMessage *message)
 	if (ddl_is_concurrent(tree->stmt))
 		concurrent_set_mode(tree->stmt, false);
 	queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement, NULL, 0, NULL);
+	matview_data_choose(linitial_node(Query, queries)->utilityStmt);
 	plans = pg_plan_queries(queries, message->statement, 0, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	capture_replay(message);
