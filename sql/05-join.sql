@@ -113,6 +113,10 @@ DECLARE
 	node weft.arriving_node;
 	found_identity text;
 BEGIN
+	-- The node would get rows of before and after a schema change in any order.
+	WHILE weft.ddl_gate_any() LOOP
+		PERFORM pg_sleep(0.05);
+	END LOOP;
 	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
 	INSERT INTO weft.node_entry (node_name, node_id, state, identity)
 		VALUES (node.node_name, node.node_id, 'joining', node.identity);

@@ -19,6 +19,8 @@ int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
 int			weft_copy_workers_per_table = 2;
+int			weft_ddl_lock = DDL_LOCK_AUTO;
+int			weft_ddl_lock_timeout = 60 * 1000;
 int			weft_ddl_wait_timeout = 60 * 1000;
 int			weft_decode_ahead = 1024;
 int			weft_flush_delay = 5;
@@ -50,6 +52,13 @@ static const struct config_enum_entry compression_methods[] = {
 #ifdef WEFT_LZ4
 	{"lz4", COMPRESSION_LZ4, false},
 #endif
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry ddl_locks[] = {
+	{"auto", DDL_LOCK_AUTO, false},
+	{"none", DDL_LOCK_NONE, false},
+	{"always", DDL_LOCK_ALWAYS, false},
 	{NULL, 0, false}
 };
 
@@ -98,6 +107,10 @@ static const IntegerParameter integers[] = {
 		"Sets the number of helpers that take part in the initial copy of one table.",
 		"Zero leaves the initial copy to the server's own code.",
 	&weft_copy_workers_per_table, 0, WEFT_MAX_COPY_WORKERS, PGC_SIGHUP, 0},
+	{"weft.ddl_lock_timeout",
+		"Sets how long a schema change of a node group may wait for its lock.",
+		"A member that cannot ask for the outcome of a schema change opens the lock after this time.",
+	&weft_ddl_lock_timeout, 1, INT_MAX, PGC_USERSET, GUC_UNIT_MS},
 	{"weft.ddl_wait_timeout",
 		"Sets how long rows of a node group wait for a schema change of another member.",
 		"After that, they fail.",
@@ -175,6 +188,14 @@ guc_define(void)
 							   "all",
 							   PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_history_types, NULL, NULL);
+
+	DefineCustomEnumVariable("weft.ddl_lock",
+							 "Sets which schema changes of a node group lock their tables on all members.",
+							 "\"auto\" locks for those that do not fit old and new rows of all members.",
+							 &weft_ddl_lock,
+							 DDL_LOCK_AUTO, ddl_locks,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("weft.ddl_replication",
 							 "Publishes the schema changes of this session.",

@@ -28,6 +28,14 @@ typedef enum Compression
 	COMPRESSION_LZ4,
 } Compression;
 
+/* Which schema changes of a node group lock their tables. */
+typedef enum DdlLock
+{
+	DDL_LOCK_AUTO,				/* those that need it */
+	DDL_LOCK_NONE,
+	DDL_LOCK_ALWAYS,
+} DdlLock;
+
 extern int	weft_commit_group_size;
 extern int	weft_comparison_snapshot_age;	/* in seconds */
 extern int	weft_compression;	/* a Compression */
@@ -35,6 +43,8 @@ extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */
 extern char *weft_conflict_history_types;
 extern int	weft_copy_workers_per_table;
+extern int	weft_ddl_lock;		/* a DdlLock */
+extern int	weft_ddl_lock_timeout;	/* in milliseconds */
 extern int	weft_ddl_wait_timeout;	/* in milliseconds */
 extern int	weft_decode_ahead;	/* in kB */
 extern int	weft_flush_delay;	/* in milliseconds */

@@ -28,6 +28,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_COMPARE_RATE] = "WeftCompareRate",
 	[WEFT_WAIT_SEQUENCE] = "WeftSequence",
 	[WEFT_WAIT_SWITCH] = "WeftSwitch",
+	[WEFT_WAIT_GATE] = "WeftGate",
 };
 
 /*

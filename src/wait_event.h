@@ -27,6 +27,7 @@ typedef enum WeftWaitEvent
 	WEFT_WAIT_COMPARE_RATE,
 	WEFT_WAIT_SEQUENCE,
 	WEFT_WAIT_SWITCH,
+	WEFT_WAIT_GATE,
 } WeftWaitEvent;
 
 extern uint32 wait_event_id(WeftWaitEvent event);

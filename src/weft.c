@@ -15,6 +15,10 @@
 #include "ddl/script_rows.h"
 #include "ddl/touched.h"
 #include "fmgr.h"
+#include "gate.h"
+#include "gate_shared.h"
+#include "group/gate_worker.h"
+#include "group/group_lock.h"
 #include "group/snowflake.h"
 #include "guc.h"
 #include "last_error.h"
@@ -46,6 +50,7 @@ request_shared_memory(void)
 	snowflake_request();
 	last_error_request();
 	copy_wait_request();
+	gate_request();
 	totals_request();
 }
 
@@ -61,6 +66,7 @@ start_shared_memory(void)
 	snowflake_startup();
 	last_error_startup();
 	copy_wait_startup();
+	gate_startup();
 	totals_startup();
 }
 
@@ -83,6 +89,9 @@ _PG_init(void)
 	script_rows_install();
 	ddl_queue_install();
 	capture_install();
+	gate_install();
+	gate_worker_install();
+	group_lock_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;

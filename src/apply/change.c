@@ -22,6 +22,7 @@
 #include "conflict/remote_transaction.h"
 #include "ddl/ddl_apply.h"
 #include "fast/fast.h"
+#include "gate.h"
 #include "group_times.h"
 #include "mb/pg_wchar.h"
 #include "misspeculate.h"
@@ -79,10 +80,11 @@ static bool
 lock_ready(LogicalRepRelId relid)
 {
 	LogicalRepRelMapEntry *entry;
+	LOCKMODE	mode;
 	bool		result;
 
 	PushActiveSnapshot(GetTransactionSnapshot());
-	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	entry = gate_open_relation(relid, &mode);
 	result = entry->state == SUBREL_STATE_READY;
 	logicalrep_rel_close(entry, NoLock);
 	PopActiveSnapshot();

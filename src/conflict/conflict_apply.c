@@ -61,6 +61,7 @@
 #include "conflict/resolve.h"
 #include "conflict/settings.h"
 #include "executor/executor.h"
+#include "gate.h"
 #include "local_table.h"
 #include "replication/worker_internal.h"
 #include "utils/acl.h"
@@ -186,6 +187,7 @@ conflict_apply(const RowChange *change, bool final)
 {
 	Remote		remote;
 	LogicalRepRelMapEntry *entry;
+	LOCKMODE	mode;
 	Oid			key_index = InvalidOid;
 	bool		covered;
 
@@ -205,7 +207,7 @@ conflict_apply(const RowChange *change, bool final)
 	(void) settings_find_node(remote_transaction.version.origin,
 							  &remote_transaction.version.node);
 
-	entry = logicalrep_rel_open(change->relid, RowExclusiveLock);
+	entry = gate_open_relation(change->relid, &mode);
 	covered = is_covered(entry, remote.type, &key_index);
 	if (covered)
 		apply_to_table(entry, key_index, &remote);

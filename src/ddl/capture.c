@@ -59,6 +59,7 @@
 #include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/touched.h"
+#include "gate.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -261,6 +262,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 		if (strcmp(each->statement, text) == 0)
 		return each;
 	message = palloc0(sizeof(DdlMessage));
+	message->lock = gate_own_lock();
 	message->tag = pstrdup(capture->tag);
 	message->role = GetUserNameFromId(GetUserId(), false);
 	message->powers = powers_of(GetUserId());

@@ -36,6 +36,7 @@
 #include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/tablespace.h"
+#include "gate.h"
 #include "miscadmin.h"
 #include "node_identity.h"
 #include "nodes/value.h"
@@ -261,6 +262,7 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 		else if (!postpone(message, json, length, final_lsn))
 		{
 			concurrent_finish(message, execute_as_role);
+			gate_take(message->lock);
 			if (!same_statement_made(message))
 				execute_as_role(message);
 			join_tables(message, final_lsn);

@@ -161,6 +161,11 @@ ddl_message_write(const DdlMessage *message)
 	appendStringInfo(&json, "%d", DDL_MESSAGE_VERSION);
 	write_key(&json, "id");
 	appendStringInfo(&json, INT64_FORMAT, message->id);
+	if (message->lock != 0)
+	{
+		write_key(&json, "lock");
+		appendStringInfo(&json, INT64_FORMAT, message->lock);
+	}
 	write_text(&json, "tag", message->tag);
 	write_text(&json, "role", message->role);
 	write_names(&json, "powers", message->powers);
@@ -385,6 +390,8 @@ ddl_message_read(const char *json, int length)
 				 errdetail("This server knows version %d.", DDL_MESSAGE_VERSION),
 				 errhint("Update Weft on this server.")));
 	result->id = read_number(object, "id");
+	if (getKeyJsonValueFromContainer(object, "lock", strlen("lock"), NULL) != NULL)
+		result->lock = read_number(object, "lock");
 	result->tag = read_text(object, "tag");
 	result->role = read_text(object, "role");
 	result->powers = read_names(object, "powers");

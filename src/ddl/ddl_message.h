@@ -40,6 +40,8 @@ typedef struct DdlMessage
 	char	   *tag;			/* such as CREATE TABLE */
 	char	   *role;
 	char	   *statement;		/* not to be trusted, unlike the rest */
+	int64		lock;			/* the group lock under which it was executed,
+								 * or zero */
 	bool		concurrently;	/* it must run outside of a transaction block */
 	bool		explicitly;		/* weft.replicate_ddl_command() has executed
 								 * it */

@@ -31,6 +31,7 @@
 #include "fast/key_order.h"
 #include "fast/lookup.h"
 #include "fast/row_count.h"
+#include "gate.h"
 #include "group_times.h"
 #include "local_table.h"
 #include "misspeculate.h"
@@ -257,6 +258,7 @@ fast_table_open(LogicalRepRelId relid)
 {
 	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
+	LOCKMODE	mode;
 
 	if (relation->rel != NULL)
 		return relation;
@@ -267,7 +269,7 @@ fast_table_open(LogicalRepRelId relid)
 	}
 
 	/* This locks the table, and processes invalidations. */
-	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	entry = gate_open_relation(relid, &mode);
 	if (!relation->valid)
 		describe(relation, entry, entry->localrel);
 	if (relation->reason == NULL)
@@ -287,6 +289,7 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 {
 	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
+	LOCKMODE	mode;
 	bool		applied;
 
 	/* An open table must keep its description. */
@@ -295,11 +298,11 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 
 	/* If the change was applied, this transaction has the lock already. */
 	PushActiveSnapshot(GetTransactionSnapshot());
-	entry = logicalrep_rel_open(relid, RowExclusiveLock);
+	entry = gate_open_relation(relid, &mode);
 	describe(relation, entry, entry->localrel);
 	applied = entry->state == SUBREL_STATE_READY ||
 		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= final_lsn);
-	logicalrep_rel_close(entry, applied ? NoLock : RowExclusiveLock);
+	logicalrep_rel_close(entry, applied ? NoLock : mode);
 	PopActiveSnapshot();
 	return applied ? relation : NULL;
 }

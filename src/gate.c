@@ -1,0 +1,382 @@
+/*
+ * gate.c
+ *	  Tables of a node group whose local writers are held back for a schema change.
+ *
+ * A schema change D that does not fit old and new rows takes a lock on its tables on all members
+ * (group/group_lock.c has the requester's side).  A is the member where D is executed first, in
+ * session U; M is any member, A included; S is a session of M that wants to write to one of the
+ * tables, T; W is a writer of M that applies another member's rows; WD is the one that applies D.
+ *
+ *	1. At each member, in the order of node ids, A asks for a gate.  A database has one active gate at a
+ *	   time; further ones wait.  Two requesters meet at the first member that both ask.
+ *	2. M's gate worker G (group/gate_worker.c) locks each T in mode SHARE ROW EXCLUSIVE.  That is the
+ *	   server's own lock: readers go on, and S waits in the parser, as it would for any ALTER TABLE, and uses
+ *	   the new definition when it goes on.  No prepared plan, trigger, COPY or foreign key needs a thought.
+ *	3. Once G has the locks, no local transaction that has written to T is open.  The gate is
+ *	   closed; M's position in the WAL is noted, and told to A.
+ *	4. Each M applies what all others have written up to those positions.  W needs T, so W passes the
+ *	   gate: while G holds T, W locks it in mode ROW SHARE only (gate_open_relation).  What ROW EXCLUSIVE
+ *	   would keep away from T, such as CREATE INDEX, is kept away by G, which therefore keeps
+ *	   its lock, or one of mode ROW EXCLUSIVE in its place, until no transaction of a writer that
+ *	   has passed is open ("passing").  Passing is counted before the lock is requested.
+ *	5. A confirms the gates of all members.  A confirmed gate outlives the connection of A, and a
+ *	   crash of M (gate_file.c).  Nobody passes it any more: all rows of T that arrive from now
+ *	   on were written after D, so W has to wait for D.
+ *	6. U, and WD on every other member, take the locks over (gate_take), and execute D.  When the
+ *	   transaction commits, the gate is opened.  If it is aborted, G closes the gate once more.
+ *
+ * Taking over.  WD has to be first, but S is in the queue before WD.  The server's deadlock detector puts WD in
+ * front: G exchanges its lock for one of mode SHARE, and waits for the taker's tag, which WD holds.
+ * WD asks for mode SHARE, which does not conflict with G's, but waits in the queue behind S.  So
+ * WD waits for S, S for G, and G for WD; only the first of these edges is soft, and the detector
+ * moves WD in front of S.  Then G drops its lock.  WD, with a lock that conflicts with what S
+ * wants, goes ahead of S whatever lock it asks for next.  Both sides check for deadlocks after
+ * TAKE_DEADLOCK_TIMEOUT, and G repeats its wait, so neither must be asleep first.
+ *
+ * Slips.  When a taker's transaction is aborted, or another one's schema change has used T for a
+ * moment, S may get its lock before G is back.  Before the confirmation this costs a new round: the gate is
+ * not closed any more, and A notices that at the confirmation.  After it, S must not write: it gets an error when
+ * it begins to (check_permissions).  So does any session after a crash until G has its locks again.
+ *
+ * Lock order.  The lightweight lock is held for moments only, and no other lock is requested under it.
+ *
+ * Deadlocks.  All sessions wait for each other in the server's lock manager: S for G, G for transactions that have
+ * written to T, W for rows of S.  If W waits for a row of S, and S for G, then neither is waiting for the other through
+ * anything that G would give up, until A's time-out ends the lock; A's request fails and says so.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "gate.h"
+#include "gate_shared.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
+
+/* Milliseconds after which both sides of a take-over look for the cycle that they make. */
+#define TAKE_DEADLOCK_TIMEOUT 10
+
+/* A take-over that lasts longer than this has failed. */
+#define TAKE_TIMEOUT_SECONDS 30
+
+/* Milliseconds between two looks of a process that cannot wait in the server's queue. */
+#define LOOK_INTERVAL 5
+
+static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
+
+/* The gate that the current transaction of this process has passed. */
+static Gate *passed = NULL;
+
+/* The gate whose locks the current transaction wants or has, and the schema change. */
+static int64 taken_gate = 0;
+static int64 taken_lock = 0;
+
+/* The group lock of the current transaction, which ends with it; or zero. */
+static int64 own_lock = 0;
+
+void
+gate_tag(LOCKTAG *tag)
+{
+	/* "weft", "gate"; see lock_join() */
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0x77656674, 0x67617465, 3);
+}
+
+/* What the current transaction has passed or taken ends with it. */
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	bool		committed = event == XACT_EVENT_COMMIT;
+	Gate	   *gate;
+
+	if (!committed && event != XACT_EVENT_ABORT)
+		return;
+	if (passed != NULL)
+		pg_atomic_fetch_sub_u32(&passed->passing, 1);
+	passed = NULL;
+	if (own_lock != 0)
+		gate_end(own_lock);
+	own_lock = 0;
+	if (taken_gate == 0)
+		return;
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find(taken_gate);
+	if (gate != NULL && gate->status.taker == MyProcNumber)
+	{
+		gate->status.taker = INVALID_PROC_NUMBER;
+		gate->status.round++;
+		if (committed && taken_lock == taken_gate)
+			gate->status.state = GATE_ENDING;
+		if (gate->status.state == GATE_ACTIVE)
+			for (int i = 0; i < gate->status.num_tables; i++)
+				if (gate->status.tables[i].state == TABLE_GIVEN)
+					gate->status.tables[i].state = TABLE_WANTED;
+		gate_wake(gate->status.worker);
+	}
+	LWLockRelease(gates->lock);
+	taken_gate = 0;
+}
+
+static bool
+writes(const RTEPermissionInfo *info)
+{
+	return (info->requiredPerms & (ACL_INSERT | ACL_UPDATE | ACL_DELETE)) != 0;
+}
+
+/* Fails if the session is about to write to a table whose gate is confirmed, but not closed. */
+static void
+refuse_slip(Oid relid)
+{
+	Gate	   *gate;
+	GateTable  *table;
+	bool		slips = false;
+
+	LWLockAcquire(gates->lock, LW_SHARED);
+	gate = gate_find_active();
+	if (gate != NULL && gate->status.state == GATE_ACTIVE)
+	{
+		table = gate_find_table(gate, relid);
+		slips = table != NULL && table->confirmed && table->state == TABLE_WANTED;
+	}
+	LWLockRelease(gates->lock);
+	if (slips)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not write to table \"%s\" before a schema change of the node group",
+						get_rel_name(relid)),
+				 errdetail("The schema change has been made on another node, and could not be applied here yet."),
+				 errhint("Retry the transaction. View \"weft.ddl_lock_status\" shows the lock.")));
+}
+
+/* Called when a statement, COPY or foreign-key action has its locks, before it writes. */
+static bool
+check_permissions(List *range_table, List *infos, bool violation_is_error)
+{
+	if (previous_check_permissions &&
+		!previous_check_permissions(range_table, infos, violation_is_error))
+		return false;
+	if (gate_none() || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		return true;
+	foreach_node(RTEPermissionInfo, info, infos)
+		if (writes(info))
+		refuse_slip(info->relid);
+	return true;
+}
+
+/* Called once, while the postmaster loads the library. */
+void
+gate_install(void)
+{
+	RegisterXactCallback(transaction_event, NULL);
+	previous_check_permissions = ExecutorCheckPerms_hook;
+	ExecutorCheckPerms_hook = check_permissions;
+}
+
+/* How a writer gets at a table. */
+typedef enum Way
+{
+	WAY_ORDINARY,				/* no gate, or one that has to open first */
+	WAY_PASS,					/* with a lock of mode ROW SHARE */
+	WAY_LOOK_AGAIN,				/* the gate is about to be closed or given */
+} Way;
+
+/* Counts the transaction if it passes. */
+static Way
+find_way(Oid relid)
+{
+	Gate	   *gate;
+	GateTable  *table = NULL;
+	Way			result = WAY_ORDINARY;
+
+	LWLockAcquire(gates->lock, LW_SHARED);
+	gate = gate_find_active();
+	if (gate != NULL)
+		table = gate_find_table(gate, relid);
+	if (table != NULL && passed == gate && table->state != TABLE_GIVEN)
+		result = WAY_PASS;
+	else if (table != NULL && gate->status.state == GATE_ACTIVE && !table->confirmed)
+	{
+		if (table->state == TABLE_HELD)
+		{
+			pg_atomic_fetch_add_u32(&gate->passing, 1);
+			passed = gate;
+			result = WAY_PASS;
+		}
+		else if (table->state != TABLE_GIVEN)
+			result = WAY_LOOK_AGAIN;
+	}
+	LWLockRelease(gates->lock);
+	return result;
+}
+
+/*
+ * Opens the local table of a relation for a change, as logicalrep_rel_open() with RowExclusiveLock
+ * does, past a gate.  Sets *mode to the lock.
+ *
+ * The table's OID is known only when the relation is open; a lock that is held while waiting for the
+ * gate would be in the way of the schema change, so that one is released.
+ */
+LogicalRepRelMapEntry *
+gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
+{
+	LogicalRepRelMapEntry *entry;
+	Oid			local;
+	Way			way;
+
+	*mode = RowExclusiveLock;
+	if (gate_none())
+		return logicalrep_rel_open(relid, *mode);
+	entry = logicalrep_rel_open(relid, AccessShareLock);
+	local = entry->localreloid;
+	logicalrep_rel_close(entry, AccessShareLock);
+	while ((way = find_way(local)) == WAY_LOOK_AGAIN)
+	{
+		/* While G pauses, or if this transaction has the lock already. */
+		if (ConditionalLockRelationOid(local, RowExclusiveLock))
+			break;
+		gate_nap(LOOK_INTERVAL);
+	}
+	if (way == WAY_PASS)
+		*mode = RowShareLock;
+	return logicalrep_rel_open(relid, *mode);
+}
+
+/* Announces that the current transaction wants the locks; returns false if there is no gate. */
+static bool
+announce(int64 lock)
+{
+	Gate	   *gate;
+	bool		result = false;
+
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find_active();
+	if (gate != NULL && gate->status.taker != INVALID_PROC_NUMBER &&
+		gate->status.taker != MyProcNumber)
+		 /* who has them keeps them */ ;
+	else if (gate != NULL && gate->status.state == GATE_ACTIVE && gate->status.num_tables > 0)
+	{
+		gate->status.taker = MyProcNumber;
+		gate->status.taker_lock = lock;
+		gate->status.offered = gate->status.taken = false;
+		taken_gate = gate->status.lock;
+		taken_lock = lock;
+		gate_wake(gate->status.worker);
+		result = true;
+	}
+	else if (gate != NULL && gate->status.lock == lock)
+	{
+		/* It locks no tables, and ends with this transaction all the same. */
+		gate->status.taker = MyProcNumber;
+		gate->status.offered = gate->status.taken = true;
+		taken_gate = taken_lock = lock;
+	}
+	LWLockRelease(gates->lock);
+	return result;
+}
+
+/* Waits until the gate worker has offered its locks; returns them, or NIL if the gate has ended. */
+static List *
+wait_for_offer(void)
+{
+	TimestampTz end = TimestampTzPlusSeconds(GetCurrentTimestamp(), TAKE_TIMEOUT_SECONDS);
+
+	for (;;)
+	{
+		Gate	   *gate;
+		List	   *tables = NIL;
+		bool		offered;
+
+		LWLockAcquire(gates->lock, LW_SHARED);
+		gate = gate_find(taken_gate);
+		offered = gate != NULL && gate->status.offered;
+		for (int i = 0; offered && i < gate->status.num_tables; i++)
+			if (gate->status.tables[i].state == TABLE_GIVING)
+				tables = lappend_oid(tables, gate->status.tables[i].relid);
+		LWLockRelease(gates->lock);
+		if (gate == NULL || offered)
+			return tables;
+		if (GetCurrentTimestamp() > end)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not take over the locks of the node group")));
+		gate_nap(LOOK_INTERVAL);
+	}
+}
+
+static void
+lock_tables(List *tables)
+{
+	int			timeout = DeadlockTimeout;
+
+	PG_TRY();
+	{
+		DeadlockTimeout = TAKE_DEADLOCK_TIMEOUT;
+		foreach_oid(relid, tables)
+			LockRelationOid(relid, ShareLock);
+	}
+	PG_FINALLY();
+	{
+		DeadlockTimeout = timeout;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * The caller is about to execute the schema change of "lock", or another one if that is zero: takes the
+ * locks of this database's gate over, until its transaction ends.
+ */
+void
+gate_take(int64 lock)
+{
+	LOCKTAG		tag;
+	Gate	   *gate;
+	List	   *tables;
+
+	if (gate_none())
+		return;
+
+	/* The own lock follows, and until then the gate worker holds the tables. */
+	if (passed != NULL)
+		pg_atomic_fetch_sub_u32(&passed->passing, 1);
+	passed = NULL;
+
+	gate_tag(&tag);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	if (announce(lock))
+	{
+		tables = wait_for_offer();
+		lock_tables(tables);
+		LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+		gate = gate_find(taken_gate);
+		if (gate != NULL)
+		{
+			for (int i = 0; i < gate->status.num_tables; i++)
+				if (gate->status.tables[i].state == TABLE_GIVING)
+					gate->status.tables[i].state = TABLE_GIVEN;
+			gate->status.taken = true;
+		}
+		LWLockRelease(gates->lock);
+	}
+	LockRelease(&tag, ExclusiveLock, false);
+}
+
+/* The group lock of this node's gate belongs to the current transaction. */
+void
+gate_own(int64 lock)
+{
+	own_lock = lock;
+}
+
+int64
+gate_own_lock(void)
+{
+	return own_lock;
+}
+

@@ -1,0 +1,57 @@
+/*
+ * gate_shared.h
+ *	  The gates of this server, in shared memory.
+ */
+#ifndef WEFT_GATE_SHARED_H
+#define WEFT_GATE_SHARED_H
+
+#include "gate_status.h"
+#include "nodes/pg_list.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/lwlock.h"
+
+typedef struct Gate
+{
+	GateStatus	status;
+
+	/* Transactions of writers with rows under a lock of mode ROW SHARE. */
+	pg_atomic_uint32 passing;
+} Gate;
+
+typedef struct Gates
+{
+	LWLock	   *lock;			/* protects everything but the atomics */
+	pg_atomic_uint32 count;		/* of gates that are not free */
+	uint64		next_ticket;
+	ConditionVariable changed;
+	Gate		entries[GATE_COUNT];
+} Gates;
+
+/* For gate.c, which takes the lock. */
+extern Gates *gates;
+extern bool gate_none(void);
+extern Gate *gate_find(int64 lock);
+extern Gate *gate_find_active(void);
+extern GateTable *gate_find_table(Gate *gate, Oid relid);
+extern void gate_wake(ProcNumber number);
+extern void gate_nap(long milliseconds);
+
+extern void gate_request(void);
+extern void gate_startup(void);
+extern void gate_open(int64 lock, const char *requester, List *tables, int timeout);
+extern uint32 gate_wait_closed(int64 lock, int timeout);
+extern bool gate_confirm(int64 lock, uint32 round, const char *local_node);
+extern void gate_end(int64 lock);
+extern bool gate_is_open(int64 lock);
+extern bool gate_any(void);
+extern List *gate_list(void);
+extern bool gate_attach(int64 lock);
+extern void gate_detach(void);
+extern bool gate_look(int64 lock, GateStatus *status);
+extern void gate_set_tables(int64 lock, GateTableState from, GateTableState to, Oid relid);
+extern void gate_offer(int64 lock);
+extern int	gate_passing(int64 lock);
+extern void gate_remove(int64 lock);
+
+#endif							/* WEFT_GATE_SHARED_H */

@@ -1,0 +1,421 @@
+/*
+ * gate_worker.c
+ *	  The background worker that holds the tables of a gate.
+ *
+ * gate.c has the protocol.  There is one worker per gate; this one is G.  Its locks belong to the session, and
+ * must outlive whatever it does in transactions.  The server releases a session's locks when a transaction is
+ * aborted.  Therefore G asks for locks outside of transactions, and what may fail in a
+ * transaction is in a subtransaction.
+ *
+ * G asks for a lock for LOCK_SLICE at most, and then lets everybody who waits behind it
+ * go ahead: a writer of another member may be needed by the transaction that G waits for.
+ *
+ * When the gate ends.  Writers may have passed it, under locks of mode ROW SHARE.  G goes on holding
+ * ROW EXCLUSIVE in their stead until their transactions are over; sessions go on meanwhile.
+ *
+ * The requester A tells G nothing: it may crash at any time.  G ends an unconfirmed gate when the connection that
+ * A has asked through is lost (gate.c).  Afterwards, G asks A for the outcome, repeatedly.  If the transaction was
+ * aborted, the gate ends.  If it was committed, the gate ends when the schema change has been applied, or
+ * skipped, here: then the position of A's WAL that A has told after the commit is applied.  If A
+ * does not answer for as long as a lock may take, the gate ends with a WARNING: rows that are written here then may wait on A for
+ * the schema change, or fail there.
+ *
+ * After a crash of this server the postmaster starts G again, with the gate that was stored; or
+ * without one, if it was not confirmed.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "applied_position.h"
+#include "compat.h"
+#include "gate.h"
+#include "gate_file.h"
+#include "gate_shared.h"
+#include "group/gate_worker.h"
+#include "group/remote.h"
+#include "local_query.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "pinned_settings.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/pg_lsn.h"
+#include "wait_event.h"
+
+/* Milliseconds. */
+#define LOCK_SLICE 1000
+#define LOCK_PAUSE 20
+#define TAG_SLICE 100
+#define TAG_DEADLOCK_TIMEOUT 10
+#define IDLE_INTERVAL 100
+#define PASSING_INTERVAL 5
+
+/* Milliseconds between two questions for the outcome. */
+#define ASK_INTERVAL 200
+
+/* Seconds after which the postmaster starts a worker that has failed. */
+#define RESTART_SECONDS 1
+
+/* What is in bgw_extra. */
+typedef struct GateArguments
+{
+	Oid			database;
+	int64		lock;
+} GateArguments;
+
+/* What the requester has answered. */
+typedef enum Outcome
+{
+	OUTCOME_UNKNOWN,			/* it did not answer */
+	OUTCOME_OPEN,
+	OUTCOME_OVER,				/* aborted, or settled here */
+} Outcome;
+
+static int64 lock;
+static TimestampTz asked;		/* when the outcome was asked for */
+static TimestampTz answered;	/* when the requester has last answered */
+
+/* Where the committed schema change is on the requester at the latest. */
+static XLogRecPtr commit_bound;
+
+extern PGDLLEXPORT void weft_gate_main(Datum main_arg);
+
+/*
+ * Acquires a lock for the session, outside of a transaction.  Returns false if that has failed or takes
+ * longer than "slice".
+ */
+static bool
+acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout)
+{
+	MemoryContext context = CurrentMemoryContext;
+	int			old_timeout = LockTimeout;
+	int			old_deadlock_timeout = DeadlockTimeout;
+	volatile bool result = false;
+
+	LockTimeout = slice;
+	DeadlockTimeout = deadlock_timeout;
+	PG_TRY();
+	{
+		result = LockAcquire(tag, mode, true, false) != LOCKACQUIRE_NOT_AVAIL;
+	}
+	PG_CATCH();
+	{
+		LockErrorCleanup();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	LockTimeout = old_timeout;
+	DeadlockTimeout = old_deadlock_timeout;
+	return result;
+}
+
+static LOCKTAG
+tag_of(Oid relid)
+{
+	LOCKTAG		result;
+
+	SET_LOCKTAG_RELATION(result, MyDatabaseId, relid);
+	return result;
+}
+
+/* Locks one more table, or pauses. */
+static void
+close_table(Oid relid)
+{
+	LOCKTAG		tag = tag_of(relid);
+
+	if (acquire(&tag, ShareRowExclusiveLock, LOCK_SLICE, DeadlockTimeout))
+		gate_set_tables(lock, TABLE_WANTED, TABLE_HELD, relid);
+	else
+		gate_nap(LOCK_PAUSE);
+}
+
+static void
+wait_until_none_passes(void)
+{
+	while (gate_passing(lock) > 0)
+		gate_nap(PASSING_INTERVAL);
+}
+
+/* Exchanges the session's lock on a table; the new one is granted at once. */
+static void
+exchange(Oid relid, LOCKMODE from, LOCKMODE to)
+{
+	LOCKTAG		tag = tag_of(relid);
+
+	(void) LockAcquire(&tag, to, true, false);
+	LockRelease(&tag, from, true);
+}
+
+/* Hands the tables over to the taker. */
+static void
+give(void)
+{
+	GateStatus	status;
+	LOCKTAG		tag;
+
+	gate_set_tables(lock, TABLE_HELD, TABLE_GIVING, InvalidOid);
+	wait_until_none_passes();
+	if (!gate_look(lock, &status))
+		return;
+	for (int i = 0; i < status.num_tables; i++)
+		if (status.tables[i].state == TABLE_GIVING)
+			exchange(status.tables[i].relid, ShareRowExclusiveLock, ShareLock);
+	gate_offer(lock);
+
+	gate_tag(&tag);
+	do
+	{
+		GateStatus	now;
+
+		if (acquire(&tag, ShareLock, TAG_SLICE, TAG_DEADLOCK_TIMEOUT))
+			LockRelease(&tag, ShareLock, true);
+		gate_nap(1);
+
+		/* It may have taken them, and want more already. */
+		if (!gate_look(lock, &now) || now.taken || !now.offered ||
+			now.taker == INVALID_PROC_NUMBER)
+			break;
+	} while (true);
+
+	/* If the taker has failed, the gate has to be closed again. */
+	gate_set_tables(lock, TABLE_GIVING, TABLE_WANTED, InvalidOid);
+	for (int i = 0; i < status.num_tables; i++)
+		if (status.tables[i].state == TABLE_GIVING)
+		{
+			tag = tag_of(status.tables[i].relid);
+			LockRelease(&tag, ShareLock, true);
+		}
+}
+
+/* The answer to a question, in a subtransaction. */
+static Outcome
+ask_requester(const char *requester)
+{
+	char	   *dsn = local_value(psprintf("SELECT CASE WHEN EXISTS (SELECT FROM weft.node_entry WHERE node_name = %1$s)"
+										   " THEN weft.node_dsn(%1$s) END",
+										   quote_literal_cstr(requester)));
+	char	   *subid;
+	char	   *answer;
+	Remote	   *remote;
+
+	/* It has parted, with everything that it has written. */
+	if (dsn == NULL)
+		return OUTCOME_OVER;
+	if (commit_bound == InvalidXLogRecPtr)
+	{
+		remote = remote_connect(dsn, requester, false);
+		PG_TRY();
+		{
+			answer = remote_value(remote, psprintf("SELECT weft.member_ddl_outcome(" INT64_FORMAT ")", lock));
+		}
+		PG_FINALLY();
+		{
+			remote_close(remote);
+		}
+		PG_END_TRY();
+		if (answer == NULL || strcmp(answer, "aborted") == 0)
+			return OUTCOME_OVER;
+		if (strcmp(answer, "open") == 0)
+			return OUTCOME_OPEN;
+		commit_bound = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(answer)));
+	}
+	subid = local_value(psprintf("SELECT weft.local_subscription(%s)",
+								 quote_literal_cstr(requester)));
+	return subid == NULL || applied_position(atooid(subid)) >= commit_bound ?
+		OUTCOME_OVER : OUTCOME_OPEN;
+}
+
+/* Asks the requester, and survives all failures. */
+static Outcome
+ask(const char *requester)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile Outcome result = OUTCOME_UNKNOWN;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		result = ask_requester(requester);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
+
+/* Is a confirmed gate over, as far as the requester says? */
+static bool
+is_over(const GateStatus *status)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!status->durable || !TimestampDifferenceExceeds(asked, now, ASK_INTERVAL))
+		return false;
+	asked = now;
+	switch (ask(NameStr(status->requester)))
+	{
+		case OUTCOME_OVER:
+			return true;
+		case OUTCOME_OPEN:
+			answered = now;
+			return false;
+		case OUTCOME_UNKNOWN:
+			break;
+	}
+	if (!TimestampDifferenceExceeds(answered, now, status->timeout))
+		return false;
+	ereport(WARNING,
+			(errmsg("the lock for a schema change of node \"%s\" has ended without an answer from there",
+					NameStr(status->requester)),
+			 errdetail("Rows that are written here before the schema change arrives may fail on that node.")));
+	return true;
+}
+
+/* Serves the gate until it ends. */
+static void
+serve(void)
+{
+	for (;;)
+	{
+		GateStatus	status;
+		Oid			wanted = InvalidOid;
+		bool		held = false;
+
+		if (!gate_look(lock, &status) || status.state == GATE_ENDING)
+			return;
+		for (int i = 0; i < status.num_tables; i++)
+		{
+			if (status.tables[i].state == TABLE_WANTED && !OidIsValid(wanted))
+				wanted = status.tables[i].relid;
+			held = held || status.tables[i].state == TABLE_HELD;
+		}
+		if (status.taker != INVALID_PROC_NUMBER && !status.offered)
+			give();
+		else if (OidIsValid(wanted))
+			close_table(wanted);
+		else if (is_over(&status))
+			gate_end(lock);
+		else
+			gate_nap(IDLE_INTERVAL);
+	}
+}
+
+/* Opens the gate. */
+static void
+finish(void)
+{
+	GateStatus	status;
+	LOCKTAG		tag;
+
+	if (!gate_look(lock, &status))
+		return;
+	for (int i = 0; i < status.num_tables; i++)
+		if (status.tables[i].state == TABLE_HELD)
+			exchange(status.tables[i].relid, ShareRowExclusiveLock, RowExclusiveLock);
+	wait_until_none_passes();
+	for (int i = 0; i < status.num_tables; i++)
+		if (status.tables[i].state == TABLE_HELD)
+		{
+			tag = tag_of(status.tables[i].relid);
+			LockRelease(&tag, RowExclusiveLock, true);
+		}
+	gate_remove(lock);
+}
+
+static void
+detach(int code, Datum arg)
+{
+	gate_detach();
+}
+
+/* Entry point of the background worker. */
+void
+weft_gate_main(Datum main_arg)
+{
+	GateArguments arguments;
+
+	memcpy(&arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
+	lock = arguments.lock;
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnectionByOid(arguments.database, InvalidOid, 0);
+	pinned_settings_set();
+	load_file("libpqwalreceiver", false);
+	if (!gate_attach(lock))
+		proc_exit(0);
+	before_shmem_exit(detach, (Datum) 0);
+	pgstat_report_activity(STATE_RUNNING, "schema change of a node group");
+	answered = GetCurrentTimestamp();
+	serve();
+	finish();
+	proc_exit(0);
+}
+
+static void
+describe(BackgroundWorker *worker, Oid database, int64 of_lock)
+{
+	GateArguments arguments = {database, of_lock};
+
+	memset(worker, 0, sizeof(BackgroundWorker));
+	snprintf(worker->bgw_name, BGW_MAXLEN, "weft gate");
+	strlcpy(worker->bgw_type, "weft gate", BGW_MAXLEN);
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = RESTART_SECONDS;
+	strlcpy(worker->bgw_library_name, "weft", sizeof(worker->bgw_library_name));
+	strlcpy(worker->bgw_function_name, "weft_gate_main", BGW_MAXLEN);
+	memcpy(worker->bgw_extra, &arguments, sizeof(arguments));
+}
+
+/* Starts the worker of a gate of this database. */
+void
+gate_worker_start(int64 of_lock)
+{
+	BackgroundWorker worker;
+	BackgroundWorkerHandle *handle;
+
+	describe(&worker, MyDatabaseId, of_lock);
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("no background worker is available for the lock of a schema change"),
+				 errhint("Increase \"max_worker_processes\".")));
+}
+
+/* Registers the workers of gates that were stored; called once, while the postmaster loads the library. */
+void
+gate_worker_install(void)
+{
+	GateStatus *gates = palloc0(GATE_COUNT * sizeof(GateStatus));
+	int			count = gate_file_read(gates);
+
+	for (int i = 0; i < count; i++)
+	{
+		BackgroundWorker worker;
+
+		describe(&worker, gates[i].dbid, gates[i].lock);
+		RegisterBackgroundWorker(&worker);
+	}
+	pfree(gates);
+}

@@ -1,0 +1,286 @@
+/*
+ * lock_tables.c
+ *	  The tables of a schema change.
+ *
+ * A group lock holds back writers of the tables that a statement changes, with their partitions
+ * and children, those at the other end of a foreign key, and those with a column of a type that it changes.
+ *
+ * Whoever may not change a table could hold back its writers by trying to.  Therefore only tables
+ * count whose owner the user could be; for others, the statement fails by itself.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "group/lock_tables.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/parsenodes.h"
+#include "nodes/value.h"
+#include "parser/parse_type.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/syscache.h"
+
+/* Is a table one that only this transaction knows? */
+static bool
+is_new(Oid relid)
+{
+	Relation	rel = RelationIdGetRelation(relid);
+	bool		result;
+
+	if (!RelationIsValid(rel))
+		return true;
+	result = rel->rd_createSubid != InvalidSubTransactionId;
+	RelationClose(rel);
+	return result;
+}
+
+/* Adds a relation, or the table of an index, if it is a table that members share. */
+static List *
+add_relation(List *tables, Oid relid)
+{
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+
+	if (relkind == RELKIND_INDEX || relkind == RELKIND_PARTITIONED_INDEX)
+	{
+		relid = IndexGetRelation(relid, true);
+		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+	}
+	if ((relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE) ||
+		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
+		!object_ownercheck(RelationRelationId, relid, GetUserId()))
+		return tables;
+	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+		if (!is_new(each))
+		tables = list_append_unique_oid(tables, each);
+	return tables;
+}
+
+static List *
+add_name(List *tables, RangeVar *name)
+{
+	return name ? add_relation(tables, RangeVarGetRelid(name, NoLock, true)) : tables;
+}
+
+/* Adds the tables at the other end of the foreign keys of a table, or of those to it. */
+static List *
+add_foreign_keys(List *tables, Oid relid, AttrNumber end)
+{
+	Relation	catalog = table_open(ConstraintRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, end, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_constraint form = (Form_pg_constraint) GETSTRUCT(tuple);
+
+		if (form->contype == CONSTRAINT_FOREIGN)
+			tables = add_relation(tables, end == Anum_pg_constraint_conrelid ?
+								  form->confrelid : form->conrelid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return tables;
+}
+
+static List *
+add_all_foreign_keys(List *tables)
+{
+	foreach_oid(relid, list_copy(tables))
+	{
+		tables = add_foreign_keys(tables, relid, Anum_pg_constraint_conrelid);
+		tables = add_foreign_keys(tables, relid, Anum_pg_constraint_confrelid);
+	}
+	return tables;
+}
+
+/* Adds the tables with a column of a type. */
+static List *
+add_users(List *tables, Oid type)
+{
+	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(TypeRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(type));
+	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+
+		if (form->classid == RelationRelationId && form->objsubid > 0)
+			tables = add_relation(tables, form->objid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return tables;
+}
+
+static List *
+add_type(List *tables, List *names)
+{
+	Type		type = LookupTypeName(NULL, makeTypeNameFromNameList(names), NULL, true);
+	Oid			oid;
+
+	if (type == NULL)
+		return tables;
+	oid = ((Form_pg_type) GETSTRUCT(type))->oid;
+	ReleaseSysCache(type);
+	return add_users(tables, oid);
+}
+
+/* Returns the name of a composite type as a list. */
+static List *
+names_of(RangeVar *name)
+{
+	return name->schemaname ?
+		list_make2(makeString(name->schemaname), makeString(name->relname)) :
+		list_make1(makeString(name->relname));
+}
+
+/* The other tables of an ALTER TABLE. */
+static List *
+add_commands(List *tables, AlterTableStmt *statement)
+{
+	foreach_node(AlterTableCmd, command, statement->cmds)
+	{
+		List	   *constraints = NIL;
+
+		if (command->def == NULL)
+			continue;
+		if (IsA(command->def, Constraint))
+			constraints = list_make1(command->def);
+		else if (IsA(command->def, ColumnDef))
+			constraints = ((ColumnDef *) command->def)->constraints;
+		else if (IsA(command->def, PartitionCmd))
+			tables = add_name(tables, ((PartitionCmd *) command->def)->name);
+		foreach_node(Constraint, constraint, constraints)
+			if (constraint->contype == CONSTR_FOREIGN)
+			tables = add_name(tables, constraint->pktable);
+	}
+	return tables;
+}
+
+/* A trigger, rule or policy is named after its table. */
+static List *
+add_dropped(List *tables, DropStmt *statement)
+{
+	bool		is_part = statement->removeType == OBJECT_TRIGGER ||
+		statement->removeType == OBJECT_RULE || statement->removeType == OBJECT_POLICY;
+
+	foreach_ptr(Node, object, statement->objects)
+	{
+		List	   *names = IsA(object, List) ? (List *) object : NIL;
+
+		if (is_part)
+			names = list_truncate(list_copy(names), list_length(names) - 1);
+		else if (statement->removeType != OBJECT_TABLE && statement->removeType != OBJECT_INDEX)
+			continue;
+		if (names != NIL)
+			tables = add_name(tables, makeRangeVarFromNameList(names));
+	}
+	return statement->removeType == OBJECT_TABLE ? add_all_foreign_keys(tables) : tables;
+}
+
+/* Returns the OIDs of the tables that a statement changes, as far as its parse tree tells. */
+List *
+lock_tables_of(Node *statement)
+{
+	List	   *tables = NIL;
+
+	switch (nodeTag(statement))
+	{
+		case T_AlterTableStmt:
+			{
+				AlterTableStmt *alter = (AlterTableStmt *) statement;
+
+				if (alter->objtype == OBJECT_TYPE)
+					return add_type(NIL, names_of(alter->relation));
+				tables = add_name(NIL, alter->relation);
+				return add_commands(tables, alter);
+			}
+		case T_IndexStmt:
+			return add_name(NIL, ((IndexStmt *) statement)->relation);
+		case T_RenameStmt:
+			return add_name(NIL, ((RenameStmt *) statement)->relation);
+		case T_AlterObjectSchemaStmt:
+			return add_name(NIL, ((AlterObjectSchemaStmt *) statement)->relation);
+		case T_AlterOwnerStmt:
+			return add_name(NIL, ((AlterOwnerStmt *) statement)->relation);
+		case T_CreateTrigStmt:
+			return add_name(NIL, ((CreateTrigStmt *) statement)->relation);
+		case T_RuleStmt:
+			return add_name(NIL, ((RuleStmt *) statement)->relation);
+		case T_CreatePolicyStmt:
+			return add_name(NIL, ((CreatePolicyStmt *) statement)->table);
+		case T_AlterPolicyStmt:
+			return add_name(NIL, ((AlterPolicyStmt *) statement)->table);
+		case T_DropStmt:
+			return add_dropped(NIL, (DropStmt *) statement);
+		case T_AlterDomainStmt:
+			return add_type(NIL, ((AlterDomainStmt *) statement)->typeName);
+		case T_AlterEnumStmt:
+			return add_type(NIL, ((AlterEnumStmt *) statement)->typeName);
+		case T_CreateStmt:
+			{
+				CreateStmt *create = (CreateStmt *) statement;
+
+				foreach_node(RangeVar, parent, create->inhRelations)
+					tables = add_name(tables, parent);
+				return tables;
+			}
+		default:
+			return NIL;
+	}
+}
+
+/* Does a statement that needs no lock create something under a name that others could choose, too? */
+bool
+lock_tables_creates_name(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_CreateStmt:
+			return ((CreateStmt *) statement)->relation->relpersistence == RELPERSISTENCE_PERMANENT;
+		case T_CreateTableAsStmt:
+			return ((CreateTableAsStmt *) statement)->into->rel->relpersistence ==
+				RELPERSISTENCE_PERMANENT;
+		case T_CreateSeqStmt:
+			return ((CreateSeqStmt *) statement)->sequence->relpersistence ==
+				RELPERSISTENCE_PERMANENT;
+		case T_ViewStmt:
+			return ((ViewStmt *) statement)->view->relpersistence == RELPERSISTENCE_PERMANENT;
+		case T_AlterTableStmt:
+		case T_AlterEnumStmt:
+		case T_CompositeTypeStmt:
+		case T_CreateDomainStmt:
+		case T_CreateEnumStmt:
+		case T_CreateExtensionStmt:
+		case T_CreateFunctionStmt:
+		case T_CreateRangeStmt:
+		case T_CreateSchemaStmt:
+		case T_IndexStmt:
+			return true;
+		default:
+			return false;
+	}
+}

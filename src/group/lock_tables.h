@@ -1,0 +1,14 @@
+/*
+ * lock_tables.h
+ *	  The tables of a schema change.
+ */
+#ifndef WEFT_LOCK_TABLES_H
+#define WEFT_LOCK_TABLES_H
+
+#include "nodes/nodes.h"
+#include "nodes/pg_list.h"
+
+extern List *lock_tables_of(Node *statement);
+extern bool lock_tables_creates_name(Node *statement);
+
+#endif							/* WEFT_LOCK_TABLES_H */

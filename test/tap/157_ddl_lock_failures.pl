@@ -1,0 +1,179 @@
+# Schema changes of a node group that lock their tables: what happens when somebody fails.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use DdlTest;
+use GroupTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+
+my @nodes = map {
+	new_member($_, conf => "max_worker_processes = 40\nrestart_after_crash = on\n")
+} qw(a b c);
+my ($a, $b, $c) = @nodes;
+
+query($a, 'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)');
+create_group($a, 'g');
+join_group($_, $a, 'g') foreach $b, $c;
+query($_, "ALTER PUBLICATION weft_g SET (ddl = 'all')") foreach @nodes;
+
+sub all_stream
+{
+	poll($_, "SELECT count(*) = 4 AND bool_and(state = 'streaming') FROM weft.node_replication")
+	  foreach @nodes;
+	return;
+}
+
+# No lock is left, the schemas are the same, and all members can write.
+my $next = 100;
+
+sub recovered
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	poll($_, 'SELECT count(*) = 0 FROM weft.ddl_lock_status') foreach @nodes;
+	foreach my $node (@nodes)
+	{
+		$next++;
+		query($node, "INSERT INTO t (id, v) VALUES ($next, 1)");
+	}
+	wait_for_group('g', @nodes);
+	same_schema($a, $_, "$what: schema of " . $_->name) foreach $b, $c;
+	same_on_all(\@nodes, ['t'], $what);
+	return;
+}
+
+# A session that has made a schema change, and not committed it: all other members' gates are confirmed.
+sub change
+{
+	my ($node, $sql) = @_;
+	my $session = open_session($node, on_error_stop => 0);
+
+	$session->query("BEGIN; $sql");
+	foreach my $other (grep { $_ != $node } @nodes)
+	{
+		is( query(
+				$other,
+				'SELECT node, tables, state FROM weft.ddl_lock_status'),
+			$node->name . '|{t}|confirmed',
+			'the lock on ' . $other->name);
+	}
+	return $session;
+}
+
+sub end_session
+{
+	my ($session) = @_;
+	$session->{run}->kill_kill;
+	return;
+}
+
+sub backend_of
+{
+	my ($node) = @_;
+	return query($node, "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'");
+}
+
+all_stream();
+
+# --- a member is down ---
+
+$c->stop;
+my ($result, $out, $err) = $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
+like($err, qr/could not connect to node "c"/, 'a member that is down is named');
+$c->start;
+all_stream();
+recovered('a member was down');
+
+# --- a subscription is disabled ---
+
+my $name = subscription_name('g', $b, $c);
+query($c, "ALTER SUBSCRIPTION $name DISABLE");
+($result, $out, $err) = $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
+like($err, qr/node "c" does not apply changes of node "b"/, 'a disabled subscription is named');
+query($c, "ALTER SUBSCRIPTION $name ENABLE");
+all_stream();
+recovered('a subscription was disabled');
+
+# --- a time-out ---
+
+my $session = open_session($b);
+$session->query_safe('BEGIN; UPDATE t SET v = v');
+($result, $out, $err) = $a->psql('postgres',
+	"SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v TYPE bigint");
+like($err, qr/node "b".*timed out waiting for transactions/s, 'a transaction that does not end');
+$session->query_safe('COMMIT');
+$session->quit;
+recovered('a time-out');
+
+# --- the session ends ---
+
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
+$session->query('ROLLBACK');
+$session->quit;
+recovered('an abort after the confirmation');
+
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
+query($a, 'SELECT pg_terminate_backend(' . backend_of($a) . ')');
+end_session($session);
+recovered('the session was terminated');
+
+# --- the session is killed, and its server recovers ---
+
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
+kill 'KILL', backend_of($a);
+end_session($session);
+poll($a, 'SELECT true');
+all_stream();
+recovered('the session was killed');
+
+# --- the requester's server is killed ---
+
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
+$a->stop('immediate');
+end_session($session);
+is(query($b, 'SELECT state FROM weft.ddl_lock_status'),
+	'confirmed', 'a member keeps the lock while the requester is down');
+$a->start;
+all_stream();
+recovered('the server of the requester was killed');
+
+# --- a member is killed while it holds the lock ---
+
+$session = change($a, 'ALTER TABLE t ADD COLUMN w int NOT NULL DEFAULT 5, ALTER v SET NOT NULL');
+$b->stop('immediate');
+$b->start;
+($result, $out, $err) = $b->psql('postgres',
+	"SET lock_timeout = '500ms'; INSERT INTO t VALUES (50, 50)");
+like($err, qr/lock timeout|before a schema change of the node group/, 'a restarted member still holds back writers');
+$session->query('COMMIT');
+$session->quit;
+all_stream();
+recovered('a member was killed');
+is(query($b, 'SELECT count(*) FROM t WHERE id = 50'), 0, 'nobody has written meanwhile');
+
+# --- the statement fails on a member ---
+
+query($b, 'SET weft.ddl_replication = off; CREATE INDEX same_name ON t (v)');
+$session = open_session($a);
+my $before = query($b, 'SELECT clock_timestamp()');
+query($a, 'ALTER TABLE t ADD CONSTRAINT same_name UNIQUE (id, v)');
+my ($message) = apply_error($b, subscription_name('g', $a, $b), $before);
+like($message, qr/"same_name" already exists/, 'the statement fails on a member');
+($result, $out, $err) = $b->psql('postgres',
+	"SET lock_timeout = '500ms'; INSERT INTO t VALUES (60, 60)");
+like($err, qr/lock timeout|before a schema change of the node group/, 'that member holds back writers');
+query($b, 'SET weft.ddl_replication = off; DROP INDEX same_name');
+$session->quit;
+all_stream();
+recovered('the statement failed on a member');
+
+$_->stop foreach @nodes;
+done_testing();
