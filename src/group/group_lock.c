@@ -10,9 +10,10 @@
  * U's node for the outcome (group/gate_worker.c).  U's node answers that the lock is open for as long as its own gate
  * exists, which ends with U's transaction, however that ends (gate.c).
  *
- * A statement that needs no lock, but creates a name, gets a gate without tables: nobody is held
- * back, but another statement of the group has to wait until this one has been applied, and then
- * meets the name.
+ * A statement without tables gets a gate without tables: nobody is held back, but another statement
+ * of the group has to wait until this one has been applied everywhere, and then meets what it has made.  With
+ * weft.ddl_lock = always, this holds for new names, too: two members cannot create different
+ * tables of one name.
  *
  * U must not hold back what it waits for.  If U has written to a table before, or changed it without a lock, then
  * rows of other members cannot be applied here before U's transaction ends: an error says so.  If a writer
@@ -350,11 +351,13 @@ without_own(List *tables)
 static void
 prepare(Node *statement)
 {
-	bool		needs = weft_ddl_lock == DDL_LOCK_ALWAYS || ddl_needs_lock(statement);
-	List	   *tables = needs ? without_own(lock_tables_of(statement)) : NIL;
+	List	   *tables;
 	MemoryContext old;
 
-	if (tables == NIL && (gate_own_lock() != 0 || (!needs && !lock_tables_creates_name(statement))))
+	if (weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement))
+		return;
+	tables = without_own(lock_tables_of(statement));
+	if (tables == NIL && gate_own_lock() != 0)
 		return;
 	lock_as_owner(tables);
 	if (gate_own_lock() == 0)

@@ -252,35 +252,3 @@ lock_tables_of(Node *statement)
 			return NIL;
 	}
 }
-
-/* Does a statement that needs no lock create something under a name that others could choose, too? */
-bool
-lock_tables_creates_name(Node *statement)
-{
-	switch (nodeTag(statement))
-	{
-		case T_CreateStmt:
-			return ((CreateStmt *) statement)->relation->relpersistence == RELPERSISTENCE_PERMANENT;
-		case T_CreateTableAsStmt:
-			return ((CreateTableAsStmt *) statement)->into->rel->relpersistence ==
-				RELPERSISTENCE_PERMANENT;
-		case T_CreateSeqStmt:
-			return ((CreateSeqStmt *) statement)->sequence->relpersistence ==
-				RELPERSISTENCE_PERMANENT;
-		case T_ViewStmt:
-			return ((ViewStmt *) statement)->view->relpersistence == RELPERSISTENCE_PERMANENT;
-		case T_AlterTableStmt:
-		case T_AlterEnumStmt:
-		case T_CompositeTypeStmt:
-		case T_CreateDomainStmt:
-		case T_CreateEnumStmt:
-		case T_CreateExtensionStmt:
-		case T_CreateFunctionStmt:
-		case T_CreateRangeStmt:
-		case T_CreateSchemaStmt:
-		case T_IndexStmt:
-			return true;
-		default:
-			return false;
-	}
-}

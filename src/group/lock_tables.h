@@ -9,6 +9,5 @@
 #include "nodes/pg_list.h"
 
 extern List *lock_tables_of(Node *statement);
-extern bool lock_tables_creates_name(Node *statement);
 
 #endif							/* WEFT_LOCK_TABLES_H */

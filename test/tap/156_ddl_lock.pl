@@ -86,7 +86,19 @@ is(query($c, 'SELECT n FROM t WHERE id = 2'),
 
 # --- a name ---
 
-query($b, 'CREATE TABLE u (id int PRIMARY KEY)');
+my $other = open_session($a);
+$other->query_safe(
+	'SET weft.ddl_lock = always; BEGIN; CREATE TABLE u (id int PRIMARY KEY)');
+my $second = start_query($b,
+	'SET weft.ddl_lock = always; CREATE TABLE u (id text PRIMARY KEY)');
+poll($a,
+	"SELECT count(*) = 1 FROM weft.ddl_lock_status WHERE state = 'waiting' AND node = 'b' AND waits_for = 'node a'"
+);
+$other->query_safe('COMMIT');
+$other->quit;
+finish($second, may_fail => 1);
+like($second->{output}, qr/"u" already exists/,
+	'two members create the same name');
 no_locks('a name');
 same_schemas('a new table');
 
