@@ -56,13 +56,17 @@ write_all(int fd, const void *data, size_t length)
 void
 gate_file_write(const GateStatus *gates, int count)
 {
-	FileHeader	header = {MAGIC, sizeof(GateStatus), count, checksum(gates, count)};
+	FileHeader	header;
 	int			fd = OpenTransientFile(TEMPORARY_NAME, O_WRONLY | O_CREAT | O_TRUNC | PG_BINARY);
 
 	if (fd < 0)
 		ereport(ERROR,
 				(errcode_for_file_access(),
 				 errmsg("could not create file \"%s\": %m", TEMPORARY_NAME)));
+	header.magic = MAGIC;
+	header.entry_size = sizeof(GateStatus);
+	header.count = count;
+	header.crc = checksum(gates, count);
 	write_all(fd, &header, sizeof(header));
 	write_all(fd, gates, count * sizeof(GateStatus));
 	if (CloseTransientFile(fd) != 0)

@@ -303,7 +303,7 @@ query($b, 'ALTER TABLE t2 ADD COLUMN gone text, ADD COLUMN stays int');
 wait_for_group('g', @nodes);
 %errors = map { $_->name => errors($_) } @nodes;
 hold($a, $c);
-query($a, 'ALTER TABLE t2 DROP COLUMN gone');
+query($a, 'SET weft.ddl_lock = none; ALTER TABLE t2 DROP COLUMN gone');
 wait_for_apply($a, $b, subscription_name('g', $a, $b));
 query($c, <<'EOS');
 INSERT INTO t2 (id, v, gone, stays) VALUES (100, 'v', 'gone', 1);
@@ -331,7 +331,7 @@ query($a,
 );
 wait_for_group('g', @nodes);
 hold($a, $c);
-query($a, 'DROP TABLE doomed');
+query($a, 'SET weft.ddl_lock = none; DROP TABLE doomed');
 wait_for_apply($a, $b, subscription_name('g', $a, $b));
 query($c, 'INSERT INTO doomed VALUES (2, 2); UPDATE doomed SET v = 3');
 poll_waiting_for($c, $b, 'table public.doomed');
