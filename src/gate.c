@@ -379,4 +379,3 @@ gate_own_lock(void)
 {
 	return own_lock;
 }
-

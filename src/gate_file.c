@@ -64,6 +64,7 @@ gate_file_write(const GateStatus *gates, int count)
 				(errcode_for_file_access(),
 				 errmsg("could not create file \"%s\": %m", TEMPORARY_NAME)));
 	header.magic = MAGIC;
+
 	header.entry_size = sizeof(GateStatus);
 	header.count = count;
 	header.crc = checksum(gates, count);

@@ -187,7 +187,10 @@ connect_members(Request *request)
 	{
 		member->remote = remote_connect(member->dsn, member->name, false);
 
-		/* A member that waits in a function notices that this session has ended. */
+		/*
+		 * A member that waits in a function notices that this session has
+		 * ended.
+		 */
 		remote_run(member->remote, "SET client_connection_check_interval = '200ms'");
 	}
 }

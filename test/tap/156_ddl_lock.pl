@@ -17,7 +17,8 @@ use WeftTest;
 plan skip_all => 'about Weft alone' unless weft();
 
 my $attempts = $ENV{WEFT_TEST_ATTEMPTS} // 10;
-my @nodes = map { new_member($_, conf => "max_worker_processes = 40\n") } qw(a b c);
+my @nodes =
+  map { new_member($_, conf => "max_worker_processes = 40\n") } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
 query($a, <<'EOS');
@@ -33,7 +34,9 @@ foreach my $node (@nodes)
 }
 foreach my $node (@nodes)
 {
-	poll($node, "SELECT count(*) = 4 AND bool_and(state = 'streaming') FROM weft.node_replication");
+	poll($node,
+		"SELECT count(*) = 4 AND bool_and(state = 'streaming') FROM weft.node_replication"
+	);
 }
 
 # A query in the background; finish() waits for it.
@@ -42,10 +45,12 @@ sub start_query
 	my ($node, $sql) = @_;
 	my $query = { node => $node, output => '' };
 	my @command = (
-		$node->installed_command('psql'), '-XAtq',
-		'-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', $sql);
+		$node->installed_command('psql'),
+		'-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
+		'-c', $sql);
 
-	$query->{run} = IPC::Run::start(\@command, '<', \undef, '>&', \$query->{output});
+	$query->{run} =
+	  IPC::Run::start(\@command, '<', \undef, '>&', \$query->{output});
 	return $query;
 }
 
@@ -97,7 +102,9 @@ poll($a,
 $other->query_safe('COMMIT');
 $other->quit;
 finish($second, may_fail => 1);
-like($second->{output}, qr/"u" already exists/,
+like(
+	$second->{output},
+	qr/"u" already exists/,
 	'two members create the same name');
 no_locks('a name');
 same_schemas('a new table');
@@ -106,12 +113,17 @@ same_schemas('a new table');
 
 my $writer = $b->background_psql('postgres');
 $writer->query_safe('BEGIN; INSERT INTO t VALUES (10, 10, 10)');
-my $change = start_query($a, 'ALTER TABLE t ALTER n SET DEFAULT 7, ALTER v SET NOT NULL');
-poll($b, "SELECT state = 'closing' AND tables = '{t}' AND node = 'a' AND waits_for ~ 'sessions' FROM weft.ddl_lock_status");
+my $change = start_query($a,
+	'ALTER TABLE t ALTER n SET DEFAULT 7, ALTER v SET NOT NULL');
+poll($b,
+	"SELECT state = 'closing' AND tables = '{t}' AND node = 'a' AND waits_for ~ 'sessions' FROM weft.ddl_lock_status"
+);
 is(query($b, 'SELECT count(*) FROM t WHERE id = 1'), 1, 'readers go on');
 my $blocked = start_query($b, "INSERT INTO t (id, v) VALUES (11, 'x')");
 my $blocked_on_c = start_query($c, "INSERT INTO t (id, v) VALUES (12, 'x')");
-poll($c, "SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^INSERT INTO t' AND wait_event_type = 'Lock'");
+poll($c,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^INSERT INTO t' AND wait_event_type = 'Lock'"
+);
 $writer->query_safe('COMMIT');
 $writer->quit;
 finish($change);
@@ -145,15 +157,20 @@ same_schemas('a transaction');
 # --- what cannot be locked ---
 
 my ($result, $out, $err) = $a->psql('postgres',
-	"BEGIN; UPDATE other SET v = 0; ALTER TABLE other ALTER v SET NOT NULL; COMMIT");
+	"BEGIN; UPDATE other SET v = 0; ALTER TABLE other ALTER v SET NOT NULL; COMMIT"
+);
 like($err, qr/because this transaction has already changed it/, 'own rows');
 no_locks('own rows');
 
 # --- settings ---
 
-query($a, "SET weft.ddl_lock = none; ALTER TABLE other ADD CONSTRAINT positive CHECK (v > -1000)");
+query($a,
+	"SET weft.ddl_lock = none; ALTER TABLE other ADD CONSTRAINT positive CHECK (v > -1000)"
+);
 same_schemas('without a lock');
-query($a, "BEGIN; SET LOCAL weft.ddl_lock = always; ALTER TABLE other ADD w int; UPDATE other SET w = 1; ALTER TABLE other ALTER w SET NOT NULL; COMMIT");
+query($a,
+	"BEGIN; SET LOCAL weft.ddl_lock = always; ALTER TABLE other ADD w int; UPDATE other SET w = 1; ALTER TABLE other ALTER w SET NOT NULL; COMMIT"
+);
 no_locks('always');
 same_schemas('always');
 
@@ -166,7 +183,11 @@ EOS
 my $number = 0;
 my @loads = map {
 	$number++;
-	start_pgbench($_, { $script =~ s/:node/$number/r => 1 }, '-c' => 2, '-R' => 100, '-T' => 600)
+	start_pgbench(
+		$_, { $script =~ s/:node/$number/r => 1 },
+		'-c' => 2,
+		'-R' => 100,
+		'-T' => 600)
 } @nodes;
 my ($longest, $waits) = (0, 0);
 foreach my $i (1 .. $attempts)
@@ -174,7 +195,8 @@ foreach my $i (1 .. $attempts)
 	my $start = time;
 	my @changes = (
 		start_query($a, "ALTER TABLE t ADD CONSTRAINT c$i CHECK (id <> -$i)"),
-		start_query($b, "ALTER TABLE t ADD CONSTRAINT c$i CHECK (id <> -$i)"));
+		start_query($b, "ALTER TABLE t ADD CONSTRAINT c$i CHECK (id <> -$i)")
+	);
 	my $failures = 0;
 	foreach my $attempt (@changes)
 	{
@@ -184,16 +206,21 @@ foreach my $i (1 .. $attempts)
 	$longest = $time if $time > $longest;
 	$waits += $failures;
 }
-is($waits, $attempts, 'of two equal changes, one is made, and the other one finds it');
+is($waits, $attempts,
+	'of two equal changes, one is made, and the other one finds it');
 cmp_ok($longest, '<', 30, 'the longest attempt was bounded');
 note(sprintf 'the longest of %d attempts took %.3f s', $attempts, $longest);
 end_load($_) foreach @loads;
 no_locks('competition');
 same_schemas('competition');
 same_on_all(\@nodes, [qw(t other u)], 'competition');
+
 foreach my $node (@nodes)
 {
-	unlike(slurp_file($node->logfile), qr/deadlock detected/, 'no deadlock on ' . $node->name);
+	unlike(
+		slurp_file($node->logfile),
+		qr/deadlock detected/,
+		'no deadlock on ' . $node->name);
 }
 $_->stop foreach @nodes;
 done_testing();

@@ -14,19 +14,23 @@ use WeftTest;
 plan skip_all => 'about Weft alone' unless weft();
 
 my @nodes = map {
-	new_member($_, conf => "max_worker_processes = 40\nrestart_after_crash = on\n")
+	new_member($_,
+		conf => "max_worker_processes = 40\nrestart_after_crash = on\n")
 } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
-query($a, 'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)');
+query($a,
+	'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)'
+);
 create_group($a, 'g');
 join_group($_, $a, 'g') foreach $b, $c;
 query($_, "ALTER PUBLICATION weft_g SET (ddl = 'all')") foreach @nodes;
 
 sub all_stream
 {
-	poll($_, "SELECT count(*) = 4 AND bool_and(state = 'streaming') FROM weft.node_replication")
-	  foreach @nodes;
+	poll($_,
+		"SELECT count(*) = 4 AND bool_and(state = 'streaming') FROM weft.node_replication"
+	) foreach @nodes;
 	return;
 }
 
@@ -78,7 +82,9 @@ sub end_session
 sub backend_of
 {
 	my ($node) = @_;
-	return query($node, "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'");
+	return query($node,
+		"SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'"
+	);
 }
 
 all_stream();
@@ -86,8 +92,12 @@ all_stream();
 # --- a member is down ---
 
 $c->stop;
-my ($result, $out, $err) = $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
-like($err, qr/could not connect to node "c"/, 'a member that is down is named');
+my ($result, $out, $err) =
+  $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
+like(
+	$err,
+	qr/could not connect to node "c"/,
+	'a member that is down is named');
 $c->start;
 all_stream();
 recovered('a member was down');
@@ -96,8 +106,12 @@ recovered('a member was down');
 
 my $name = subscription_name('g', $b, $c);
 query($c, "ALTER SUBSCRIPTION $name DISABLE");
-($result, $out, $err) = $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
-like($err, qr/node "c" does not apply changes of node "b"/, 'a disabled subscription is named');
+($result, $out, $err) =
+  $a->psql('postgres', 'ALTER TABLE t ALTER v TYPE bigint');
+like(
+	$err,
+	qr/node "c" does not apply changes of node "b"/,
+	'a disabled subscription is named');
 query($c, "ALTER SUBSCRIPTION $name ENABLE");
 all_stream();
 recovered('a subscription was disabled');
@@ -108,7 +122,10 @@ my $session = open_session($b);
 $session->query_safe('BEGIN; UPDATE t SET v = v');
 ($result, $out, $err) = $a->psql('postgres',
 	"SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v TYPE bigint");
-like($err, qr/node "b".*timed out waiting for transactions/s, 'a transaction that does not end');
+like(
+	$err,
+	qr/node "b".*timed out waiting for transactions/s,
+	'a transaction that does not end');
 $session->query_safe('COMMIT');
 $session->quit;
 recovered('a time-out');
@@ -147,17 +164,23 @@ recovered('the server of the requester was killed');
 
 # --- a member is killed while it holds the lock ---
 
-$session = change($a, 'ALTER TABLE t ADD COLUMN w int NOT NULL DEFAULT 5, ALTER v SET NOT NULL');
+$session = change($a,
+	'ALTER TABLE t ADD COLUMN w int NOT NULL DEFAULT 5, ALTER v SET NOT NULL'
+);
 $b->stop('immediate');
 $b->start;
 ($result, $out, $err) = $b->psql('postgres',
 	"SET lock_timeout = '500ms'; INSERT INTO t VALUES (50, 50)");
-like($err, qr/lock timeout|before a schema change of the node group/, 'a restarted member still holds back writers');
+like(
+	$err,
+	qr/lock timeout|before a schema change of the node group/,
+	'a restarted member still holds back writers');
 $session->query('COMMIT');
 $session->quit;
 all_stream();
 recovered('a member was killed');
-is(query($b, 'SELECT count(*) FROM t WHERE id = 50'), 0, 'nobody has written meanwhile');
+is(query($b, 'SELECT count(*) FROM t WHERE id = 50'),
+	0, 'nobody has written meanwhile');
 
 # --- the statement fails on a member ---
 
@@ -166,10 +189,16 @@ $session = open_session($a);
 my $before = query($b, 'SELECT clock_timestamp()');
 query($a, 'ALTER TABLE t ADD CONSTRAINT same_name UNIQUE (id, v)');
 my ($message) = apply_error($b, subscription_name('g', $a, $b), $before);
-like($message, qr/"same_name" already exists/, 'the statement fails on a member');
+like(
+	$message,
+	qr/"same_name" already exists/,
+	'the statement fails on a member');
 ($result, $out, $err) = $b->psql('postgres',
 	"SET lock_timeout = '500ms'; INSERT INTO t VALUES (60, 60)");
-like($err, qr/lock timeout|before a schema change of the node group/, 'that member holds back writers');
+like(
+	$err,
+	qr/lock timeout|before a schema change of the node group/,
+	'that member holds back writers');
 query($b, 'SET weft.ddl_replication = off; DROP INDEX same_name');
 $session->quit;
 all_stream();
