@@ -108,7 +108,9 @@ acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout)
 	}
 	PG_CATCH();
 	{
+		/* The lock may have been granted just before the time was over. */
 		LockErrorCleanup();
+		result = LockHeldByMe(tag, mode, false);
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
 	}
