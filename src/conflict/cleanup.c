@@ -10,12 +10,12 @@
 #include "access/xact.h"
 #include "conflict/cleanup.h"
 #include "conflict/settings.h"
-#include "conflict/store.h"
 #include "conflict/time_expiry.h"
 #include "conflict/tombstone.h"
 #include "guc.h"
 #include "replication/origin.h"
 #include "row_time.h"
+#include "store.h"
 #include "utils/timestamp.h"
 
 /* Bounds of the time between two removals, in milliseconds. */

@@ -23,9 +23,9 @@
 #include "commands/extension.h"
 #include "conflict/past_origin.h"
 #include "conflict/settings.h"
-#include "conflict/store.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
+#include "store.h"
 #include "utils/lsyscache.h"
 #include "utils/xid8.h"
 

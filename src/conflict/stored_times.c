@@ -5,10 +5,10 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "conflict/store.h"
 #include "conflict/stored_times.h"
 #include "group_times.h"
 #include "row_time.h"
+#include "store.h"
 #include "utils/timestamp.h"
 #include "varatt.h"
 

@@ -40,12 +40,12 @@
 #include "conflict/remote_transaction.h"
 #include "conflict/row_key.h"
 #include "conflict/settings.h"
-#include "conflict/store.h"
 #include "conflict/tombstone.h"
 #include "conflict/version.h"
 #include "conflict/version_record.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "store.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 

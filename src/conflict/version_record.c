@@ -5,9 +5,9 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "conflict/store.h"
 #include "conflict/version.h"
 #include "conflict/version_record.h"
+#include "store.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"

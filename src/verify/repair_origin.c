@@ -34,7 +34,6 @@
 
 #include "access/table.h"
 #include "conflict/settings.h"
-#include "conflict/store.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
 #include "replication/origin.h"
@@ -42,6 +41,7 @@
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
+#include "store.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/xid8.h"

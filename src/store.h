@@ -14,6 +14,7 @@
 typedef bool (*StoreMayRemove) (Relation rel, HeapTuple tuple, void *arg);
 
 extern void store_row(Oid relid, const Datum *values, const bool *nulls);
+extern void store_row_decoded(Oid relid, const Datum *values, const bool *nulls);
 extern void store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot);
 extern int	store_remove_old(Oid relid, Oid index, TimestampTz before, int limit,
 							 StoreMayRemove may_remove, void *arg);

@@ -5,7 +5,8 @@
  * The user who applies or deletes something has no rights on these tables, and needs
  * none.  Their rows are never published, not even by FOR ALL TABLES: logical decoding
  * ignores the inserts, which are marked accordingly, and the deletes, which leave no old
- * row because the tables have no replica identity.
+ * row because the tables have no replica identity.  Only weft.ddl_queue is published: its
+ * inserts.
  */
 #include "postgres.h"
 
@@ -14,16 +15,15 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "conflict/store.h"
 #include "executor/executor.h"
 #include "storage/lmgr.h"
+#include "store.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* Inserts a row. */
-void
-store_row(Oid relid, const Datum *values, const bool *nulls)
+static void
+insert(Oid relid, const Datum *values, const bool *nulls, int options)
 {
 	Relation	rel = table_open(relid, RowExclusiveLock);
 	int			natts = RelationGetDescr(rel)->natts;
@@ -36,7 +36,7 @@ store_row(Oid relid, const Datum *values, const bool *nulls)
 	memcpy(slot->tts_values, values, natts * sizeof(Datum));
 	memcpy(slot->tts_isnull, nulls, natts * sizeof(bool));
 	ExecStoreVirtualTuple(slot);
-	table_tuple_insert(rel, slot, GetCurrentCommandId(true), TABLE_INSERT_NO_LOGICAL, NULL);
+	table_tuple_insert(rel, slot, GetCurrentCommandId(true), options, NULL);
 	if (info->ri_NumIndices > 0)
 		ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
 
@@ -44,6 +44,20 @@ store_row(Oid relid, const Datum *values, const bool *nulls)
 	ExecCloseIndices(info);
 	FreeExecutorState(estate);
 	table_close(rel, NoLock);
+}
+
+/* Inserts a row. */
+void
+store_row(Oid relid, const Datum *values, const bool *nulls)
+{
+	insert(relid, values, nulls, TABLE_INSERT_NO_LOGICAL);
+}
+
+/* Inserts a row that is published. */
+void
+store_row_decoded(Oid relid, const Datum *values, const bool *nulls)
+{
+	insert(relid, values, nulls, 0);
 }
 
 /* Deletes a row that was found by a snapshot, unless another transaction deletes it. */
