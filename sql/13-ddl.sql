@@ -33,6 +33,8 @@ ALTER TABLE weft.ddl_queue ENABLE ALWAYS TRIGGER refuse;
 COMMENT ON TABLE weft.ddl_queue IS
 	'schema changes that were made here and are published';
 
+CREATE INDEX ddl_queue_time_index ON weft.ddl_queue (captured_at);
+
 CREATE TABLE weft.ddl_applied (
 	applied_at timestamptz NOT NULL,
 	subname name NOT NULL,
@@ -41,32 +43,13 @@ CREATE TABLE weft.ddl_applied (
 	role text NOT NULL,
 	tag text NOT NULL,
 	statement text NOT NULL,
-	result text NOT NULL);
+	result text NOT NULL,
+	detail text);
 
+CREATE INDEX ddl_applied_time_index ON weft.ddl_applied (applied_at);
 ALTER TABLE weft.ddl_applied REPLICA IDENTITY NOTHING;
 REVOKE ALL ON weft.ddl_applied FROM PUBLIC;
 
 COMMENT ON TABLE weft.ddl_applied IS
-	'schema changes of publishers that were applied here';
+	'what has become of the schema changes of publishers here';
 
-CREATE VIEW weft.ddl_history AS
-	SELECT q.captured_at AS recorded_at,
-		NULL::name AS subname,
-		q.id,
-		NULL::pg_lsn AS lsn,
-		q.message->>'role' AS role,
-		q.message->>'tag' AS tag,
-		q.message->>'statement' AS statement,
-		'captured'::text AS result
-	FROM weft.ddl_queue q
-	UNION ALL
-	SELECT applied_at, subname, id, lsn, role, tag, statement, result
-	FROM weft.ddl_applied
-	UNION ALL
-	SELECT c.stored_at, s.subname, c.id, c.lsn, c.message->>'role', c.message->>'tag',
-		c.message->>'statement', c.state
-	FROM weft.ddl_concurrent c JOIN pg_catalog.pg_subscription s ON s.oid = c.subid;
-
-COMMENT ON VIEW weft.ddl_history IS
-	'schema changes that were captured here for subscribers, and those of publishers that were applied here';
-REVOKE ALL ON weft.ddl_history FROM PUBLIC;

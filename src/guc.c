@@ -19,6 +19,7 @@ int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
 int			weft_copy_workers_per_table = 2;
+int			weft_ddl_history_retention = 30 * 24 * 60 * 60;
 int			weft_ddl_lock = DDL_LOCK_AUTO;
 int			weft_ddl_lock_timeout = 60 * 1000;
 int			weft_ddl_wait_timeout = 60 * 1000;
@@ -107,6 +108,10 @@ static const IntegerParameter integers[] = {
 		"Sets the number of helpers that take part in the initial copy of one table.",
 		"Zero leaves the initial copy to the server's own code.",
 	&weft_copy_workers_per_table, 0, WEFT_MAX_COPY_WORKERS, PGC_SIGHUP, 0},
+	{"weft.ddl_history_retention",
+		"Sets how long weft.ddl_history keeps its rows.",
+		NULL,
+	&weft_ddl_history_retention, 0, INT_MAX, PGC_SIGHUP, GUC_UNIT_S},
 	{"weft.ddl_lock_timeout",
 		"Sets how long a schema change of a node group may wait for its lock.",
 		"A member that cannot ask for the outcome of a schema change opens the lock after this time.",

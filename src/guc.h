@@ -55,6 +55,7 @@ extern int	weft_min_parallel_copy_size;	/* in kilobytes */
 extern int	weft_ring_size;		/* in kilobytes */
 extern int	weft_row_time_retention;	/* in seconds */
 extern int	weft_tombstone_retention;	/* in seconds */
+extern int	weft_ddl_history_retention; /* in seconds */
 extern bool weft_ddl_replication;
 extern bool weft_exact_commit_timestamps;
 extern bool weft_tune_writers;

@@ -8,11 +8,11 @@
 #include "api/subscription_options.h"
 #include "copy/copy.h"
 #include "copy/progress.h"
-#include "copy_wait.h"
 #include "ddl/capture.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/filter.h"
 #include "ddl/script_rows.h"
+#include "ddl/ddl_skip.h"
 #include "ddl/touched.h"
 #include "fmgr.h"
 #include "gate.h"
@@ -23,6 +23,7 @@
 #include "guc.h"
 #include "last_error.h"
 #include "miscadmin.h"
+#include "next_leader.h"
 #include "receive/leader.h"
 #include "relation_stats.h"
 #include "ring/broadcast.h"
@@ -49,8 +50,8 @@ request_shared_memory(void)
 	copy_progress_request();
 	snowflake_request();
 	last_error_request();
-	copy_wait_request();
 	gate_request();
+	next_leader_request();
 	totals_request();
 }
 
@@ -65,8 +66,8 @@ start_shared_memory(void)
 	copy_progress_startup();
 	snowflake_startup();
 	last_error_startup();
-	copy_wait_startup();
 	gate_startup();
+	next_leader_startup();
 	totals_startup();
 }
 
@@ -88,6 +89,7 @@ _PG_init(void)
 	touched_install();
 	script_rows_install();
 	ddl_queue_install();
+	ddl_skip_install();
 	capture_install();
 	gate_install();
 	gate_worker_install();

@@ -11,6 +11,7 @@
 #include "api/publication_options.h"
 #include "catalog/pg_publication.h"
 #include "commands/defrem.h"
+#include "ddl/membership.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
 #include "tcop/utility.h"
@@ -126,6 +127,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	GivenLevel	given;
 	char	   *publication = find_publication(pstmt->utilityStmt, &options);
 	bool		had_options;
+	List	   *members;
 
 	if (publication == NULL)
 	{
@@ -139,12 +141,14 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	publication = find_publication(pstmt->utilityStmt, &options);
 	had_options = *options != NIL;
 	given = take_option(options);
+	members = membership_of_publication(publication);
 
 	if (IsA(pstmt->utilityStmt, AlterPublicationStmt) && had_options && *options == NIL)
 		check_owner(publication);
 	else
 		next(pstmt, queryString, false, context, params, queryEnv, dest, qc);
 	store(publication, given);
+	membership_announce(publication, members, pstmt, queryString);
 }
 
 /* Installs the hook; called once, while the postmaster loads the library. */

@@ -14,6 +14,7 @@
 #include "apply/server_apply.h"
 #include "apply/writer.h"
 #include "conflict/remote_transaction.h"
+#include "ddl/ddl_failure.h"
 #include "fast/fast.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
@@ -34,6 +35,7 @@ error_callback(void *arg)
 pg_noreturn static void
 fail(ErrorData *error)
 {
+	ddl_failure_record();
 	failure_report(&writer.ring->failure, error, attempt_subject()->final_lsn);
 	proc_exit(0);
 }
@@ -99,6 +101,7 @@ guard_attempt(AttemptStage stage, GuardAttempt attempt, GuardReport report)
 	column_filter_begin();
 	server_apply_attempt();
 	conflict_attempt();
+	ddl_failure_forget();
 	fast_begin();
 
 	PG_TRY();

@@ -48,6 +48,7 @@
 #include "ddl/dropped_column.h"
 #include "ddl/filter.h"
 #include "ddl/group_tables.h"
+#include "ddl/membership.h"
 #include "ddl/named.h"
 #include "ddl/never_notice.h"
 #include "ddl/owned.h"
@@ -97,6 +98,7 @@ typedef struct Capture
 	bool		concurrently;
 	bool		may_be_gone;	/* see DdlMessage */
 	List	   *values;
+	List	   *members;		/* see membership.c */
 	Touched		touched;
 } Capture;
 
@@ -194,7 +196,7 @@ add_tables(List *tables, const DdlPublication *publication, const List *created)
 			!((publication->all_tables && !publication->group) ||
 			  list_member_oid(touched_publications_of(relid), publication->oid)))
 			continue;
-		table = palloc(sizeof(DdlTable));
+		table = palloc0(sizeof(DdlTable));
 		table->publication = pstrdup(publication->name);
 		table->schema = get_namespace_name(get_rel_namespace(relid));
 		table->name = get_rel_name(relid);
@@ -311,6 +313,7 @@ add_text(List **messages, const Capture *capture, const DdlPublication *publicat
 	message = message_with(messages, capture, text, NULL);
 	message->publications = lappend(message->publications, pstrdup(publication->name));
 	message->tables = add_tables(message->tables, publication, capture->touched.created);
+	membership_compare(message, capture->members, publication);
 	message->explicitly = capture->requested != NIL;
 }
 
@@ -597,6 +600,7 @@ prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
 		capture->values = replayed->values;
 	else
 		refuse_unreplayable(statement, source, &capture->values);
+	capture->members = membership_before(statement);
 	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
 	if (IsA(statement, ReassignOwnedStmt))
 		capture->parts = owned_reassign((ReassignOwnedStmt *) statement);

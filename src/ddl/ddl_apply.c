@@ -18,19 +18,20 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_class.h"
-#include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "ddl/capture.h"
 #include "ddl/choose_statement.h"
 #include "ddl/concurrent.h"
 #include "ddl/ddl_apply.h"
+#include "ddl/ddl_failure.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_message.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/ddl_skip.h"
+#include "ddl/ddl_tables.h"
 #include "ddl/default_value.h"
 #include "ddl/matview_data.h"
+#include "ddl/newer_copy.h"
 #include "ddl/powers.h"
 #include "ddl/same_statement.h"
 #include "ddl/seen.h"
@@ -39,7 +40,6 @@
 #include "gate.h"
 #include "miscadmin.h"
 #include "node_identity.h"
-#include "nodes/value.h"
 #include "replication/worker_internal.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
@@ -47,25 +47,14 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"
-
-/* Is this one of the subscription's publications? */
-static bool
-is_subscribed(const char *publication)
-{
-	foreach_node(String, name, MySubscription->publications)
-		if (strcmp(strVal(name), publication) == 0)
-		return true;
-	return false;
-}
 
 static bool
 any_is_subscribed(List *publications)
 {
 	foreach_ptr(char, publication, publications)
-		if (is_subscribed(publication))
+		if (ddl_tables_is_subscribed(publication))
 		return true;
 	return false;
 }
@@ -114,7 +103,7 @@ ddl_apply_parse(const DdlMessage *message)
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("the text of a schema change is not one statement")));
 	tree = linitial_node(RawStmt, trees);
-	if (message->of_trigger && !choose_statement(message, tree->stmt, is_subscribed))
+	if (message->of_trigger && !choose_statement(message, tree->stmt, ddl_tables_is_subscribed))
 		return NULL;
 	if (ddl_kind(tree->stmt) == DDL_NEVER &&
 		!(message->explicitly && ddl_is_for_command(tree->stmt)))
@@ -167,32 +156,6 @@ execute_as_role(const DdlMessage *message)
 	RestoreUserContext(&context);
 }
 
-/*
- * New tables belong to the subscription from here on.  Nothing is to be copied: all of their
- * rows come after the statement.
- */
-static void
-join_tables(const DdlMessage *message, XLogRecPtr final_lsn)
-{
-	foreach_ptr(DdlTable, table, message->tables)
-	{
-		Oid			relid;
-		XLogRecPtr	lsn;
-		char		relkind;
-
-		if (!is_subscribed(table->publication))
-			continue;
-		relid = get_relname_relid(table->name, get_namespace_oid(table->schema, true));
-		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
-		if ((relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE) ||
-			GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN)
-			continue;
-		AddSubscriptionRelState(MySubscription->oid, relid, SUBREL_STATE_READY,
-								final_lsn, false);
-		CommandCounterIncrement();
-	}
-}
-
 static void
 error_callback(void *arg)
 {
@@ -224,16 +187,52 @@ postpone(const DdlMessage *message, const char *json, int length, XLogRecPtr fin
 	return concurrent_store(message, json, length, final_lsn);
 }
 
-/* Throws an error again, with the remedy. */
+/* Throws an error again, with the remedy.  "message" is NULL if it could not be read. */
 pg_noreturn static void
-fail(ErrorData *error, XLogRecPtr final_lsn)
+fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 {
-	char	   *remedy = psprintf("If the schema change is not to be applied, skip its transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
-								  quote_identifier(MySubscription->name),
-								  LSN_FORMAT_ARGS(final_lsn));
+	const char *name = quote_identifier(MySubscription->name);
+	StringInfoData hint;
 
-	error->hint = error->hint ? psprintf("%s\n%s", error->hint, remedy) : remedy;
+	initStringInfo(&hint);
+	if (error->hint)
+		appendStringInfo(&hint, "%s\n", error->hint);
+	if (message)
+		appendStringInfo(&hint, "If you have made the schema change by hand, run SELECT weft.skip_ddl(%s, " INT64_FORMAT "). ",
+						 quote_literal_cstr(MySubscription->name), message->id);
+	appendStringInfo(&hint, "If the schema change is not to be applied, skip its transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
+					 name, LSN_FORMAT_ARGS(final_lsn));
+	error->hint = hint.data;
 	ReThrowError(error);
+}
+
+/* Executes a schema change, and does what belongs to it. */
+static void
+apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
+{
+	const char *by_hand = ddl_skip_take(MySubscription->oid, message->id);
+
+	seen_check(message->seen);
+	if (by_hand == NULL && !message->only_tables)
+	{
+		List	   *copies;
+
+		if (postpone(message, json, length, final_lsn))
+			return;
+		concurrent_finish(message, execute_as_role);
+		gate_take(message->lock);
+		copies = newer_copy_find(final_lsn);
+		if (!same_statement_made(message))
+			execute_as_role(message);
+		newer_copy_settle(copies);
+	}
+	ddl_tables_settle(message, final_lsn, by_hand != NULL);
+	if (by_hand != NULL)
+		ddl_queue_record_skipped(MySubscription->name, message, final_lsn, by_hand);
+
+	/* The tables of an extension come after its statement. */
+	else if (!message->only_tables || message->tables == NIL)
+		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
 }
 
 /*
@@ -244,30 +243,18 @@ void
 ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 {
 	MemoryContext context = CurrentMemoryContext;
-	DdlMessage *message = ddl_message_read(json, length);
-	ErrorContextCallback callback = {
-		.callback = error_callback,
-		.arg = message,
-		.previous = error_context_stack,
-	};
+	DdlMessage *volatile message = NULL;
+	ErrorContextCallback callback;
 
-	if (!any_is_subscribed(message->publications))
-		return;
 	PG_TRY();
 	{
+		message = ddl_message_read(json, length);
+		callback.callback = error_callback;
+		callback.arg = message;
+		callback.previous = error_context_stack;
 		error_context_stack = &callback;
-		seen_check(message->seen);
-		if (message->only_tables)
-			join_tables(message, final_lsn);
-		else if (!postpone(message, json, length, final_lsn))
-		{
-			concurrent_finish(message, execute_as_role);
-			gate_take(message->lock);
-			if (!same_statement_made(message))
-				execute_as_role(message);
-			join_tables(message, final_lsn);
-			ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
-		}
+		if (any_is_subscribed(message->publications))
+			apply(message, json, length, final_lsn);
 		error_context_stack = callback.previous;
 	}
 	PG_CATCH();
@@ -278,7 +265,9 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		fail(error, final_lsn);
+		if (message)
+			ddl_failure_note(message, final_lsn, error->message);
+		fail(error, message, final_lsn);
 	}
 	PG_END_TRY();
 }

@@ -13,7 +13,8 @@
  *		statement		its text, without those before and behind it
  *		concurrently	boolean
  *		explicitly		optional boolean: of weft.replicate_ddl_command()
- *		only_tables		optional boolean: the statement came before, only "tables" is new
+ *		only_tables		optional boolean: the statement is not to be executed; only "tables",
+ *						"entered" and "left" count
  *		publications	array of the names of those that publish it
  *		settings		object: parameters under which it was executed
  *		seen			object: what the publisher had applied of each other member of its
@@ -24,6 +25,10 @@
  *						that are published now
  *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
  *		levels			object, with "source" only: option "ddl" of each of the publications
+ *		entered			optional, like tables: older tables that are published because of the
+ *						statement
+ *		left			the same: tables that are no longer published; "others" in each is an array
+ *						of the names of other publications that include the table
  *		touched			array of the qualified names of the relations that it has touched,
  *						before and after; missing if that is not known
  *		values			array of {column, value, constant}: what ADD COLUMN has stored in existing
@@ -107,20 +112,20 @@ write_settings(StringInfo json, const char *key, List *settings)
 }
 
 static void
-write_tables(StringInfo json, List *tables)
+write_tables(StringInfo json, const char *key, List *tables)
 {
 	const char *separator = "";
 
-	write_key(json, "tables");
+	write_key(json, key);
 	appendStringInfoChar(json, '[');
 	foreach_ptr(DdlTable, table, tables)
 	{
 		appendStringInfo(json, "%s{\"publication\":", separator);
 		escape_json(json, table->publication);
-		appendStringInfoString(json, ",\"schema\":");
-		escape_json(json, table->schema);
-		appendStringInfoString(json, ",\"name\":");
-		escape_json(json, table->name);
+		write_text(json, "schema", table->schema);
+		write_text(json, "name", table->name);
+		if (table->others != NIL)
+			write_names(json, "others", table->others);
 		appendStringInfoChar(json, '}');
 		separator = ",";
 	}
@@ -180,7 +185,11 @@ ddl_message_write(const DdlMessage *message)
 		write_settings(&json, "seen", message->seen);
 	if (!XLogRecPtrIsInvalid(message->made_at))
 		write_text(&json, "made_at", psprintf("%X/%X", LSN_FORMAT_ARGS(message->made_at)));
-	write_tables(&json, message->tables);
+	write_tables(&json, "tables", message->tables);
+	if (message->entered != NIL)
+		write_tables(&json, "entered", message->entered);
+	if (message->left != NIL)
+		write_tables(&json, "left", message->left);
 	if (message->touched)
 		write_names(&json, "touched", message->touched);
 	if (message->values)
@@ -200,6 +209,12 @@ malformed(const char *problem)
 	ereport(ERROR,
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
 			 errmsg("the message about a schema change is malformed: %s", problem)));
+}
+
+static bool
+has_key(JsonbContainer *object, const char *key)
+{
+	return getKeyJsonValueFromContainer(object, key, strlen(key), NULL) != NULL;
 }
 
 /* Returns a value of an object, which must have that type. */
@@ -311,19 +326,21 @@ read_element(JsonbContainer *array, uint32 i, const char *problem)
 }
 
 static List *
-read_tables(JsonbContainer *object)
+read_tables(JsonbContainer *object, const char *key)
 {
-	JsonbContainer *array = read_container(object, "tables", true);
+	JsonbContainer *array = read_container(object, key, true);
 	List	   *result = NIL;
 
 	for (uint32 i = 0; i < JsonContainerSize(array); i++)
 	{
 		JsonbContainer *element = read_element(array, i, "a table is no object");
-		DdlTable   *table = palloc(sizeof(DdlTable));
+		DdlTable   *table = palloc0(sizeof(DdlTable));
 
 		table->publication = read_text(element, "publication");
 		table->schema = read_text(element, "schema");
 		table->name = read_text(element, "name");
+		if (has_key(element, "others"))
+			table->others = read_names(element, "others");
 		result = lappend(result, table);
 	}
 	return result;
@@ -350,12 +367,6 @@ read_values(JsonbContainer *object)
 		result = lappend(result, own);
 	}
 	return result;
-}
-
-static bool
-has_key(JsonbContainer *object, const char *key)
-{
-	return getKeyJsonValueFromContainer(object, key, strlen(key), NULL) != NULL;
 }
 
 static JsonbContainer *
@@ -401,15 +412,19 @@ ddl_message_read(const char *json, int length)
 	result->only_tables = read_flag(object, "only_tables");
 	result->publications = read_names(object, "publications");
 	result->settings = read_settings(object, "settings");
-	if (getKeyJsonValueFromContainer(object, "seen", strlen("seen"), NULL) != NULL)
+	if (has_key(object, "seen"))
 		result->seen = read_settings(object, "seen");
-	result->tables = read_tables(object);
-	if (getKeyJsonValueFromContainer(object, "source", strlen("source"), NULL) != NULL)
+	if (has_key(object, "source"))
 	{
 		result->of_trigger = strcmp(read_text(object, "source"), "trigger") == 0;
 		if (result->of_trigger)
 			result->levels = read_settings(object, "levels");
 	}
+	result->tables = read_tables(object, "tables");
+	if (has_key(object, "entered"))
+		result->entered = read_tables(object, "entered");
+	if (has_key(object, "left"))
+		result->left = read_tables(object, "left");
 	if (has_key(object, "touched"))
 		result->touched = read_names(object, "touched");
 	if (has_key(object, "values"))

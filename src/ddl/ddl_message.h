@@ -18,12 +18,14 @@ typedef struct DdlSetting
 	char	   *value;
 } DdlSetting;
 
-/* A table that the statement has created, and that a publication includes. */
+/* A table that a publication includes because of the statement, or no longer includes. */
 typedef struct DdlTable
 {
 	char	   *publication;
 	char	   *schema;
 	char	   *name;
+	List	   *others;			/* of char *: publications that include a
+								 * table which has left this one */
 } DdlTable;
 
 /* A default whose value, on the publisher, the existing rows got in a new column. */
@@ -45,17 +47,21 @@ typedef struct DdlMessage
 	bool		concurrently;	/* it must run outside of a transaction block */
 	bool		explicitly;		/* weft.replicate_ddl_command() has executed
 								 * it */
-	bool		only_tables;	/* it is not to be executed: "tables" join */
+	bool		only_tables;	/* it is not to be executed: tables join and
+								 * leave */
 	List	   *powers;			/* of char *: what the role may do to a server */
 	List	   *publications;	/* of char * */
 	List	   *settings;		/* of DdlSetting */
 	List	   *seen;			/* of DdlSetting: see seen.c */
 	XLogRecPtr	made_at;		/* where, in the WAL, a session of a group
 								 * made it; else invalid */
-	List	   *tables;			/* of DdlTable */
 	bool		of_trigger;		/* an event trigger has captured it, not Weft */
 	List	   *levels;			/* of DdlSetting: option "ddl" of each
 								 * publication, if of_trigger */
+	List	   *tables;			/* of DdlTable: new ones */
+	List	   *entered;		/* of DdlTable: older ones that publications
+								 * include now */
+	List	   *left;			/* of DdlTable */
 
 	/* Empty if the publisher does not know them. */
 	List	   *touched;		/* of char *: relations that it has touched */

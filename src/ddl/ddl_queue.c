@@ -13,25 +13,52 @@
  * (receive/ddl_rows.c).  A message of pg_logical_emit_message(), which anybody may call, means
  * nothing.
  *
- * weft.ddl_applied: the schema changes that were applied here.  Logical decoding ignores it.
+ * weft.ddl_applied: what has become of publishers' schema changes here.  Logical decoding ignores
+ * it.
+ *
+ * Both are kept for weft.ddl_history_retention.  Whoever inserts a row removes some of the old ones,
+ * without waiting for anybody (store.c), in the same transaction.  Logical decoding reads the WAL,
+ * not the table, so a row may go before it is sent.
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/sequence.h"
 #include "ddl/ddl_queue.h"
+#include "guc.h"
 #include "publication_settings.h"
 #include "replication/origin.h"
+#include "storage/lmgr.h"
+#include "store.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+
+/* Up to this many old rows are removed at a time. */
+#define REMOVED_ROWS 100
+
+/* The columns of weft.ddl_applied. */
+enum
+{
+	APPLIED_AT,
+	APPLIED_SUBNAME,
+	APPLIED_ID,
+	APPLIED_LSN,
+	APPLIED_ROLE,
+	APPLIED_TAG,
+	APPLIED_STATEMENT,
+	APPLIED_RESULT,
+	APPLIED_DETAIL,
+	APPLIED_COLUMNS
+};
 
 /* Has the current transaction inserted into weft.ddl_queue? */
 static bool inserted;
@@ -68,22 +95,41 @@ ddl_queue_install(void)
 	RegisterXactCallback(transaction_event, NULL);
 }
 
-static void
-insert_row(Oid relid, Datum *values, int options)
+/* Returns a relation of Weft's, or InvalidOid if the extension is not installed here. */
+static Oid
+find_relation(const char *name)
 {
-	Relation	rel = table_open(relid, RowExclusiveLock);
-	bool	   *nulls = palloc0(RelationGetDescr(rel)->natts * sizeof(bool));
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	if (!OidIsValid(publication_settings_queue()))
+		return InvalidOid;
+	return get_relname_relid(name, get_namespace_oid("weft", true));
+}
+
+static void
+remove_old(Oid relid, const char *time_index)
+{
+	Oid			index = find_relation(time_index);
+	TimestampTz before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 -1000 * (int64) weft_ddl_history_retention);
+
+	if (OidIsValid(index))
+		(void) store_remove_old(relid, index, before, REMOVED_ROWS, NULL, NULL);
+}
+
+static void
+insert_row(Oid relid, const Datum *values)
+{
+	const bool	nulls[3] = {0};
 
 	/*
 	 * A long value is stored out of line, for which the server wants a
 	 * snapshot.
 	 */
 	PushActiveSnapshot(GetTransactionSnapshot());
-	heap_insert(rel, tuple, GetCurrentCommandId(true), options, NULL);
+	store_row_decoded(relid, values, nulls);
+	if (!inserted)
+		remove_old(relid, "ddl_queue_time_index");
 	PopActiveSnapshot();
-	heap_freetuple(tuple);
-	table_close(rel, NoLock);
+	inserted = true;
 	CommandCounterIncrement();
 }
 
@@ -99,7 +145,7 @@ ddl_queue_set_origin(RepOriginId own_origin)
 
 /* An abort must not find an origin that was set for a row only: it would advance it. */
 static void
-insert_with_origin(Oid relid, Datum *values)
+insert_with_origin(Oid relid, const Datum *values)
 {
 	RepOriginId session_origin = replorigin_session_origin;
 
@@ -107,7 +153,7 @@ insert_with_origin(Oid relid, Datum *values)
 		replorigin_session_origin = origin;
 	PG_TRY();
 	{
-		insert_row(relid, values, 0);
+		insert_row(relid, values);
 	}
 	PG_FINALLY();
 	{
@@ -120,37 +166,144 @@ insert_with_origin(Oid relid, Datum *values)
 void
 ddl_queue_insert(DdlMessage *message)
 {
-	Oid			weft = get_namespace_oid("weft", false);
 	Datum		values[3];
 
-	message->id = nextval_internal(get_relname_relid("ddl_queue_id_seq", weft), false);
+	message->id = nextval_internal(find_relation("ddl_queue_id_seq"), false);
 	values[0] = Int64GetDatum(message->id);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[2] = CStringGetTextDatum(ddl_message_write(message));
-	inserted = true;
 	insert_with_origin(publication_settings_queue(), values);
 }
 
-/* Records a schema change that was applied here, or skipped. */
+/* Records what has become of a schema change; "detail" may be NULL. */
+static void
+record(Oid relid, const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
+	   const char *result, const char *detail)
+{
+	NameData	name;
+	Datum		values[APPLIED_COLUMNS];
+	bool		nulls[APPLIED_COLUMNS] = {0};
+
+	namestrcpy(&name, subscription);
+	values[APPLIED_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[APPLIED_SUBNAME] = NameGetDatum(&name);
+	values[APPLIED_ID] = Int64GetDatum(message->id);
+	values[APPLIED_LSN] = LSNGetDatum(lsn);
+	values[APPLIED_ROLE] = CStringGetTextDatum(message->role);
+	values[APPLIED_TAG] = CStringGetTextDatum(message->tag);
+	values[APPLIED_STATEMENT] = CStringGetTextDatum(message->statement);
+	values[APPLIED_RESULT] = CStringGetTextDatum(result);
+	nulls[APPLIED_DETAIL] = detail == NULL;
+	if (detail)
+		values[APPLIED_DETAIL] = CStringGetTextDatum(detail);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	store_row(relid, values, nulls);
+	remove_old(relid, "ddl_applied_time_index");
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+}
+
+/* Records a schema change that was applied here. */
 void
 ddl_queue_record(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
 				 const char *result)
 {
-	Oid			relid = get_relname_relid("ddl_applied", get_namespace_oid("weft", true));
-	NameData	name;
-	Datum		values[8];
+	Oid			relid = find_relation("ddl_applied");
 
 	/* A subscriber need not have the extension. */
-	if (!OidIsValid(publication_settings_queue()) || !OidIsValid(relid))
-		return;
+	if (OidIsValid(relid))
+		record(relid, subscription, message, lsn, result, NULL);
+}
+
+/* The same for one that a user has applied by hand. */
+void
+ddl_queue_record_skipped(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
+						 const char *user)
+{
+	record(find_relation("ddl_applied"), subscription, message, lsn, "skipped",
+		   psprintf("applied by hand, by role \"%s\"", user));
+}
+
+static char *
+column_text(HeapTuple tuple, TupleDesc desc, int column)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column + 1, desc, &isnull);
+
+	return isnull ? "" : TextDatumGetCString(value);
+}
+
+/*
+ * Returns the newest row about a schema change, with its result and detail, in the current
+ * memory context; false if there is none.
+ */
+static bool
+find_latest(Relation rel, const char *subscription, int64 id, char **result, char **detail)
+{
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	TimestampTz latest = DT_NOBEGIN;
+	NameData	name;
+
 	namestrcpy(&name, subscription);
-	values[0] = TimestampTzGetDatum(GetCurrentTimestamp());
-	values[1] = NameGetDatum(&name);
-	values[2] = Int64GetDatum(message->id);
-	values[3] = LSNGetDatum(lsn);
-	values[4] = CStringGetTextDatum(message->role);
-	values[5] = CStringGetTextDatum(message->tag);
-	values[6] = CStringGetTextDatum(message->statement);
-	values[7] = CStringGetTextDatum(result);
-	insert_row(relid, values, HEAP_INSERT_NO_LOGICAL);
+	ScanKeyInit(&keys[0], APPLIED_SUBNAME + 1, BTEqualStrategyNumber, F_NAMEEQ,
+				NameGetDatum(&name));
+	ScanKeyInit(&keys[1], APPLIED_ID + 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(id));
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, lengthof(keys), keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		TupleDesc	desc = RelationGetDescr(rel);
+		bool		isnull;
+		TimestampTz time = DatumGetTimestampTz(heap_getattr(tuple, APPLIED_AT + 1, desc, &isnull));
+
+		if (time < latest)
+			continue;
+		latest = time;
+		*result = column_text(tuple, desc, APPLIED_RESULT);
+		*detail = column_text(tuple, desc, APPLIED_DETAIL);
+	}
+	systable_endscan(scan);
+	return latest != DT_NOBEGIN;
+}
+
+/*
+ * Records that a schema change could not be applied, unless that has been recorded as the latest
+ * about it: the subscription tries again and again.  Waits for nobody who has locked the table.
+ */
+void
+ddl_queue_record_failure(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
+						 const char *problem)
+{
+	Oid			relid = find_relation("ddl_applied");
+	Relation	rel;
+	char	   *result;
+	char	   *detail;
+
+	if (!OidIsValid(relid) || !ConditionalLockRelationOid(relid, RowExclusiveLock))
+		return;
+	rel = table_open(relid, NoLock);
+	if (!find_latest(rel, subscription, message->id, &result, &detail) ||
+		strcmp(result, "failed") != 0 || strcmp(detail, problem) != 0)
+		record(relid, subscription, message, lsn, "failed", problem);
+	table_close(rel, NoLock);
+}
+
+/* Is the latest that was recorded about a schema change that it has failed? */
+bool
+ddl_queue_has_failed(const char *subscription, int64 id)
+{
+	Oid			relid = find_relation("ddl_applied");
+	Relation	rel;
+	char	   *result;
+	char	   *detail;
+	bool		failed;
+
+	if (!OidIsValid(relid))
+		return false;
+	rel = table_open(relid, AccessShareLock);
+	failed = find_latest(rel, subscription, id, &result, &detail) &&
+		strcmp(result, "failed") == 0;
+	table_close(rel, AccessShareLock);
+	return failed;
 }

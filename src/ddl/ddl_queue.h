@@ -14,5 +14,10 @@ extern void ddl_queue_set_origin(RepOriginId own_origin);
 extern void ddl_queue_insert(DdlMessage *message);
 extern void ddl_queue_record(const char *subscription, const DdlMessage *message,
 							 XLogRecPtr lsn, const char *result);
+extern void ddl_queue_record_skipped(const char *subscription, const DdlMessage *message,
+									 XLogRecPtr lsn, const char *user);
+extern void ddl_queue_record_failure(const char *subscription, const DdlMessage *message,
+									 XLogRecPtr lsn, const char *problem);
+extern bool ddl_queue_has_failed(const char *subscription, int64 id);
 
 #endif							/* WEFT_DDL_QUEUE_H */

@@ -19,6 +19,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "next_leader.h"
 #include "node_identity.h"
 #include "publish/batch_format.h"
 #include "receive/connection.h"
@@ -189,6 +190,8 @@ prepare_settings(WalRcvStreamOptions *options)
 	settings = subscription_settings_get(MySubscription->oid);
 	led.detect_conflicts = settings.detect_conflicts;
 	led.ddl = settings.ddl;
+	if (next_leader_take_unstreamed(MySubscription->oid))
+		options->proto.logical.streaming_str = NULL;
 	if (led.detect_conflicts)
 		subscription_settings_check_detection(MySubscription->name);
 	CommitTransactionCommand();

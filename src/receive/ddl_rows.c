@@ -22,17 +22,41 @@
  * TRUNCATE does (transaction.c, streams.c).
  *
  * A table whose initial copy is in progress catches up with changes that were made before the
- * schema change, and needs its old schema for that.  Therefore the schema change waits until no
- * table is being copied.  Copies go on only while the server's apply loop has its turns, which it has
- * only between transactions.  At the end of a streamed transaction, the leader can wait.  But when
- * a schema change arrives in the middle of another transaction, the beginning of that is in
- * the ring.  Then the leader restarts, which rolls it back, and the next leader waits before it
- * (copy_wait.c).
+ * schema change, and needs its old schema for that.  Therefore the schema change waits until the
+ * tables that are being copied when its transaction arrives are done.  Copies go on only while the
+ * server's apply loop has its turns, which it has only between transactions.  At the end of a streamed
+ * transaction, the leader can wait.  But when a schema change arrives in the middle of another
+ * transaction, the beginning of that is in the ring, or applied.  Then the leader restarts, which rolls
+ * it back, and the next leader waits before it (next_leader.c).
+ *
+ * A copy that begins before the schema change is applied here, but is of rows as they were after it
+ * on the publisher, is as bad: the schema change would convert its rows once more.  Therefore no copy
+ * begins while the schema change waits: the loop is told that it may have no table synchronization
+ * workers.  A copy that has begun after the schema change was made, and before it has arrived,
+ * is found when the schema change is applied (ddl/newer_copy.c).
+ *
+ * Transactions that the server's apply loop applies: the loop would store the row of weft.ddl_queue
+ * like any other.  It does not get it.  The leader executes the schema change itself, between two
+ * messages of the loop, in the transaction that the loop applies.  Nothing is in flight then
+ * (handover.c), no table is open, and the loop looks relations up again after the invalidations.
+ * Three cases differ:
+ *
+ *	 - The loop skips the transaction, because ALTER SUBSCRIPTION ... SKIP names it: so does the leader.
+ *	   Both decide by what the subscription says when the transaction begins.
+ *	 - The transaction is streamed: the loop keeps it in a file, or one of the server's parallel apply
+ *	   workers has it, and the leader has no part in it.  Then the leader restarts, and the next one
+ *	   does not ask the publisher for transactions in progress.
+ *	 - The transaction is to be prepared.  It would keep the locks of the schema change, on the
+ *	   subscription among others, until it is committed.  Weft's publishers refuse that, and so does
+ *	   the leader.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "copy_wait.h"
+#include "ddl/ddl_apply.h"
+#include "ddl/ddl_failure.h"
+#include "last_error.h"
+#include "next_leader.h"
 #include "publisher_connection.h"
 #include "receive/ddl_rows.h"
 #include "receive/handover.h"
@@ -40,6 +64,8 @@
 #include "receive/pause.h"
 #include "receive/table_sync.h"
 #include "remote_query.h"
+#include "replication/logicallauncher.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 #include "wire.h"
@@ -88,6 +114,22 @@ static struct
 	int			natts;
 }			queue;
 
+/* The transaction that waits, or has waited, for tables to be copied. */
+static struct
+{
+	XLogRecPtr	final_lsn;
+	List	   *tables;			/* OIDs of those that are not done */
+}			copies;
+
+/* Until this transaction has passed, the server's apply loop begins no copies.  Invalid: none. */
+static XLogRecPtr awaited = InvalidXLogRecPtr;
+
+/* But it must start workers: the one of a table that is waited for ends with the previous leader. */
+static bool interrupted = false;
+
+/* max_sync_workers_per_subscription, while the loop takes it for zero; or -1. */
+static int	kept_sync_workers = -1;
+
 static LogicalRepRelId
 ask(WalReceiverConn *conn)
 {
@@ -125,6 +167,27 @@ ask_publisher(void)
 	return result;
 }
 
+static bool
+is_named_queue(const WireRelation *relation)
+{
+	return strcmp(relation->relname, "ddl_queue") == 0 && strcmp(relation->nspname, "weft") == 0;
+}
+
+/*
+ * Will ddl_rows_read() ask the publisher about a message?  It does so in a transaction, at the end of
+ * which the server closes temporary files, such as an open spool.
+ */
+bool
+ddl_rows_will_ask(const char *payload, int payload_length, bool streamed)
+{
+	WireRelation relation;
+
+	return payload[0] == LOGICAL_REP_MSG_RELATION &&
+		wire_read_relation(payload, payload_length, streamed, &relation) == NULL &&
+		is_named_queue(&relation) &&
+		relation.relid != queue.relid && relation.relid != queue.refused;
+}
+
 /* Is a relation of that name the genuine one? */
 static bool
 is_genuine(LogicalRepRelId relid)
@@ -157,8 +220,7 @@ read_relation(const char *payload, int payload_length, bool streamed, DdlRow *ki
 	WireRelation relation;
 	const char *problem = wire_read_relation(payload, payload_length, streamed, &relation);
 
-	if (problem || strcmp(relation.relname, "ddl_queue") != 0 ||
-		strcmp(relation.nspname, "weft") != 0 || !is_genuine(relation.relid))
+	if (problem || !is_named_queue(&relation) || !is_genuine(relation.relid))
 		return problem;
 	*kind = DDL_ROW_IGNORED;
 	queue.natts = relation.natts;
@@ -238,43 +300,164 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 }
 
 /*
- * If tables are being copied, lets the server's apply loop, which sees to that, have a turn, and
- * returns true: the message is read again afterwards.  Called between transactions.
+ * A transaction that changes the schema is about to begin, or, if it is streamed, about to be
+ * committed.  If tables are being copied, lets the server's apply loop, which sees to that, have a
+ * turn, and returns true: the message is read again afterwards.  Called between transactions.
  */
 bool
-ddl_rows_wait(char *message, int length)
+ddl_rows_wait(XLogRecPtr final_lsn, char *message, int length)
 {
-	if (!table_sync_copying())
+	List	   *copying = table_sync_copying(&interrupted);
+	MemoryContext old = MemoryContextSwitchTo(led.context);
+	ListCell   *cell;
+
+	if (copies.final_lsn != final_lsn)
+	{
+		list_free(copies.tables);
+		copies.tables = list_copy(copying);
+		copies.final_lsn = final_lsn;
+	}
+	foreach(cell, copies.tables)
+		if (!list_member_oid(copying, lfirst_oid(cell)))
+		copies.tables = foreach_delete_current(copies.tables, cell);
+	MemoryContextSwitchTo(old);
+	if (copies.tables == NIL)
 		return false;
+	awaited = final_lsn;
 	pause_sleep_at_most(COPY_INTERVAL, PGINVALID_SOCKET, PG_UINT64_MAX, WEFT_WAIT_LEADER_DRAIN);
 	handover_turn_before(message, length);
 	return true;
 }
 
+/* Called once in a leader, with what the subscription has applied. */
+void
+ddl_rows_start(XLogRecPtr progress)
+{
+	awaited = next_leader_wait(MySubscription->oid);
+	if (awaited <= progress)
+		awaited = InvalidXLogRecPtr;
+}
+
+/* All transactions that end before this position have arrived. */
+void
+ddl_rows_passed(XLogRecPtr lsn)
+{
+	if (lsn > awaited)
+		awaited = InvalidXLogRecPtr;
+}
+
+/* The server's apply loop is about to run: may it begin copies? */
+void
+ddl_rows_enter_loop(void)
+{
+	if (XLogRecPtrIsInvalid(awaited) || interrupted)
+		return;
+	kept_sync_workers = max_sync_workers_per_subscription;
+	max_sync_workers_per_subscription = 0;
+}
+
+/* It has run.  If it has read the configuration again, that is in force. */
+void
+ddl_rows_leave_loop(void)
+{
+	if (kept_sync_workers >= 0 && max_sync_workers_per_subscription == 0)
+		max_sync_workers_per_subscription = kept_sync_workers;
+	kept_sync_workers = -1;
+}
+
+/* Rolls back what the server's apply loop has applied of a transaction. */
+static void
+roll_back(void)
+{
+	/* An abort would advance the origin. */
+	replorigin_session_origin = InvalidRepOriginId;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+	AbortOutOfAnyTransaction();
+}
+
 /*
- * A schema change has arrived, of a transaction that is in the ring already.  If it must wait, the
- * leader restarts, and the next one waits before the transaction.
+ * A schema change has arrived, of a transaction that is in the ring, or being applied, already.  If
+ * it must wait, the leader restarts, and the next one waits before the transaction.
  */
 void
 ddl_rows_check_copies(XLogRecPtr final_lsn)
 {
-	if (!table_sync_copying())
+	if (copies.final_lsn == final_lsn || table_sync_copying(&interrupted) == NIL)
 		return;
-	copy_wait_set(MySubscription->oid, final_lsn);
+	roll_back();
+	next_leader_tell_wait(MySubscription->oid, final_lsn);
 	led_restart("a schema change must wait until tables are copied");
 }
 
-/* The server's apply loop is to apply a schema change, which it would ignore. */
+/* A transaction that the server's apply loop gets while it is in progress changes the schema. */
 void
-ddl_rows_refuse(void)
+ddl_rows_stop_streaming(void)
 {
+	roll_back();
+	next_leader_tell_unstreamed(MySubscription->oid);
+	led_restart("a streamed transaction changes the schema, and there were no writers when it began");
+}
+
+/* A prepared transaction changes the schema. */
+void
+ddl_rows_refuse_prepared(XLogRecPtr final_lsn)
+{
+	last_error_set_subject(final_lsn);
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("schema changes for subscription \"%s\" cannot be applied without writers",
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("a prepared transaction for subscription \"%s\" changes the schema",
 					MySubscription->name),
-			 XLogRecPtrIsInvalid(MySubscription->skiplsn) ?
-			 errhint("Set \"num_writers\" of the subscription to 1 or more.") :
-			 errhint("The next transaction is not the one that ALTER SUBSCRIPTION ... SKIP names. Use SKIP (lsn = NONE).")));
+			 errhint("Use a subscription without \"two_phase\", or skip the transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
+					 quote_identifier(MySubscription->name), LSN_FORMAT_ARGS(final_lsn))));
+}
+
+/* As for the messages that the server's apply loop applies. */
+static void
+native_context(void *arg)
+{
+	errcontext("processing remote data for subscription \"%s\" in the transaction finished at %X/%X",
+			   MySubscription->name, LSN_FORMAT_ARGS(*(XLogRecPtr *) arg));
+}
+
+/* Executes a schema change in the transaction that the server's apply loop applies. */
+void
+ddl_rows_apply(const char *json, int length, XLogRecPtr final_lsn)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ErrorContextCallback callback = {
+		.callback = native_context,
+		.arg = &final_lsn,
+		.previous = error_context_stack,
+	};
+
+	error_context_stack = &callback;
+	PG_TRY();
+	{
+		if (!IsTransactionState())
+		{
+			SetCurrentStatementStartTimestamp();
+			StartTransactionCommand();
+			maybe_reread_subscription();
+		}
+		MemoryContextSwitchTo(old);
+		ddl_apply(json, length, final_lsn);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(led.context);
+		error = CopyErrorData();
+		FlushErrorState();
+		error_context_stack = callback.previous;
+		roll_back();
+		ddl_failure_record();
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	error_context_stack = callback.previous;
+	MemoryContextSwitchTo(old);
 }
 
 /*

@@ -51,6 +51,7 @@
 
 #include "miscadmin.h"
 #include "receive/connection.h"
+#include "receive/ddl_rows.h"
 #include "receive/feedback.h"
 #include "receive/handover.h"
 #include "receive/hold.h"
@@ -115,6 +116,7 @@ leader_start(WalReceiverConn *conn)
 	reception_start(conn);
 	handover_start();
 	sampler_start();
+	ddl_rows_start(replorigin_session_get_progress(false));
 	before_shmem_exit(leader_exit, (Datum) 0);
 	relations_init(led.context);
 	stream_set_init();
@@ -247,6 +249,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	if (led.shared == NULL)
 		leader_start(conn);
 	MemoryContextSwitchTo(led.message_context);
+	ddl_rows_leave_loop();
 	handover_account();
 	/* The server's apply loop may have been busy with a message for long. */
 	sampler_now(GetCurrentTimestamp());
@@ -278,6 +281,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 			break;
 		}
 	}
+	ddl_rows_enter_loop();
 	MemoryContextSwitchTo(old);
 	return result;
 }

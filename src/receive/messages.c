@@ -17,9 +17,9 @@
  */
 #include "postgres.h"
 
-#include "copy_wait.h"
 #include "last_error.h"
 #include "message_builder.h"
+#include "next_leader.h"
 #include "receive/batch.h"
 #include "receive/damage.h"
 #include "receive/ddl_rows.h"
@@ -58,6 +58,7 @@ static StreamPosition position = BETWEEN_TRANSACTIONS;
 
 /* Of the current transaction. */
 static XLogRecPtr transaction_final_lsn;
+static bool skipped;			/* by the server's apply loop */
 static bool changes_seen;
 
 /* Is the stream between transactions, rather than in one or in a block? */
@@ -96,6 +97,15 @@ take_turn(char *message, int length)
 	return true;
 }
 
+/* A transaction, or one that is to be prepared, begins. */
+static void
+begin_any(XLogRecPtr final_lsn)
+{
+	transaction_final_lsn = final_lsn;
+	skipped = MySubscription->skiplsn == final_lsn;
+	changes_seen = false;
+}
+
 /* Decides what becomes of a transaction that begins. */
 static void
 begin_transaction(char *message, int length, const char *payload, int payload_length)
@@ -111,12 +121,11 @@ begin_transaction(char *message, int length, const char *payload, int payload_le
 		housekeeping_finish();
 	if (take_turn(message, length))
 		return;
-	if (table_sync_pending() && copy_wait_get(MySubscription->oid) == begin.final_lsn &&
-		ddl_rows_wait(message, length))
+	if (table_sync_pending() && next_leader_wait(MySubscription->oid) == begin.final_lsn &&
+		ddl_rows_wait(begin.final_lsn, message, length))
 		return;
 
-	transaction_final_lsn = begin.final_lsn;
-	changes_seen = false;
+	begin_any(begin.final_lsn);
 	if (writers_count() == 0 || stream_set_has_parallel() ||
 		to_be_skipped(begin.final_lsn))
 	{
@@ -152,12 +161,10 @@ commit_transaction(char *message, int length, const char *payload, int payload_l
 	else
 		handover_keep_end(message, length, commit.end_lsn, commit.commit_time);
 	position = BETWEEN_TRANSACTIONS;
+	ddl_rows_passed(commit.end_lsn);
 }
 
-/*
- * A schema change.  The server's apply loop does not know what it is, and would ignore it, as it
- * may if it skips the transaction.
- */
+/* A schema change, which the server's apply loop does not get (ddl_rows.c). */
 static void
 schema_change(const char *json, int length)
 {
@@ -167,8 +174,15 @@ schema_change(const char *json, int length)
 		ddl_rows_check_copies(transaction_final_lsn);
 		transaction_ddl(json, length);
 	}
-	else if (MySubscription->skiplsn != transaction_final_lsn)
-		ddl_rows_refuse();
+	else if (skipped)
+		return;
+	else if (position == IN_PREPARED_TRANSACTION)
+		ddl_rows_refuse_prepared(transaction_final_lsn);
+	else
+	{
+		ddl_rows_check_copies(transaction_final_lsn);
+		ddl_rows_apply(json, length, transaction_final_lsn);
+	}
 }
 
 /* Takes a message that concerns schema changes.  Returns false if it is another one. */
@@ -277,10 +291,9 @@ outer_message(char *message, int length, const char *payload, int payload_length
 	{
 		case LOGICAL_REP_MSG_BEGIN_PREPARE:
 			housekeeping_between_transactions();
-			changes_seen = false;
 			position = IN_PREPARED_TRANSACTION;
 			wire_start(&cursor, payload + 1, payload_length - 1);
-			transaction_final_lsn = wire_uint64(&cursor);
+			begin_any(wire_uint64(&cursor));
 			last_error_set_subject(transaction_final_lsn);
 			handover_keep(message, length);
 			break;
@@ -397,6 +410,7 @@ messages_keepalive(char *message, int length)
 	if (end_lsn >= led.until_lsn && position == BETWEEN_TRANSACTIONS)
 		housekeeping_finish();
 
+	ddl_rows_passed(end_lsn);
 	reception_arrived(end_lsn);
 	reception_show();
 	if (pause_drained())

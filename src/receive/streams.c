@@ -179,24 +179,19 @@ take_schema_change(Stream *stream, const char *payload, int payload_length)
 	int			length;
 	WireCursor	cursor;
 	const char *problem;
+	bool		asks = !stream->native && ddl_rows_will_ask(payload, payload_length, true);
 
-	/*
-	 * To recognize a relation may take a local transaction, which closes the
-	 * file.
-	 */
-	bool		reopen = payload[0] == LOGICAL_REP_MSG_RELATION && !stream->native;
-
-	if (reopen)
+	if (asks)
 		stream_spool_close(stream);
 	problem = ddl_rows_read(payload, payload_length, true, &kind, &json, &length);
-	if (reopen)
+	if (asks)
 		stream_spool_open(stream);
 	if (problem)
 		damage_report(payload, problem);
 	if (kind == DDL_ROW_STATEMENT)
 	{
 		if (stream->native)
-			ddl_rows_refuse();
+			ddl_rows_stop_streaming();
 		wire_start(&cursor, payload + 1, payload_length - 1);
 		stream_spool_ddl(stream, wire_uint32(&cursor), json, length);
 	}
@@ -396,8 +391,13 @@ finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
 
 	if (XLogRecPtrIsInvalid(end->final_lsn) || end->end_lsn < end->final_lsn)
 		damage_report(message + DATA_HEADER_LENGTH, "the end is before the commit");
-	if (stream->ddl && ddl_rows_wait(message, length))
-		return;
+	if (stream->ddl && MySubscription->skiplsn != end->final_lsn)
+	{
+		if (prepare)
+			ddl_rows_refuse_prepared(end->final_lsn);
+		if (ddl_rows_wait(end->final_lsn, message, length))
+			return;
+	}
 	take_in_relations(stream);
 	if (stream->native)
 	{
@@ -415,6 +415,7 @@ finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
 	}
 	else
 		dispatch(stream, end, prepare);
+	ddl_rows_passed(end->end_lsn);
 }
 
 /* A transaction, or a subtransaction of one, ends. */

@@ -80,28 +80,37 @@ has_worker(Oid relid)
 }
 
 /*
- * Does a table get, or has it got, rows as they were before what the leader has received last?  A
- * copy that has not begun will be of newer rows; so will one that has failed, which begins
- * again, and may have failed because it needs what the leader has received.  Called outside of
- * transactions.
+ * Returns the OIDs of tables that get, or have got, rows as they were before what the leader has
+ * received last.  A copy that has not begun will be of newer rows; so will one that has failed, which
+ * begins again, and may have failed because it needs what the leader has received.  *interrupted tells
+ * whether one of them has no worker, and needs one to go on.
  */
-bool
-table_sync_copying(void)
+List *
+table_sync_copying(bool *interrupted)
 {
 	MemoryContext old = CurrentMemoryContext;
-	bool		result = false;
+	bool		own_transaction = !IsTransactionState();
+	List	   *result = NIL;
 
+	*interrupted = false;
 	if (!table_sync_possible())
-		return false;
-	StartTransactionCommand();
+		return NIL;
+	if (own_transaction)
+		StartTransactionCommand();
 	foreach_ptr(SubscriptionRelState, table,
 				GetSubscriptionRelations(MySubscription->oid, true))
 	{
-		if (table->state == SUBREL_STATE_FINISHEDCOPY ||
-			(table->state != SUBREL_STATE_SYNCDONE && has_worker(table->relid)))
-			result = true;
+		bool		works = table->state != SUBREL_STATE_SYNCDONE && has_worker(table->relid);
+
+		if (!works && table->state != SUBREL_STATE_FINISHEDCOPY)
+			continue;
+		if (!works)
+			*interrupted = true;
+		MemoryContextSwitchTo(old);
+		result = lappend_oid(result, table->relid);
 	}
-	CommitTransactionCommand();
+	if (own_transaction)
+		CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
 }

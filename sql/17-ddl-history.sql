@@ -1,0 +1,57 @@
+-- What has become of schema changes.
+
+-- Schema changes that failed, and that users have applied by hand, until the subscription comes to
+-- them.  C code inserts and deletes, below SQL.
+CREATE TABLE weft.ddl_skip (
+	subid oid NOT NULL,
+	id bigint NOT NULL,
+	requested_by name NOT NULL,
+	requested_at timestamptz NOT NULL);
+
+ALTER TABLE weft.ddl_skip REPLICA IDENTITY NOTHING;
+REVOKE ALL ON weft.ddl_skip FROM PUBLIC;
+
+COMMENT ON TABLE weft.ddl_skip IS
+	'schema changes of publishers that failed and were then applied by hand';
+
+-- Everybody may execute it: it checks that the caller owns the subscription.
+CREATE FUNCTION weft.skip_ddl(subscription name, id bigint)
+RETURNS void AS 'MODULE_PATHNAME', 'weft_skip_ddl'
+LANGUAGE C STRICT VOLATILE;
+
+COMMENT ON FUNCTION weft.skip_ddl(name, bigint) IS
+	'a schema change that has failed counts as applied by hand';
+
+-- Statements may contain what is nobody else's business.  Whoever may see the statements of all
+-- sessions (pg_read_all_stats, and with it pg_monitor) may see these.  Owners of subscriptions must
+-- find out what has failed.
+CREATE VIEW weft.ddl_history WITH (security_barrier) AS
+	SELECT h.*
+	FROM (
+		SELECT q.captured_at AS recorded_at,
+			NULL::name AS subname,
+			q.id,
+			NULL::pg_lsn AS lsn,
+			q.message->>'role' AS role,
+			q.message->>'tag' AS tag,
+			q.message->>'statement' AS statement,
+			'captured'::text AS result,
+			NULL::text AS detail
+		FROM weft.ddl_queue q
+		UNION ALL
+		SELECT applied_at, subname, id, lsn, role, tag, statement, result, detail
+		FROM weft.ddl_applied
+		UNION ALL
+		SELECT c.stored_at, s.subname, c.id, c.lsn, c.message->>'role', c.message->>'tag',
+			c.message->>'statement', c.state, c.last_error
+		FROM weft.ddl_concurrent c JOIN pg_catalog.pg_subscription s ON s.oid = c.subid) h
+	WHERE pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
+		OR h.subname IN (
+			SELECT s.subname
+			FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_database d ON d.oid = s.subdbid
+			WHERE d.datname = pg_catalog.current_database()
+				AND pg_catalog.pg_has_role(s.subowner, 'USAGE'));
+
+COMMENT ON VIEW weft.ddl_history IS
+	'schema changes that were captured here for subscribers, and what has become of those of publishers';
+GRANT SELECT ON weft.ddl_history TO PUBLIC;

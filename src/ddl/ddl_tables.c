@@ -1,0 +1,206 @@
+/*
+ * ddl_tables.c
+ *	  Which tables belong to the subscription after a schema change.
+ *
+ * All of a new table's rows come after the statement, so it is READY at once.  A table that had
+ * rows when it entered a publication has to be copied.  That needs an empty table here; for any
+ * other, the log says what to do, and its changes are not applied until then, as those of any table
+ * that does not belong to the subscription.  A dropped table leaves the subscription by itself.
+ *
+ * Rights.  Names decide which table here is the one on the publisher.  A role there may give a
+ * table the name of one that is somebody else's here: with CREATE TABLE IF NOT EXISTS, the statement
+ * then succeeds.  Its rows would be applied with the rights of that somebody.  Therefore a table joins
+ * only if the role could become its owner.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription_rel.h"
+#include "ddl/ddl_tables.h"
+#include "executor/tuptable.h"
+#include "nodes/value.h"
+#include "replication/worker_internal.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+/* Is this one of the subscription's publications? */
+bool
+ddl_tables_is_subscribed(const char *publication)
+{
+	foreach_node(String, name, MySubscription->publications)
+		if (strcmp(strVal(name), publication) == 0)
+		return true;
+	return false;
+}
+
+/* Could a role become the owner of a table? */
+static bool
+may_write(Oid role, Oid relid)
+{
+	HeapTuple	tuple;
+	Oid			owner;
+
+	if (!OidIsValid(role))
+		return false;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return has_privs_of_role(role, owner) || member_can_set_role(role, owner);
+}
+
+/* Returns the local table of that name, or InvalidOid. */
+static Oid
+find_table(const DdlTable *table)
+{
+	Oid			relid = get_relname_relid(table->name, get_namespace_oid(table->schema, true));
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
+
+	return relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ? relid : InvalidOid;
+}
+
+static char
+state_of(Oid relid)
+{
+	XLogRecPtr	lsn;
+
+	return GetSubscriptionRelState(MySubscription->oid, relid, &lsn);
+}
+
+/* Says why a table does not join the subscription. */
+static void
+advise(const DdlTable *table, const char *reason)
+{
+	ereport(WARNING,
+			(errmsg("changes of table \"%s.%s\" are not applied for subscription \"%s\"",
+					table->schema, table->name, MySubscription->name),
+			 errdetail_internal("%s", reason),
+			 errhint("If they are to be applied, see to that, and run ALTER SUBSCRIPTION %s REFRESH PUBLICATION, which copies the table's rows.",
+					 quote_identifier(MySubscription->name))));
+}
+
+/* May a table join the subscription?  If not, the log says why. */
+static bool
+may_join(const DdlTable *table, Oid relid, const char *role, bool by_hand)
+{
+	/* Whoever has executed the statement by hand answers for the table. */
+	if (by_hand || may_write(get_role_oid(role, true), relid))
+		return true;
+	advise(table, psprintf("Role \"%s\", which has published the table, does not own the table that exists here.",
+						   role));
+	return false;
+}
+
+static bool
+has_rows(Oid relid)
+{
+	LockRelationOid(relid, AccessShareLock);
+	foreach_oid(each, find_all_inheritors(relid, AccessShareLock, NULL))
+	{
+		Relation	rel = table_open(each, NoLock);
+		bool		found = false;
+
+		if (rel->rd_rel->relkind == RELKIND_RELATION)
+		{
+			Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+			TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+			TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+			ExecDropSingleTupleTableSlot(slot);
+			table_endscan(scan);
+			UnregisterSnapshot(snapshot);
+		}
+		table_close(rel, NoLock);
+		if (found)
+			return true;
+	}
+	return false;
+}
+
+static void
+join(Oid relid, char state, XLogRecPtr lsn)
+{
+	AddSubscriptionRelState(MySubscription->oid, relid, state, lsn, false);
+	CommandCounterIncrement();
+}
+
+/* A new table joins. */
+static void
+join_new(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final_lsn)
+{
+	Oid			relid = find_table(table);
+
+	if (OidIsValid(relid) && state_of(relid) == SUBREL_STATE_UNKNOWN &&
+		may_join(table, relid, role, by_hand))
+		join(relid, SUBREL_STATE_READY, final_lsn);
+}
+
+/* A table that had rows before joins, to be copied. */
+static void
+join_old(const DdlTable *table, const char *role, bool by_hand)
+{
+	Oid			relid = find_table(table);
+
+	if (!OidIsValid(relid))
+	{
+		advise(table, "It does not exist here.");
+		return;
+	}
+	if (state_of(relid) != SUBREL_STATE_UNKNOWN || !may_join(table, relid, role, by_hand))
+		return;
+	if (has_rows(relid))
+	{
+		advise(table, "It has rows here already.");
+		return;
+	}
+	join(relid, SUBREL_STATE_INIT, InvalidXLogRecPtr);
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" belongs to subscription \"%s\" from now on, and is copied",
+					table->schema, table->name, MySubscription->name)));
+}
+
+/* A table leaves, unless another one of the subscription's publications includes it. */
+static void
+leave(const DdlTable *table)
+{
+	Oid			relid = find_table(table);
+
+	foreach_ptr(char, other, table->others)
+		if (ddl_tables_is_subscribed(other))
+		return;
+	if (!OidIsValid(relid) || state_of(relid) != SUBREL_STATE_READY)
+		return;
+	RemoveSubscriptionRel(MySubscription->oid, relid);
+	CommandCounterIncrement();
+	ereport(LOG,
+			(errmsg("table \"%s.%s\" no longer belongs to subscription \"%s\"",
+					table->schema, table->name, MySubscription->name),
+			 errdetail("Publication \"%s\" does not include it any more.", table->publication)));
+}
+
+/* Called after a schema change; "by_hand": a user has executed it. */
+void
+ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand)
+{
+	foreach_ptr(DdlTable, table, message->tables)
+		if (ddl_tables_is_subscribed(table->publication))
+		join_new(table, message->role, by_hand, final_lsn);
+	foreach_ptr(DdlTable, table, message->left)
+		if (ddl_tables_is_subscribed(table->publication))
+		leave(table);
+	foreach_ptr(DdlTable, table, message->entered)
+		if (ddl_tables_is_subscribed(table->publication))
+		join_old(table, message->role, by_hand);
+}

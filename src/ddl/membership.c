@@ -1,0 +1,197 @@
+/*
+ * membership.c
+ *	  Which existing tables enter and leave publications.
+ *
+ * A table that is created belongs to a subscription from its first row on.  One that has rows
+ * already, and that a publication includes only now, must be copied; one that a publication no longer includes
+ * must leave the subscription, since it would not be copied when it comes back.  The subscriber
+ * cannot know either from the statement, so the message says it (ddl_tables.c).  There are two
+ * causes: a schema change of a table (SET SCHEMA, ATTACH, DETACH), and ALTER PUBLICATION, which is
+ * not replicated, but announced.
+ *
+ * With publish_via_partition_root, a partition is part of its root, which does not enter or leave.
+ * Rows that ATTACH brings are not copied then.
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_publication.h"
+#include "commands/extension.h"
+#include "ddl/ddl_queue.h"
+#include "ddl/membership.h"
+#include "ddl/powers.h"
+#include "ddl/statement_settings.h"
+#include "guc.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "nodes/queryjumble.h"
+#include "tcop/utility.h"
+#include "utils/lsyscache.h"
+
+/* A table that a statement may bring into publications, or take out of them. */
+typedef struct Member
+{
+	Oid			relid;
+	List	   *publications;	/* OIDs of those that included it before */
+} Member;
+
+/* Returns the publications that include a table itself, or as part of a partitioned one. */
+static List *
+publications_of(Oid relid)
+{
+	List	   *result = GetAllTablesPublications();
+	List	   *tables = list_make1_oid(relid);
+
+	if (get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT)
+		return NIL;
+	if (get_rel_relispartition(relid))
+		tables = list_concat(tables, get_partition_ancestors(relid));
+	foreach_oid(table, tables)
+	{
+		result = list_concat_unique_oid(result, GetRelationPublications(table));
+		result = list_concat_unique_oid(result,
+										GetSchemaPublications(get_rel_namespace(table)));
+	}
+	return result;
+}
+
+/* Notes a table, with its partitions, if it exists. */
+static List *
+add_members(List *members, const RangeVar *name)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+	if (!OidIsValid(relid) ||
+		(get_rel_relkind(relid) != RELKIND_RELATION &&
+		 get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE))
+		return members;
+	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+	{
+		Member	   *member = palloc(sizeof(Member));
+
+		member->relid = each;
+		member->publications = publications_of(each);
+		members = lappend(members, member);
+	}
+	return members;
+}
+
+/*
+ * Called before a schema change: returns what it may bring into publications, or take out of them,
+ * for membership_compare().
+ */
+List *
+membership_before(Node *statement)
+{
+	List	   *result = NIL;
+
+	if (IsA(statement, AlterObjectSchemaStmt) &&
+		((AlterObjectSchemaStmt *) statement)->objectType == OBJECT_TABLE)
+		return add_members(NIL, ((AlterObjectSchemaStmt *) statement)->relation);
+	if (!IsA(statement, AlterTableStmt))
+		return NIL;
+	foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
+		if (command->subtype == AT_AttachPartition || command->subtype == AT_DetachPartition)
+		result = add_members(result, ((PartitionCmd *) command->def)->name);
+	return result;
+}
+
+static DdlTable *
+describe(Oid relid, const char *publication)
+{
+	DdlTable   *result = palloc0(sizeof(DdlTable));
+
+	result->publication = pstrdup(publication);
+	result->schema = get_namespace_name(get_rel_namespace(relid));
+	result->name = get_rel_name(relid);
+	return result;
+}
+
+/* Notes a table that has left a publication, and which others include it. */
+static void
+add_left(DdlMessage *message, Oid relid, const char *publication, List *others)
+{
+	DdlTable   *table = describe(relid, publication);
+
+	foreach_oid(other, others)
+		table->others = lappend(table->others, get_publication_name(other, false));
+	message->left = lappend(message->left, table);
+}
+
+/* Called after the statement: adds to the message what concerns a publication. */
+void
+membership_compare(DdlMessage *message, List *before, const DdlPublication *publication)
+{
+	foreach_ptr(Member, member, before)
+	{
+		List	   *now = publications_of(member->relid);
+		bool		was = list_member_oid(member->publications, publication->oid);
+		bool		is = list_member_oid(now, publication->oid);
+
+		if (was && !is)
+			add_left(message, member->relid, publication->name, now);
+		else if (is && !was && get_rel_relkind(member->relid) == RELKIND_RELATION &&
+				 !(publication->via_root && get_rel_relispartition(member->relid)))
+			message->entered = lappend(message->entered,
+									   describe(member->relid, publication->name));
+	}
+}
+
+/* Returns the tables that a publication with schema changes sends rows of; NIL if it names none. */
+List *
+membership_of_publication(const char *name)
+{
+	Publication *publication = GetPublicationByName(name, true);
+	PublicationPartOpt option;
+
+	if (publication == NULL || publication->alltables ||
+		publication_settings_get(publication->oid) == DDL_LEVEL_NONE)
+		return NIL;
+	option = publication->pubviaroot ? PUBLICATION_PART_ROOT : PUBLICATION_PART_LEAF;
+	return list_concat_unique_oid(GetPublicationRelations(publication->oid, option),
+								  GetAllSchemaPublicationRelations(publication->oid, option));
+}
+
+static bool
+is_wanted(void)
+{
+	return weft_ddl_replication && !creating_extension && !IsBinaryUpgrade &&
+		OidIsValid(publication_settings_queue());
+}
+
+/*
+ * A publication with schema changes has been altered: announces which tables it includes now, and
+ * which it no longer includes.
+ */
+void
+membership_announce(const char *publication, List *before, const PlannedStmt *pstmt,
+					const char *source)
+{
+	DdlMessage *message = palloc0(sizeof(DdlMessage));
+	List	   *now = membership_of_publication(publication);
+	int			location = pstmt->stmt_location;
+	int			length = pstmt->stmt_len;
+	const char *text;
+
+	if (now == NIL || before == NIL || !is_wanted())
+		return;
+	foreach_oid(relid, list_difference_oid(now, before))
+		message->entered = lappend(message->entered, describe(relid, publication));
+	foreach_oid(relid, list_difference_oid(before, now))
+		add_left(message, relid, publication, publications_of(relid));
+	if (message->entered == NIL && message->left == NIL)
+		return;
+	text = CleanQuerytext(source, &location, &length);
+
+	message->only_tables = true;
+	message->tag = pstrdup(CreateCommandName(pstmt->utilityStmt));
+	message->role = GetUserNameFromId(GetUserId(), false);
+	message->powers = powers_of(GetUserId());
+	message->statement = pnstrdup(text, length);
+	message->publications = list_make1(pstrdup(publication));
+	message->settings = statement_settings_get();
+	ddl_queue_insert(message);
+}

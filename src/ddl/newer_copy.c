@@ -1,0 +1,132 @@
+/*
+ * newer_copy.c
+ *	  Tables whose initial copy is newer than a schema change.
+ *
+ * A table synchronization worker may take its snapshot after a schema change was made on the
+ * publisher, and before it has arrived here.  If the copy succeeds in spite of the older schema of the
+ * table here, then its rows are those after the schema change.  Changes of such a table are
+ * ignored up to the copy's position; but to execute the schema change converts the rows once more, or
+ * loses a column that was dropped and added again.  Most schema changes do nothing to the rows, so
+ * each is executed.  If it turns out that it has changed what the rows look like, the table is emptied,
+ * and copied again.
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription_rel.h"
+#include "commands/tablecmds.h"
+#include "compat.h"
+#include "ddl/newer_copy.h"
+#include "lib/stringinfo.h"
+#include "replication/worker_internal.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+/* A table that was copied. */
+typedef struct Copy
+{
+	Oid			relid;
+	char	   *form;			/* of its rows, before the schema change */
+} Copy;
+
+/* Describes what the rows of a table look like, and where they are; NULL if it does not exist. */
+static char *
+form_of(Oid relid)
+{
+	Relation	rel = try_table_open(relid, AccessShareLock);
+	StringInfoData result;
+
+	if (rel == NULL)
+		return NULL;
+	initStringInfo(&result);
+	appendStringInfo(&result, "%u %s.%s", rel->rd_rel->relfilenode,
+					 get_namespace_name(RelationGetNamespace(rel)), RelationGetRelationName(rel));
+	for (int i = 0; i < RelationGetDescr(rel)->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(RelationGetDescr(rel), i);
+
+		appendStringInfo(&result, " %s %d", NameStr(attribute->attname), attribute->attisdropped);
+	}
+	table_close(rel, AccessShareLock);
+	return result.data;
+}
+
+/* Returns the tables that were copied after the transaction with a schema change was committed. */
+List *
+newer_copy_find(XLogRecPtr final_lsn)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(SubscriptionRelState, table,
+				GetSubscriptionRelations(MySubscription->oid, true))
+	{
+		Copy	   *copy;
+
+		if (table->state != SUBREL_STATE_SYNCDONE || table->lsn <= final_lsn)
+			continue;
+		copy = palloc(sizeof(Copy));
+		copy->relid = table->relid;
+		copy->form = form_of(table->relid);
+		result = lappend(result, copy);
+	}
+	return result;
+}
+
+/* Empties a table.  Whatever refers to its rows finds them again when they are copied. */
+static void
+empty(Oid relid)
+{
+	ReindexParams params = {0};
+
+	LockRelationOid(relid, AccessExclusiveLock);
+	foreach_oid(each, find_all_inheritors(relid, AccessExclusiveLock, NULL))
+	{
+		Relation	rel = table_open(each, NoLock);
+		Oid			toast = rel->rd_rel->reltoastrelid;
+
+		if (rel->rd_rel->relkind != RELKIND_RELATION)
+		{
+			table_close(rel, NoLock);
+			continue;
+		}
+		CheckTableNotInUse(rel, "TRUNCATE");
+		RelationSetNewRelfilenumber(rel, rel->rd_rel->relpersistence);
+		table_close(rel, NoLock);
+		if (OidIsValid(toast))
+		{
+			Relation	toast_rel = relation_open(toast, AccessExclusiveLock);
+
+			RelationSetNewRelfilenumber(toast_rel, toast_rel->rd_rel->relpersistence);
+			table_close(toast_rel, NoLock);
+		}
+		reindex_relation(NULL, each, REINDEX_REL_PROCESS_TOAST, &params);
+	}
+}
+
+/* Called after the schema change: those whose rows it has changed are copied again. */
+void
+newer_copy_settle(List *copies)
+{
+	foreach_ptr(Copy, copy, copies)
+	{
+		char	   *form = form_of(copy->relid);
+
+		/* A dropped table is not missed. */
+		if (form == NULL || copy->form == NULL || strcmp(form, copy->form) == 0)
+			continue;
+		empty(copy->relid);
+		compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,
+									   InvalidXLogRecPtr);
+		CommandCounterIncrement();
+		ereport(LOG,
+				(errmsg("table \"%s\" of subscription \"%s\" is copied again",
+						get_rel_name(copy->relid), MySubscription->name),
+				 errdetail("It was copied after a schema change was made on the publisher, and before that has arrived here.")));
+	}
+}

@@ -1,0 +1,14 @@
+/*
+ * newer_copy.h
+ *	  Tables whose initial copy is newer than a schema change.
+ */
+#ifndef WEFT_NEWER_COPY_H
+#define WEFT_NEWER_COPY_H
+
+#include "access/xlogdefs.h"
+#include "nodes/pg_list.h"
+
+extern List *newer_copy_find(XLogRecPtr final_lsn);
+extern void newer_copy_settle(List *copies);
+
+#endif							/* WEFT_NEWER_COPY_H */
