@@ -126,9 +126,11 @@ refused(
 	'nor truncate the table, as a replica');
 refused(
 	$pub,
-	'SET ROLE mallory; SELECT * FROM weft.ddl_history',
+	'SET ROLE mallory; SELECT * FROM weft.ddl_queue',
 	qr/permission denied/,
 	'nor read it');
+is(query($pub, 'SET ROLE mallory; SELECT count(*) FROM weft.ddl_history'),
+	0, 'nor what the history shows of it');
 refused(
 	$pub,
 	'SET ROLE mallory; SET weft.ddl_replication = off',

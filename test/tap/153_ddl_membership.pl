@@ -1,0 +1,180 @@
+# Existing tables enter publications, and leave them, by schema changes and by ALTER PUBLICATION: the
+# subscription copies them, lets them go, or says in the log what to do.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use DdlTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'this is about Weft alone' unless weft();
+
+my $pub = new_publisher('publisher');
+my $sub = new_subscriber('subscriber');
+
+query($pub, 'CREATE EXTENSION IF NOT EXISTS weft');
+query_all([ $pub, $sub ], $_)
+  foreach 'CREATE ROLE maker; CREATE SCHEMA app',
+  'CREATE TABLE outside (id int PRIMARY KEY, v text)',
+  'CREATE TABLE has_rows (id int PRIMARY KEY)',
+  'CREATE TABLE listed (id int PRIMARY KEY)',
+  'CREATE TABLE added (id int PRIMARY KEY)',
+  'CREATE TABLE app.part (id int PRIMARY KEY) PARTITION BY RANGE (id)',
+  'CREATE TABLE app.both (id int PRIMARY KEY)',
+  'CREATE TABLE part_old (id int PRIMARY KEY)',
+  'CREATE TABLE of_maker (id int PRIMARY KEY)';
+query($pub, 'ALTER TABLE of_maker OWNER TO maker');
+query($pub, $_)
+  foreach q{INSERT INTO outside VALUES (1, 'a')},
+  'INSERT INTO has_rows VALUES (1)',
+  'INSERT INTO added SELECT generate_series(1, 100)',
+  'INSERT INTO app.both VALUES (1)',
+  'INSERT INTO part_old VALUES (1), (2)',
+  'INSERT INTO of_maker VALUES (1)',
+  'CREATE TABLE only_here (id int)',
+  'CREATE PUBLICATION schema FOR TABLES IN SCHEMA app WITH (ddl = table)',
+  'CREATE PUBLICATION list FOR TABLE listed, app.both WITH (ddl = table)';
+query($sub, 'INSERT INTO has_rows VALUES (77)');
+subscribe($pub, $sub, 'sub', 'schema, list');
+wait_for_apply($pub, $sub, 'sub');
+
+# What the subscription knows of a table.
+sub state
+{
+	my ($table) = @_;
+	return query($sub,
+		"SELECT srsubstate FROM pg_subscription_rel WHERE srrelid = '$table'::regclass"
+	);
+}
+
+# Executes a statement on the publisher, and waits for the subscriber; returns what that has logged.
+sub replicate
+{
+	my ($sql) = @_;
+	my $offset = -s $sub->logfile;
+
+	query($pub, $sql);
+	wait_for_apply($pub, $sub, 'sub');
+	return slurp_file($sub->logfile, $offset);
+}
+
+# --- SET SCHEMA ---
+
+like(
+	replicate(
+		q{BEGIN; INSERT INTO outside VALUES (2, 'b'); ALTER TABLE outside SET SCHEMA app; INSERT INTO app.outside VALUES (3, 'c'); COMMIT; INSERT INTO app.outside VALUES (4, 'd')}
+	),
+	qr/table "app\.outside" belongs to subscription "sub" from now on, and is copied/,
+	'a table that enters by SET SCHEMA is copied');
+same_tables($pub, $sub, ['app.outside'], '... with all rows');
+is(state('app.outside'), 'r', '... and is applied');
+
+like(
+	replicate(
+		q{ALTER TABLE app.outside SET SCHEMA public; UPDATE outside SET v = 'not sent'; DELETE FROM outside WHERE id = 1}
+	),
+	qr/table "public\.outside" no longer belongs to subscription "sub"/,
+	'a table that leaves by SET SCHEMA leaves the subscription');
+is(state('outside'), '', '... is not in the catalog');
+like(
+	replicate('ALTER TABLE outside SET SCHEMA app'),
+	qr/changes of table "app\.outside" are not applied.*It has rows here already/s,
+	'a table that comes back with rows is not copied');
+is(state('app.outside'), '', '... nor applied');
+replicate('ALTER TABLE app.outside SET SCHEMA public');
+query($sub, 'TRUNCATE outside');
+replicate('ALTER TABLE outside SET SCHEMA app');
+same_tables($pub, $sub, ['app.outside'],
+	'a table that comes back without rows is copied');
+
+like(
+	replicate(
+		'ALTER TABLE has_rows SET SCHEMA app; INSERT INTO app.has_rows VALUES (2)'
+	),
+	qr/changes of table "app\.has_rows" are not applied.*REFRESH PUBLICATION/s,
+	'a table with rows is not copied');
+is(query($sub, 'SELECT string_agg(id::text, $$ $$) FROM app.has_rows'),
+	'77', '... and stays as it is');
+query($sub,
+	'TRUNCATE app.has_rows; ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['app.has_rows'], '... until it is refreshed');
+
+# --- partitions ---
+
+replicate(
+	'ALTER TABLE app.part ATTACH PARTITION part_old FOR VALUES FROM (0) TO (100); INSERT INTO app.part VALUES (3)'
+);
+same_tables(
+	$pub, $sub,
+	[ 'app.part', 'part_old' ],
+	'a partition that is attached is copied');
+replicate(
+	'ALTER TABLE app.part DETACH PARTITION part_old; INSERT INTO part_old VALUES (200)'
+);
+is(state('part_old'), '', 'a partition that is detached leaves');
+
+# --- ALTER PUBLICATION ---
+
+like(
+	replicate(
+		'BEGIN; INSERT INTO added VALUES (101); ALTER PUBLICATION list ADD TABLE added; INSERT INTO added VALUES (102); COMMIT; DELETE FROM added WHERE id < 10'
+	),
+	qr/table "public\.added" belongs to subscription "sub" from now on/,
+	'a table that is added to a publication is copied');
+same_tables($pub, $sub, ['added'], '... with all rows');
+is( query(
+		$sub,
+		q{SELECT tag, result, statement FROM weft.ddl_history WHERE statement ~ 'ADD TABLE added'}
+	),
+	'ALTER PUBLICATION|applied|ALTER PUBLICATION list ADD TABLE added',
+	'... the history has it');
+replicate(
+	'ALTER PUBLICATION list DROP TABLE added; DELETE FROM added WHERE id < 20'
+);
+is(state('added'), '', 'a table that is removed from a publication leaves');
+query($sub, 'TRUNCATE added');
+replicate('ALTER PUBLICATION list SET TABLE listed, app.both, added');
+same_tables($pub, $sub, ['added'], '... and is copied when it comes back');
+replicate('ALTER PUBLICATION list DROP TABLE app.both');
+is(state('app.both'), 'r', 'a table that another publication includes stays');
+unlike(replicate('ALTER PUBLICATION list SET TABLE listed, added'),
+	qr/table "/, 'nothing has changed');
+like(
+	replicate('ALTER PUBLICATION list ADD TABLE only_here'),
+	qr/changes of table "public\.only_here" are not applied.*It does not exist here/s,
+	'a table that is not there');
+replicate('ALTER PUBLICATION list DROP TABLE only_here');
+replicate(
+	'SET weft.ddl_replication = off; ALTER PUBLICATION list DROP TABLE added'
+);
+is(state('added'), 'r', 'not announced with weft.ddl_replication = off');
+
+# A role can only bring in what it owns here.
+query($pub,
+	'GRANT CREATE ON DATABASE postgres TO maker; SET ROLE maker; CREATE PUBLICATION of_maker WITH (ddl = table)'
+);
+query($sub,
+	'ALTER SUBSCRIPTION sub ADD PUBLICATION of_maker WITH (refresh = false)');
+wait_for_apply($pub, $sub, 'sub');
+like(
+	replicate(
+		'SET ROLE maker; ALTER PUBLICATION of_maker ADD TABLE of_maker; INSERT INTO of_maker VALUES (2)'
+	),
+	qr/changes of table "public\.of_maker" are not applied.*Role "maker".*does not own the table/s,
+	q{somebody else's table});
+is(query($sub, 'SELECT count(*) FROM of_maker'), 0, '... gets no rows');
+query($pub, 'ALTER PUBLICATION of_maker DROP TABLE of_maker');
+query($sub, 'ALTER TABLE of_maker OWNER TO maker');
+replicate('SET ROLE maker; ALTER PUBLICATION of_maker ADD TABLE of_maker');
+same_tables($pub, $sub, ['of_maker'], 'its own');
+
+unlike(errors_logged($_), qr/TRAP|PANIC|ERROR/, $_->name . ': no error')
+  foreach $pub, $sub;
+
+$_->stop foreach $sub, $pub;
+done_testing();
