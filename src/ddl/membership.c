@@ -9,6 +9,8 @@
  * causes: a schema change of a table (SET SCHEMA, ATTACH, DETACH), and ALTER PUBLICATION, which is
  * not replicated, but announced.
  *
+ * A node group's own functions see to its tables.
+ *
  * With publish_via_partition_root, a partition is part of its root, which does not enter or leave.
  * Rows that ATTACH brings are not copied then.
  */
@@ -125,6 +127,8 @@ add_left(DdlMessage *message, Oid relid, const char *publication, List *others)
 void
 membership_compare(DdlMessage *message, List *before, const DdlPublication *publication)
 {
+	if (publication->group)
+		return;
 	foreach_ptr(Member, member, before)
 	{
 		List	   *now = publications_of(member->relid);
@@ -140,6 +144,16 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 	}
 }
 
+/* Is a publication one of those that publish schema changes, and no node group's? */
+static bool
+is_concerned(Oid publication)
+{
+	foreach_ptr(DdlPublication, each, publication_settings_list())
+		if (each->oid == publication)
+		return !each->group;
+	return false;
+}
+
 /* Returns the tables that a publication with schema changes sends rows of; NIL if it names none. */
 List *
 membership_of_publication(const char *name)
@@ -147,8 +161,7 @@ membership_of_publication(const char *name)
 	Publication *publication = GetPublicationByName(name, true);
 	PublicationPartOpt option;
 
-	if (publication == NULL || publication->alltables ||
-		publication_settings_get(publication->oid) == DDL_LEVEL_NONE)
+	if (publication == NULL || publication->alltables || !is_concerned(publication->oid))
 		return NIL;
 	option = publication->pubviaroot ? PUBLICATION_PART_ROOT : PUBLICATION_PART_LEAF;
 	return list_concat_unique_oid(GetPublicationRelations(publication->oid, option),
