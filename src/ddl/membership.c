@@ -154,7 +154,10 @@ is_concerned(Oid publication)
 	return false;
 }
 
-/* Returns the tables that a publication with schema changes sends rows of; NIL if it names none. */
+/*
+ * Returns the tables that a publication with schema changes sends rows of, weft.ddl_queue included;
+ * NIL if it names none.
+ */
 List *
 membership_of_publication(const char *name)
 {
@@ -168,11 +171,14 @@ membership_of_publication(const char *name)
 								  GetAllSchemaPublicationRelations(publication->oid, option));
 }
 
+/* Does the publication publish schema changes, before and after the statement? */
 static bool
-is_wanted(void)
+is_wanted(List *before, List *now)
 {
+	Oid			queue = publication_settings_queue();
+
 	return weft_ddl_replication && !creating_extension && !IsBinaryUpgrade &&
-		OidIsValid(publication_settings_queue());
+		list_member_oid(before, queue) && list_member_oid(now, queue);
 }
 
 /*
@@ -189,7 +195,7 @@ membership_announce(const char *publication, List *before, const PlannedStmt *ps
 	int			length = pstmt->stmt_len;
 	const char *text;
 
-	if (now == NIL || before == NIL || !is_wanted())
+	if (!is_wanted(before, now))
 		return;
 	foreach_oid(relid, list_difference_oid(now, before))
 		message->entered = lappend(message->entered, describe(relid, publication));
