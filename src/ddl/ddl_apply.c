@@ -23,6 +23,7 @@
 #include "ddl/choose_statement.h"
 #include "ddl/concurrent.h"
 #include "ddl/ddl_apply.h"
+#include "ddl/ddl_conflict.h"
 #include "ddl/ddl_failure.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_message.h"
@@ -223,7 +224,10 @@ apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_
 		gate_take(message->lock);
 		copies = newer_copy_find(final_lsn);
 		if (!same_statement_made(message))
+		{
+			ddl_conflict_check(message);
 			execute_as_role(message);
+		}
 		newer_copy_settle(copies);
 	}
 	ddl_tables_settle(message, final_lsn, by_hand != NULL);

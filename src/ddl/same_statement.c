@@ -27,13 +27,15 @@
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
 
+#define RECENTLY "(pg_catalog.now() OPERATOR(pg_catalog.-) interval '1 hour')"
+
 /*
  * The schema changes that sessions here have made, and that were executed here, with the same text.
  * Nothing is known of older ones, so that the query is fast.
  */
 #define SAME \
 	"SELECT q.message->>'made_at' AS made_at FROM weft.ddl_queue q" \
-	" WHERE q.captured_at OPERATOR(pg_catalog.>) (pg_catalog.now() OPERATOR(pg_catalog.-) interval '1 hour')" \
+	" WHERE q.captured_at OPERATOR(pg_catalog.>) " RECENTLY \
 	" AND q.message->>'statement' OPERATOR(pg_catalog.=) %s" \
 	" AND q.message->>'role' OPERATOR(pg_catalog.=) %s" \
 	" AND q.message->'settings'->>'search_path' OPERATOR(pg_catalog.=) %s"
@@ -107,4 +109,44 @@ same_statement_made(const DdlMessage *message)
 			(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has been made here already: %s",
 					message->id, MySubscription->name, message->statement)));
 	return true;
+}
+
+/* Between two statements in a list. */
+#define SEPARATOR '\001'
+
+/*
+ * Returns the texts of the schema changes that sessions here have made, or that came from other members,
+ * and that this one has not seen.
+ */
+List *
+same_statement_unseen(const DdlMessage *message)
+{
+	StringInfoData query;
+	List	   *result = NIL;
+	char	   *texts;
+
+	if (node_identity_for(MySubscription->name) == NULL)
+		return NIL;
+	initStringInfo(&query);
+	appendStringInfo(&query, "SELECT pg_catalog.string_agg(s.statement, pg_catalog.chr(%d)) FROM ("
+					 "SELECT q.message->>'statement' FROM weft.ddl_queue q"
+					 " WHERE q.captured_at OPERATOR(pg_catalog.>) %s"
+					 " AND (q.message->>'made_at')::pg_catalog.pg_lsn OPERATOR(pg_catalog.>) %s",
+					 SEPARATOR, RECENTLY,
+					 quote_literal_cstr(seen_of(message->seen, node_identity_name())));
+	appendStringInfo(&query, " UNION ALL SELECT a.statement FROM weft.ddl_applied a"
+					 " WHERE a.applied_at OPERATOR(pg_catalog.>) %s AND (", RECENTLY);
+	append_unseen(&query, message);
+	appendStringInfoString(&query, ")) s(statement)");
+	texts = local_value_of_weft(query.data);
+	while (texts != NULL)
+	{
+		char	   *end = strchr(texts, SEPARATOR);
+
+		if (end)
+			*end++ = '\0';
+		result = lappend(result, texts);
+		texts = end;
+	}
+	return result;
 }

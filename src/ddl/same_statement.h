@@ -8,5 +8,6 @@
 #include "ddl/ddl_message.h"
 
 extern bool same_statement_made(const DdlMessage *message);
+extern List *same_statement_unseen(const DdlMessage *message);
 
 #endif							/* WEFT_SAME_STATEMENT_H */

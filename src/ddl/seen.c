@@ -16,8 +16,8 @@
  * That B waits for A does not depend on E: what A has committed before that position was
  * on C before E.  If A has left the group, then B has all that it will ever get.
  *
- * Schema changes of which neither has seen the other have no order.  The group lock prevents
- * those that need one.
+ * Schema changes of which neither has seen the other have no order.  The group lock prevents most of
+ * those that need one; ddl_conflict.c finds the rest.
  */
 #include "postgres.h"
 

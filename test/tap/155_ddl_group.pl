@@ -395,6 +395,42 @@ foreach my $node ($a, $c)
 }
 same_on_members('two tables of the same name');
 
+# Two schema changes of the same thing: the second one is an error on each member.
+hold($a, $b);
+hold($b, $a);
+query($a,
+	q{COMMENT ON TABLE t IS 'from a'; CREATE VIEW only_view AS SELECT 1 AS x}
+);
+query($b, q{COMMENT ON TABLE t IS 'from b'; COMMENT ON TABLE t2 IS 'b'});
+$skip = query($a, 'SELECT clock_timestamp()');
+let_go($a, $b);
+let_go($b, $a);
+
+foreach my $pair ([ $a, $b ], [ $b, $a ])
+{
+	my ($from, $to) = @$pair;
+	my $name = subscription_name('g', $from, $to);
+	my ($message, $lsn) = apply_error($to, $name, $skip);
+
+	like(
+		$message,
+		qr/conflicts with one of another member, made at the same time/,
+		'two comments on ' . $to->name);
+	query($to, "ALTER SUBSCRIPTION $name SKIP (lsn = '$lsn')");
+}
+
+# c has got both, in one order or the other.
+my $failed = poll_for($c,
+	"SELECT subname FROM weft.stat_subscription WHERE last_error LIKE '%made at the same time%' AND last_error_time > '$skip'"
+);
+my $failed_lsn = query($c,
+	"SELECT last_error_lsn FROM weft.stat_subscription WHERE subname = '$failed'"
+);
+query($c, "ALTER SUBSCRIPTION $failed SKIP (lsn = '$failed_lsn')");
+query($_, q{SET weft.ddl_replication = off; COMMENT ON TABLE t IS 'from a'})
+  foreach @nodes;
+same_on_members('two comments');
+
 # A node joins while all members change the schema and rows all the time.
 my $number = 0;
 my @loads;
