@@ -18,6 +18,7 @@
 
 #include "ddl/ddl_conflict.h"
 #include "ddl/same_statement.h"
+#include "node_identity.h"
 #include "nodes/parsenodes.h"
 #include "nodes/value.h"
 #include "replication/worker_internal.h"
@@ -119,12 +120,18 @@ conflict(Node *one, Node *other)
 	return false;
 }
 
-/* Returns the parse tree of a statement, or NULL if it is not one. */
+/*
+ * Returns the parse tree of a statement that has been executed somewhere, or NULL if it is not one.  What a
+ * backslash means depends on settings, which were others then: such a text is not looked at.
+ */
 static Node *
 parse(const char *text)
 {
-	List	   *trees = pg_parse_query(text);
+	List	   *trees;
 
+	if (strchr(text, '\\') != NULL)
+		return NULL;
+	trees = pg_parse_query(text);
 	return list_length(trees) == 1 ? linitial_node(RawStmt, trees)->stmt : NULL;
 }
 
@@ -135,9 +142,12 @@ parse(const char *text)
 void
 ddl_conflict_check(const DdlMessage *message)
 {
-	Node	   *statement = parse(message->statement);
+	Node	   *statement;
 	bool		commutes;
 
+	if (node_identity_for(MySubscription->name) == NULL)
+		return;
+	statement = parse(message->statement);
 	if (statement == NULL || names_of(statement, &commutes) == NIL)
 		return;
 	foreach_ptr(char, text, same_statement_unseen(message))

@@ -18,16 +18,6 @@ plan skip_all => 'about Weft alone' unless weft();
 my @nodes = map { new_member($_) } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
-# One line for each table; there are many.
-sub all_rows
-{
-	return query($_[0], <<'EOQ');
-SELECT c.oid::regclass || ' ' || rows_of(c.oid) FROM pg_class c
-WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
-ORDER BY c.oid::regclass::text COLLATE "C"
-EOQ
-}
-
 sub same_on_members
 {
 	my ($what, @members) = @_;
@@ -92,20 +82,11 @@ sub poll_waiting_for
 }
 
 query($a, <<'EOS');
-CREATE FUNCTION rows_of(regclass) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-	columns text := (SELECT string_agg(format('%I', attname), ', ' ORDER BY attname COLLATE "C")
-		FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped);
-	result text;
-BEGIN
-	EXECUTE format('SELECT count(*) || '' '' || coalesce(md5(string_agg(r::text, '','' ORDER BY r::text COLLATE "C")), '''')'
-		' FROM (SELECT %s FROM %s) r', columns, $1) INTO result;
-	RETURN result;
-END $$;
 CREATE TABLE t (id int PRIMARY KEY, v varchar(5), n int NOT NULL DEFAULT 0);
 CREATE TABLE big (id int PRIMARY KEY, v text);
 INSERT INTO t VALUES (1, 'one'), (2, 'two');
 EOS
+query($a, $rows_of);
 create_group($a, 'g');
 join_group($b, $a, 'g');
 join_group($c, $a, 'g');

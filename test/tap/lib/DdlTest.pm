@@ -9,6 +9,7 @@ use Test::More;
 use WeftTest;
 
 our @EXPORT = qw(
+  $rows_of all_rows
   subscribe_with_pgoutput schema_of same_schema same_everything
   user_tables apply_error
 );
@@ -117,6 +118,31 @@ sub apply_error
 	  query($sub,
 		"SELECT last_error, last_error_lsn FROM weft.stat_subscription WHERE subname = '$name'"
 	  );
+}
+
+# A function that all_rows() needs: it does not depend on the order of columns, which may differ among
+# the members of a node group.
+our $rows_of = <<'EOQ';
+CREATE FUNCTION rows_of(regclass) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	columns text := (SELECT string_agg(format('%I', attname), ', ' ORDER BY attname COLLATE "C")
+		FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped);
+	result text;
+BEGIN
+	EXECUTE format('SELECT count(*) || '' '' || coalesce(md5(string_agg(r::text, '','' ORDER BY r::text COLLATE "C")), '''')'
+		' FROM (SELECT %s FROM %s) r', columns, $1) INTO result;
+	RETURN result;
+END $$;
+EOQ
+
+# How many rows each table has, and a hash of them; for many tables.
+sub all_rows
+{
+	return query($_[0], <<'EOQ');
+SELECT c.oid::regclass || ' ' || rows_of(c.oid) FROM pg_class c
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+ORDER BY c.oid::regclass::text COLLATE "C"
+EOQ
 }
 
 1;
