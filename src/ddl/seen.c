@@ -16,6 +16,10 @@
  * That B waits for A does not depend on E: what A has committed before that position was
  * on C before E.  If A has left the group, then B has all that it will ever get.
  *
+ * A position must be that of a commit, or B could wait for what never comes.  A node that has copied A has no
+ * position of A before it has applied something: it neither waits for A, nor makes others wait.  Until
+ * then, what fails because of another order is tried again (apply/schema_wait.c).
+ *
  * Schema changes of which neither has seen the other have no order.  The group lock prevents most of
  * those that need one; ddl_conflict.c finds the rest.
  */
@@ -102,7 +106,8 @@ seen_check(const List *seen)
 			bool		exists;
 			XLogRecPtr	progress = progress_of(member, &exists);
 
-			if (strcmp(member->name, entry->name) != 0 || !exists || progress >= position)
+			if (strcmp(member->name, entry->name) != 0 || !exists ||
+				XLogRecPtrIsInvalid(progress) || progress >= position)
 				continue;
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -147,7 +147,6 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 	if (values == NULL)
 		return false;
 	snapshot->slot = remote;
-	snapshot->position = values[1];
 	snapshot->name = values[2];
 	return true;
 }
@@ -187,16 +186,7 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 			store_position(hold);
 	}
 	if (result)
-	{
-		/*
-		 * J has this of M.  The slot begins there anyway, but other members'
-		 * schema changes may need it (ddl/seen.c).
-		 */
-		Hold		own = {.member = unconstify(char *, node),.position = snapshot->position};
-
-		store_position(&own);
 		snapshot->schema = schema;
-	}
 	else
 	{
 		remote_close(remote);

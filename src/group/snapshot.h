@@ -12,7 +12,6 @@ typedef struct JoinSnapshot
 {
 	Remote	   *slot;			/* keeps the snapshot valid while it is open */
 	char	   *name;			/* for SET TRANSACTION SNAPSHOT */
-	char	   *position;		/* what M had committed before is in it */
 	Remote	   *schema;			/* keeps M's schema as the snapshot has it */
 } JoinSnapshot;
 
