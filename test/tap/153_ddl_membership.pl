@@ -1,5 +1,6 @@
 # Existing tables enter publications, and leave them, by schema changes and by ALTER PUBLICATION: the
-# subscription copies them, lets them go, or says in the log what to do.
+# subscription copies them, lets them go, or says in the log what to do.  A schema change of a table
+# with rows, which would enter a publication by it, is refused on the publisher (TAP 150).
 
 use strict;
 use warnings FATAL => 'all';
@@ -29,11 +30,9 @@ query_all([ $pub, $sub ], $_)
   'CREATE TABLE of_maker (id int PRIMARY KEY)';
 query($pub, 'ALTER TABLE of_maker OWNER TO maker');
 query($pub, $_)
-  foreach q{INSERT INTO outside VALUES (1, 'a')},
-  'INSERT INTO has_rows VALUES (1)',
+  foreach
   'INSERT INTO added SELECT generate_series(1, 100)',
   'INSERT INTO app.both VALUES (1)',
-  'INSERT INTO part_old VALUES (1), (2)',
   'INSERT INTO of_maker VALUES (1)',
   'CREATE TABLE only_here (id int)',
   'CREATE PUBLICATION schema FOR TABLES IN SCHEMA app WITH (ddl = table)',
@@ -66,7 +65,7 @@ sub replicate
 
 like(
 	replicate(
-		q{BEGIN; INSERT INTO outside VALUES (2, 'b'); ALTER TABLE outside SET SCHEMA app; INSERT INTO app.outside VALUES (3, 'c'); COMMIT; INSERT INTO app.outside VALUES (4, 'd')}
+		q{BEGIN; ALTER TABLE outside SET SCHEMA app; INSERT INTO app.outside VALUES (3, 'c'); COMMIT; INSERT INTO app.outside VALUES (4, 'd')}
 	),
 	qr/table "app\.outside" belongs to subscription "sub" from now on, and is copied/,
 	'a table that enters by SET SCHEMA is copied');
@@ -75,7 +74,7 @@ is(state('app.outside'), 'r', '... and is applied');
 
 like(
 	replicate(
-		q{ALTER TABLE app.outside SET SCHEMA public; UPDATE outside SET v = 'not sent'; DELETE FROM outside WHERE id = 1}
+		q{ALTER TABLE app.outside SET SCHEMA public; TRUNCATE outside}
 	),
 	qr/table "public\.outside" no longer belongs to subscription "sub"/,
 	'a table that leaves by SET SCHEMA leaves the subscription');
@@ -87,7 +86,9 @@ like(
 is(state('app.outside'), '', '... nor applied');
 replicate('ALTER TABLE app.outside SET SCHEMA public');
 query($sub, 'TRUNCATE outside');
-replicate('ALTER TABLE outside SET SCHEMA app');
+replicate(
+	q{ALTER TABLE outside SET SCHEMA app; INSERT INTO app.outside VALUES (5, 'e')}
+);
 same_tables($pub, $sub, ['app.outside'],
 	'a table that comes back without rows is copied');
 
