@@ -145,7 +145,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	query($pub, 'VACUUM');
 	my $snapshot = open_session($pub);
 	$snapshot->query_safe(
-		'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM shared');
+		'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 	my @sessions = map {
 		start_session("seed_${seed}_$_",
 			$generators[ $_ - 1 ]->script($transactions))
