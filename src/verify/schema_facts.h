@@ -15,8 +15,8 @@ typedef struct SchemaTable
 	char	   *name;
 
 	/*
-	 * Of a published one: so is the partitioned table of which it is a part, and which may be in the
-	 * subscription in its place.
+	 * Of a published one: so is the partitioned table of which it is a part,
+	 * and which may be in the subscription in its place.
 	 */
 	bool		covered;
 } SchemaTable;

@@ -147,7 +147,8 @@ my @kinds = (
 		'CREATE TRIGGER always BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION noop(); ALTER TABLE plain ENABLE ALWAYS TRIGGER always'
 	],
 	[
-		'DROP TRIGGER ordinary ON plain', '',
+		'DROP TRIGGER ordinary ON plain',
+		'',
 		'CREATE TRIGGER ordinary BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION noop()'
 	],
 	[
@@ -220,7 +221,8 @@ sub check
 
 	query_all([ $pub, $sub ], $schema);
 	query($pub, "CREATE PUBLICATION $publication FOR ALL TABLES");
-	query($sub,
+	query(
+		$sub,
 		sprintf
 		  "CREATE SUBSCRIPTION $name CONNECTION '%s' PUBLICATION $publication WITH (connect = false)",
 		$pub->connstr . ' dbname=postgres');
@@ -240,7 +242,8 @@ sub check
 	return;
 }
 
-my $pub = new_publisher('publisher', conf => 'password_encryption = scram-sha-256');
+my $pub =
+  new_publisher('publisher', conf => 'password_encryption = scram-sha-256');
 my $sub = new_subscriber('subscriber');
 my $name = 'sub';
 check($pub, $sub, 'same version', $name, @kinds);
@@ -271,7 +274,8 @@ is( differences($sub, $name),
 	'a table that is not published');
 query($sub, 'DROP TABLE gone, only_there');
 query($pub, 'DROP TABLE gone; CREATE VIEW plain_2 AS SELECT 1');
-query($sub, 'ALTER TABLE child RENAME TO child_2; CREATE VIEW child AS SELECT 1');
+query($sub,
+	'ALTER TABLE child RENAME TO child_2; CREATE VIEW child AS SELECT 1');
 is( differences($sub, $name),
 	"table|public.child|missing here||table\ntable|public.child_2|missing there|table|",
 	'a view is no table');
@@ -292,9 +296,9 @@ is( $sub->safe_psql(
 	),
 	'',
 	'settings do not matter');
-query($pub,
-	"ALTER DATABASE postgres RESET $_")
-  foreach qw(search_path quote_all_identifiers standard_conforming_strings default_transaction_isolation);
+query($pub, "ALTER DATABASE postgres RESET $_")
+  foreach
+  qw(search_path quote_all_identifiers standard_conforming_strings default_transaction_isolation);
 
 # --- who may ---
 
@@ -337,7 +341,8 @@ create_group($a, 'g');
 join_group($b, $a, 'g');
 wait_for_group('g', $a, $b);
 is(differences($b, 'a'), '', 'two members have the same schema');
-query($a, 'SET weft.ddl_replication = off; ALTER TABLE t ALTER v SET NOT NULL');
+query($a,
+	'SET weft.ddl_replication = off; ALTER TABLE t ALTER v SET NOT NULL');
 is( differences($b, 'a'),
 	'column|public.t.v|not null|no|yes',
 	'a difference of two members');
