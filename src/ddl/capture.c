@@ -31,6 +31,8 @@
  *
  * A process that applies a schema change is captured like a session.  Its row has the origin of
  * what is applied, as all of its rows have, so subscriptions with origin = none do not get it.
+ *
+ * Longer than 700 lines because what a statement is published as, and when, is one decision.
  */
 #include "postgres.h"
 
@@ -90,6 +92,13 @@ typedef struct Capture
 	bool		early;			/* it is published before it is executed */
 	Node	   *statement;
 	DdlKind		kind;
+
+	/*
+	 * As they were when the statement began.  It may be described within a function that it has
+	 * called, such as that of an event trigger, which may have a role and settings of its own.
+	 */
+	Oid			role;
+	List	   *settings;		/* of DdlSetting */
 	const char *tag;
 	char	   *text;			/* NULL if it is made of what is created */
 	bool		create_as;		/* that is a table, */
@@ -270,7 +279,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	message->powers = powers_of(GetUserId());
 	message->statement = pstrdup(text);
 	message->concurrently = capture->concurrently;
-	message->settings = statement_settings_get();
+	message->settings = statement_settings_copy(capture->settings);
 	if (is_in_group())
 	{
 		message->seen = seen_get();
@@ -442,9 +451,15 @@ write_so_far(Capture *capture)
 	if (!pending_any_written(capture->own) && !capture->early && !capture->concurrently &&
 		(capture->automatic || capture->create_as))
 	{
+		Oid			user;
+		int			security;
+
+		GetUserIdAndSecContext(&user, &security);
+		SetUserIdAndSecContext(capture->role, security | SECURITY_LOCAL_USERID_CHANGE);
 		named_note(capture->statement);
 		capture->own = pending_make(describe(capture));
 		pending_write(capture->own);
+		SetUserIdAndSecContext(user, security);
 	}
 	pending_write(capture->inner);
 }
@@ -640,12 +655,17 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);
 	capture.outer = current;
+	capture.role = GetUserId();
 	capture.requested = requested;
 	requested = NIL;
 	outer_touched = touched_begin(&capture.touched, capture.context);
 	current = &capture;
 	PG_TRY();
 	{
+		MemoryContext old = MemoryContextSwitchTo(capture.context);
+
+		capture.settings = statement_settings_get();
+		MemoryContextSwitchTo(old);
 		prepare(&capture, pstmt, queryString);
 		if (capture.early)
 			outer_watching = script_rows_begin();

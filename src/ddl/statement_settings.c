@@ -59,6 +59,23 @@ statement_settings_get(void)
 	return result;
 }
 
+/* Returns a copy, in the current memory context. */
+List *
+statement_settings_copy(List *settings)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(DdlSetting, setting, settings)
+	{
+		DdlSetting *copy = palloc(sizeof(DdlSetting));
+
+		copy->name = pstrdup(setting->name);
+		copy->value = pstrdup(setting->value);
+		result = lappend(result, copy);
+	}
+	return result;
+}
+
 static void
 set(const char *name, const char *value, GucAction action)
 {

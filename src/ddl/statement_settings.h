@@ -9,6 +9,7 @@
 
 extern bool statement_settings_include(const char *name);
 extern List *statement_settings_get(void);
+extern List *statement_settings_copy(List *settings);
 extern void statement_settings_set(List *settings);
 extern void statement_settings_set_session(List *settings);
 extern void statement_settings_set_schema(List *settings, const char *schema);

@@ -377,6 +377,28 @@ is( query(
 	'ALTER TABLE his.victim ADD own int',
 	'a publication gets statements of roles that its owner could be');
 
+# --- a function with another role that is called by the statement, and stores rows ---
+
+query($pub, <<'EOS');
+CREATE TABLE public.audit (at timestamptz, tag text);
+CREATE FUNCTION public.note() RETURNS event_trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+$$ BEGIN INSERT INTO public.audit VALUES (now(), tg_tag); END $$;
+CREATE EVENT TRIGGER note ON ddl_command_end WHEN TAG IN ('CREATE TABLE')
+	EXECUTE FUNCTION public.note();
+SET ROLE mallory;
+SET search_path = his;
+CREATE TABLE noted (id int PRIMARY KEY);
+RESET ROLE;
+DROP EVENT TRIGGER note;
+EOS
+is( query(
+		$pub,
+		q{SELECT message->>'role', message->'settings'->>'search_path' FROM weft.ddl_queue WHERE message->>'statement' LIKE 'CREATE TABLE noted%'}
+	),
+	'mallory|his',
+	'an event trigger gives a statement neither its role nor its settings');
+
 # --- a namesake, in a database without the extension ---
 
 $pub->safe_psql('postgres', 'CREATE DATABASE open');
