@@ -11,6 +11,7 @@
 #include "gate_shared.h"
 #include "group/gate_worker.h"
 #include "miscadmin.h"
+#include "result_rows.h"
 #include "shmem.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -24,6 +25,9 @@ PG_FUNCTION_INFO_V1(weft_ddl_gate_is_open);
 PG_FUNCTION_INFO_V1(weft_ddl_gate_any);
 PG_FUNCTION_INFO_V1(weft_ddl_gates);
 PG_FUNCTION_INFO_V1(weft_applied_position);
+
+/* of weft.ddl_gates */
+#define COLUMNS 6
 
 /* weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer) */
 Datum
@@ -121,12 +125,12 @@ weft_ddl_gates(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	shmem_require();
-	InitMaterializedSRF(fcinfo, 0);
+	result_rows_begin(fcinfo, COLUMNS);
 	foreach_ptr(GateStatus, status, gate_list())
 	{
 		Datum	   *tables = palloc(Max(status->num_tables, 1) * sizeof(Datum));
-		Datum		values[6];
-		bool		nulls[6] = {false};
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {false};
 
 		for (int i = 0; i < status->num_tables; i++)
 			tables[i] = ObjectIdGetDatum(status->tables[i].relid);
