@@ -135,13 +135,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	  map { DdlGenerator->new($seed * 100 + $_, "s${seed}_${_}_") }
 	  1 .. $num_sessions;
 
-	# With pages pruned in the middle of a transaction, a row of a catalog may take the place of
-	# one that was rolled back, which an assertion of the server's logical decoding does not
-	# expect.  An old snapshot prevents that.
-	query($pub, 'VACUUM');
-	my $snapshot = open_session($pub);
-	$snapshot->query_safe(
-		'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+	my $snapshot = keep_catalogs($pub);
 	my @sessions = map {
 		start_session("seed_${seed}_$_",
 			$generators[ $_ - 1 ]->script($transactions))

@@ -11,7 +11,7 @@ use WeftTest;
 our @EXPORT = qw(
   $rows_of all_rows
   subscribe_with_pgoutput schema_of same_schema same_everything
-  user_tables apply_error
+  user_tables apply_error keep_catalogs
 );
 
 # What users have defined, one line for each fact, by names and definitions.
@@ -143,6 +143,20 @@ SELECT c.oid::regclass || ' ' || rows_of(c.oid) FROM pg_class c
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
 ORDER BY c.oid::regclass::text COLLATE "C"
 EOQ
+}
+
+# With pages of catalogs pruned in the middle of a transaction, a row may take the place of one that
+# was rolled back, which an assertion of the server's logical decoding does not expect.  An old
+# snapshot prevents that: return a session that has one.
+sub keep_catalogs
+{
+	my ($node) = @_;
+	my $session;
+
+	query($node, 'VACUUM');
+	$session = open_session($node);
+	$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+	return $session;
 }
 
 1;
