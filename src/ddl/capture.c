@@ -94,8 +94,9 @@ typedef struct Capture
 	DdlKind		kind;
 
 	/*
-	 * As they were when the statement began.  It may be described within a function that it has
-	 * called, such as that of an event trigger, which may have a role and settings of its own.
+	 * As they were when the statement began.  It may be described within a
+	 * function that it has called, such as that of an event trigger, which
+	 * may have a role and settings of its own.
 	 */
 	Oid			role;
 	List	   *settings;		/* of DdlSetting */
@@ -386,9 +387,9 @@ describe(Capture *capture)
 	}
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
 	{
-		bool		text = wants_text(publication, capture);
+		bool text = wants_text(publication, capture);
 
-		if (text && publication->group)
+		if (text &&publication->group)
 			change_group(publication, &capture->touched);
 		if (text)
 			add_text(&messages, capture, publication);

@@ -18,8 +18,8 @@ typedef struct Touched
 	List	   *memberships;
 	bool		keep_dropped;	/* set it to fill the following */
 	List	   *dropped;		/* for dropped.c */
-	List	   *lost;			/* of DroppedColumn: columns and tables that are
-								 * dropped */
+	List	   *lost;			/* of DroppedColumn: columns and tables that
+								 * are dropped */
 
 	/* Known once touched_finish() has been called. */
 	List	   *publications;	/* OIDs of those that name a touched table or

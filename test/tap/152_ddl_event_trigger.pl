@@ -683,7 +683,8 @@ CREATE ROLE replicator LOGIN REPLICATION;
 GRANT SELECT ON ALL TABLES IN SCHEMA public, whole TO replicator;
 EOS
 	$pub->safe_psql('lists',
-		'SET SESSION AUTHORIZATION service; ' . script('list,schemas', 'table'));
+		'SET SESSION AUTHORIZATION service; '
+		  . script('list,schemas', 'table'));
 	$pub->safe_psql('lists', <<'EOS');
 ALTER FUNCTION weft.ddl_capture() RESET lc_messages;
 ALTER ROLE service NOSUPERUSER;

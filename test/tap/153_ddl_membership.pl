@@ -30,8 +30,7 @@ query_all([ $pub, $sub ], $_)
   'CREATE TABLE of_maker (id int PRIMARY KEY)';
 query($pub, 'ALTER TABLE of_maker OWNER TO maker');
 query($pub, $_)
-  foreach
-  'INSERT INTO added SELECT generate_series(1, 100)',
+  foreach 'INSERT INTO added SELECT generate_series(1, 100)',
   'INSERT INTO app.both VALUES (1)',
   'INSERT INTO of_maker VALUES (1)',
   'CREATE TABLE only_here (id int)',
@@ -73,9 +72,7 @@ same_tables($pub, $sub, ['app.outside'], '... with all rows');
 is(state('app.outside'), 'r', '... and is applied');
 
 like(
-	replicate(
-		q{ALTER TABLE app.outside SET SCHEMA public; TRUNCATE outside}
-	),
+	replicate(q{ALTER TABLE app.outside SET SCHEMA public; TRUNCATE outside}),
 	qr/table "public\.outside" no longer belongs to subscription "sub"/,
 	'a table that leaves by SET SCHEMA leaves the subscription');
 is(state('outside'), '', '... is not in the catalog');

@@ -410,7 +410,8 @@ sub replica_identity
 	my $can = sub {
 		my ($t) = @_;
 		return plain($t)
-		  && !grep { $_->{generated} && !$_->{references} } @{ $t->{columns} };
+		  && !grep { $_->{generated} && !$_->{references} }
+		  @{ $t->{columns} };
 	};
 	my ($name, $table) = $self->table($can) or return;
 
@@ -473,7 +474,8 @@ sub add_column
 sub add_generated
 {
 	my ($self) = @_;
-	my ($name, $table) = $self->table(sub { top($_[0]) && !$_[0]{full} }) or return;
+	my ($name, $table) = $self->table(sub { top($_[0]) && !$_[0]{full} })
+	  or return;
 	my $column = { name => $self->name('g'), generated => 1 };
 
 	push @{ $table->{columns} }, $column;
