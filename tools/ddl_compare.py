@@ -92,9 +92,9 @@ def is_local(key: str, texts: Iterable[str]) -> bool:
 def compare_schemas(one: str, other: str, result: Differences) -> None:
     here, there = entries(one), entries(other)
     unlogged = {
-        key.partition(" ")[2]
-        for key, text in [*here.items(), *there.items()]
-        if text.startswith("CREATE UNLOGGED ")
+        match[1]
+        for text in [*here.values(), *there.values()]
+        if (match := re.match(r"CREATE UNLOGGED \w+ (\S+)", text))
     }
     for key in sorted(here.keys() | there.keys()):
         first, second = here.get(key), there.get(key)
@@ -102,7 +102,7 @@ def compare_schemas(one: str, other: str, result: Differences) -> None:
             continue
         what = "missing" if second is None else "unexpected" if first is None else "different"
         line = f"{what}: {key}"
-        owned = any(key.partition(" ")[2].startswith(name) for name in unlogged)
+        owned = any(name in (first or "") + (second or "") for name in unlogged)
         if owned or is_local(key, [text for text in (first, second) if text]):
             result.local.append(line)
         else:

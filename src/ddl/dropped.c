@@ -22,6 +22,7 @@
 #include "catalog/pg_amop.h"
 #include "catalog/pg_amproc.h"
 #include "catalog/pg_attrdef.h"
+#include "catalog/pg_auth_members.h"
 #include "catalog/pg_cast.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
@@ -309,6 +310,7 @@ describe(DroppedObject *object, int sub_id)
 			 */
 		case AccessMethodOperatorRelationId:
 		case AccessMethodProcedureRelationId:
+		case AuthMemRelationId:
 		case DefaultAclRelationId:
 		case PublicationRelationId:
 		case PublicationNamespaceRelationId:
