@@ -50,10 +50,23 @@ read_wanted_writers(void)
 	wanted_writers = led_wanted_writers();
 }
 
+/*
+ * The launcher has read the owner before it started this process, and the subscription has been
+ * read since.  If it has been given to another role in between, nothing later would tell of it, and
+ * everything would be applied with the privileges of the old owner.
+ */
+static void
+check_owner(void)
+{
+	if (MySubscription->owner != GetUserId())
+		led_restart("the owner of the subscription has changed");
+}
+
 /* Starts the first set of writers; called once in a leader. */
 void
 housekeeping_start(void)
 {
+	check_owner();
 	table_sync_init();
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_changed, (Datum) 0);
 	read_wanted_writers();
