@@ -1,11 +1,14 @@
 EXTENSION = weft
 MODULE_big = weft
 PGFILEDESC = "weft - parallel apply for logical replication"
+# The folder of this file: the current one, unless Weft is built outside of its tree, with
+# "make -f /path/to/Makefile".
+tree := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 # The install script is the concatenation of its parts, in the order of their numbers.
-version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" weft.control)
+version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.control)
 install_script = sql/weft--$(version).sql
 DATA_built = $(install_script)
-OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+OBJS = $(patsubst $(tree)/%.c,%.o,$(sort $(wildcard $(tree)/src/*.c $(tree)/src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
 PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
@@ -13,9 +16,9 @@ EXTRA_CLEAN = $(OBJS:.o=.d)
 
 # "make installcheck" tests a running server (CONTRIBUTING.md says how it must be
 # configured); TAP tests create servers of their own.
-REGRESS = $(sort $(notdir $(basename $(wildcard test/regress/sql/*.sql))))
+REGRESS = $(sort $(notdir $(basename $(wildcard $(tree)/test/regress/sql/*.sql))))
 REGRESS_OPTS = --inputdir=$(srcdir)/test/regress --encoding=UTF8 --no-locale
-ISOLATION = $(sort $(notdir $(basename $(wildcard test/isolation/specs/*.spec))))
+ISOLATION = $(sort $(notdir $(basename $(wildcard $(tree)/test/isolation/specs/*.spec))))
 ISOLATION_OPTS = --inputdir=$(srcdir)/test/isolation --encoding=UTF8 --no-locale
 TAP_TESTS = 1
 PROVE_TESTS ?= test/tap/*.pl
@@ -47,7 +50,7 @@ include $(PGXS)
 PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
 export with_icu enable_injection_points
 
-$(install_script): $(sort $(wildcard sql/[0-9][0-9]-*.sql))
+$(install_script): $(sort $(wildcard $(tree)/sql/[0-9][0-9]-*.sql)) | $(CURDIR)/sql
 	cat $^ >$@
 
 # Use LZ4 if the server does.  Debian's packages of the server do not include the
@@ -61,9 +64,15 @@ $(warning There is no lz4.h (Debian: liblz4-dev), so Weft is built without compr
 endif
 endif
 
+# Outside of the tree, folders must be made.  Their names are absolute because make would find
+# relative ones in the tree.
+folders := $(addprefix $(CURDIR)/,sql $(sort $(patsubst %/,%,$(dir $(OBJS)))))
+$(folders):
+	mkdir -p $@
+
 # PGXS does not track which headers an object depends on; the compiler writes it
 # into the .d files.
-$(OBJS): Makefile
+$(OBJS): $(tree)/Makefile | $(folders)
 -include $(OBJS:.o=.d)
 
 endif
