@@ -14,12 +14,14 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "conflict/store.h"
 #include "executor/executor.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 /* Inserts a row. */
 void
@@ -38,7 +40,7 @@ store_row(Oid relid, const Datum *values, const bool *nulls)
 	ExecStoreVirtualTuple(slot);
 	table_tuple_insert(rel, slot, GetCurrentCommandId(true), TABLE_INSERT_NO_LOGICAL, NULL);
 	if (info->ri_NumIndices > 0)
-		ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+		compat_insert_index_entries(info, slot, estate);
 
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	ExecCloseIndices(info);
@@ -52,8 +54,8 @@ store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
 {
 	TM_FailureData failure;
 
-	(void) table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
-							  snapshot, InvalidSnapshot, false, &failure, false);
+	(void) compat_table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
+									 snapshot, false, &failure);
 }
 
 /*
