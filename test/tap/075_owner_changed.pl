@@ -16,7 +16,8 @@ my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber', conf => 'autovacuum = off');
 
 query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY)');
-query($sub, 'CREATE ROLE keeper LOGIN; GRANT CREATE ON DATABASE postgres TO keeper');
+query($sub,
+	'CREATE ROLE keeper LOGIN; GRANT CREATE ON DATABASE postgres TO keeper');
 query($pub, 'CREATE PUBLICATION pub FOR TABLE t');
 subscribe($pub, $sub, 'sub', 'pub', 'password_required = false');
 wait_for_apply($pub, $sub, 'sub');
