@@ -49,9 +49,11 @@ from demo_common import DemoError, Server, offer_plugin, run, value_of
 
 # Seconds after which a file is stopped.
 TIME_LIMIT = 150
-# How often to look for a failure of apply, in seconds, and after how many the file is given up.
+# How often to look for a failure of apply, in seconds, and after how many the file is given up:
+# of those that can be skipped, and of the others.
 INTERVAL = 0.05
 MOST_SKIPS = 150
+MOST_FAILURES = 20
 
 PUBLISHER, SUBSCRIBER = "regression", "copy"
 
@@ -93,10 +95,15 @@ NEEDS = {
 # follow.
 REFUSED = re.compile(
     r"ERROR: +(cannot replicate|cannot PREPARE a transaction that has replicated|"
-    r"cannot update table .* because it does not have a replica identity|"
-    r"cannot delete from table .* because it does not have a replica identity)"
+    # without a replica identity, or, in 18, one with a generated column
+    r"cannot update table |cannot delete from table )"
 )
 FOLLOWS = re.compile(r"ERROR: .*(does not exist|current transaction is aborted)")
+
+# Statements that lock a catalog while they wait for the copy.  The walsender needs the same catalog
+# to decode them, so both would wait forever; the server's manual names this case.
+LOCKS_CATALOG = re.compile(rb"^((?:VACUUM .*FULL|CLUSTER|REINDEX)\b.* pg_\w+.*;)", re.MULTILINE)
+NOT_WAITING = rb"SET synchronous_commit = local;\n\1\nRESET synchronous_commit;"
 
 # Rows that the server itself does not apply, with the rights of the tables' owners.
 NOT_ALLOWED = re.compile(
@@ -249,6 +256,7 @@ class Trial:
             + f"\nlisten_addresses = ''\nunix_socket_directories = '{directory}'\n"
         )
         self.skipped: set[str] = set()
+        self.not_skipped = 0
         self.stuck = ""
         self.ended = threading.Event()
 
@@ -273,13 +281,13 @@ class Trial:
             publisher.execute("SET synchronous_commit = local")
             publisher.execute("CREATE EXTENSION weft")
             publisher.execute(REPLICA_IDENTITY)
-            publisher.execute("CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = all)")
+            publisher.execute("CREATE PUBLICATION everything FOR ALL TABLES WITH (ddl = all)")
             publisher.execute("SELECT pg_create_logical_replication_slot('sub', %s)", (plugin,))
         with self.connect(SUBSCRIBER) as subscriber:
             subscriber.execute("CREATE EXTENSION weft")
             address = self.conninfo(PUBLISHER)
             subscriber.execute(
-                f"CREATE SUBSCRIPTION sub CONNECTION '{address}' PUBLICATION pub"
+                f"CREATE SUBSCRIPTION sub CONNECTION '{address}' PUBLICATION everything"
                 " WITH (create_slot = false, copy_data = false, streaming = parallel)".encode()
             )
 
@@ -353,6 +361,9 @@ class Trial:
 
     def skip(self, subscriber: psycopg.Connection[Any], lsn: str | None, message: str) -> None:
         if lsn is None:
+            self.not_skipped += 1
+            if self.not_skipped > MOST_FAILURES:
+                self.stuck = f"cannot be skipped: {message}"
             return
         self.skipped.add(lsn)
         if len(self.skipped) > MOST_SKIPS:
@@ -373,9 +384,11 @@ class Trial:
         watcher = threading.Thread(target=self.skip_failures, daemon=True)
         watcher.start()
         try:
-            with source.open() as text, output.open("w") as file:
+            copy = self.server.directory / "results" / f"{name}.sql"
+            copy.write_bytes(LOCKS_CATALOG.sub(NOT_WAITING, source.read_bytes()))
+            with copy.open() as stdin, output.open("w") as file:
                 process = subprocess.Popen(
-                    command, stdin=text, stdout=file, stderr=subprocess.STDOUT,
+                    command, stdin=stdin, stdout=file, stderr=subprocess.STDOUT,
                     env=self.tests.environment(self.server),
                 )  # fmt: skip
                 problem = self.await_end(process)
