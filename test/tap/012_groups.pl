@@ -26,16 +26,6 @@ wait_for_apply($pub, $sub, 'sub');
 
 my %load = ("INSERT INTO t (v) VALUES (1);\n" => 1);
 
-# WAL that has not been flushed cannot be decoded.
-sub flush
-{
-	my ($node) = @_;
-	query($node,
-		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
-	);
-	return;
-}
-
 # Lets the publisher's statements reach the leader all at once, so that they form
 # a group.
 sub at_once
@@ -45,7 +35,7 @@ sub at_once
 
 	kill 'STOP', $leader;
 	query($pub, $_) foreach @statements;
-	flush($pub);
+	flush_wal($pub);
 	poll($pub,
 		'SELECT bool_and(sent_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication'
 	);
@@ -69,7 +59,7 @@ sub apply_backlog
 			'--random-seed=1'));
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	wait_for_apply($pub, $sub, 'sub');
-	flush($_) foreach $pub, $sub;
+	flush_wal($_) foreach $pub, $sub;
 	my $commits = decode_commits($pub, 'history');
 	my $applied = decode_commits($sub, 'history');
 	query_all([ $pub, $sub ], "SELECT pg_drop_replication_slot('history')");
@@ -286,7 +276,7 @@ query($sub,
 poll($sub, 'SELECT count(*) > 100 FROM seen');
 stop_load($running);
 wait_for_apply($pub, $sub, 'sub');
-flush($pub);
+flush_wal($pub);
 
 my ($others, %expected, @wrong) = (0);
 foreach my $line (map { split /\n/, $_->{text} }

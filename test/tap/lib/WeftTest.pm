@@ -361,13 +361,13 @@ sub writer_pids
 	  );
 }
 
-# Make what has been committed durable, by a synchronous commit.
+# Make what has been committed durable, by a synchronous commit.  The table is temporary, since
+# schema changes of permanent ones are replicated in a group.
 sub flush_wal
 {
 	my ($node) = @_;
 	query($node,
-		'SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
-	);
+		'SET synchronous_commit = on; CREATE TEMPORARY TABLE flushed ()');
 	return;
 }
 
