@@ -113,13 +113,24 @@ DECLARE
 	node weft.arriving_node;
 	found_identity text;
 BEGIN
-	-- The node would get rows of before and after a schema change in any order.
-	WHILE weft.ddl_gate_any() LOOP
-		PERFORM pg_sleep(0.05);
-	END LOOP;
 	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
-	INSERT INTO weft.node_entry (node_name, node_id, state, identity)
-		VALUES (node.node_name, node.node_id, 'joining', node.identity);
+	-- The node would get rows of before and after a schema change in any order.  A schema change
+	-- locks its tables and looks for nodes; therefore this looks for locks behind the entry.
+	LOOP
+		WHILE weft.ddl_gate_any() LOOP
+			PERFORM pg_sleep(0.05);
+		END LOOP;
+		BEGIN
+			INSERT INTO weft.node_entry (node_name, node_id, state, identity)
+				VALUES (node.node_name, node.node_id, 'joining', node.identity);
+			IF weft.ddl_gate_any() THEN
+				RAISE SQLSTATE 'WEFT0';
+			END IF;
+			EXIT;
+		EXCEPTION WHEN SQLSTATE 'WEFT0' THEN
+			NULL;
+		END;
+	END LOOP;
 	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
 	PERFORM weft.drop_stale_subscription(node.node_name);
 	found_identity := weft.node_query(node.dsn, node.node_name,

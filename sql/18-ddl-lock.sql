@@ -135,7 +135,7 @@ BEGIN
 		THEN
 			RAISE EXCEPTION 'the transaction of the schema change holds a lock that changes of node "%" need', behind.node_name
 				USING ERRCODE = 'deadlock_detected',
-					HINT = 'Make the schema change in a transaction of its own.';
+					HINT = 'Retry the transaction, make the schema change in one of its own, or set weft.ddl_lock to always before its first schema change.';
 		END IF;
 		PERFORM pg_sleep(0.01);
 	END LOOP;

@@ -60,6 +60,7 @@
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
+#include "utils/resowner.h"
 
 /* Milliseconds after which both sides of a take-over look for the cycle that they make. */
 #define TAKE_DEADLOCK_TIMEOUT 10
@@ -116,7 +117,7 @@ transaction_event(XactEvent event, void *arg)
 			gate->status.state = GATE_ENDING;
 		if (gate->status.state == GATE_ACTIVE)
 			for (int i = 0; i < gate->status.num_tables; i++)
-				if (gate->status.tables[i].state == TABLE_GIVEN)
+				if (gate->status.tables[i].state == TABLE_GIVEN && !gate->status.tables[i].own)
 					gate->status.tables[i].state = TABLE_WANTED;
 		gate_wake(gate->status.worker);
 	}
@@ -310,6 +311,27 @@ wait_for_offer(void)
 	}
 }
 
+/*
+ * Locks a table until the transaction ends: the lock of the group does, so a rollback to a savepoint
+ * must not release what it stands for.
+ */
+void
+gate_lock_table(Oid relid, LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	PG_TRY();
+	{
+		LockRelationOid(relid, mode);
+	}
+	PG_FINALLY();
+	{
+		CurrentResourceOwner = owner;
+	}
+	PG_END_TRY();
+}
+
 static void
 lock_tables(List *tables)
 {
@@ -319,7 +341,7 @@ lock_tables(List *tables)
 	{
 		DeadlockTimeout = TAKE_DEADLOCK_TIMEOUT;
 		foreach_oid(relid, tables)
-			LockRelationOid(relid, ShareLock);
+			gate_lock_table(relid, ShareLock);
 	}
 	PG_FINALLY();
 	{
@@ -378,4 +400,20 @@ int64
 gate_own_lock(void)
 {
 	return own_lock;
+}
+
+/* Does a lock of the group hold back the local writers of a table? */
+bool
+gate_locks(int64 lock, Oid relid)
+{
+	Gate	   *gate;
+	bool		result;
+
+	if (lock == 0 || gate_none())
+		return false;
+	LWLockAcquire(gates->lock, LW_SHARED);
+	gate = gate_find(lock);
+	result = gate != NULL && gate_find_table(gate, relid) != NULL;
+	LWLockRelease(gates->lock);
+	return result;
 }

@@ -10,9 +10,11 @@
 
 extern void gate_install(void);
 extern LogicalRepRelMapEntry *gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode);
+extern void gate_lock_table(Oid relid, LOCKMODE mode);
 extern void gate_take(int64 lock);
 extern void gate_own(int64 lock);
 extern int64 gate_own_lock(void);
+extern bool gate_locks(int64 lock, Oid relid);
 extern void gate_tag(LOCKTAG *tag);
 
 #endif							/* WEFT_GATE_H */

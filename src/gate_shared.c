@@ -199,7 +199,7 @@ enter(int64 lock, const char *requester, int timeout)
 
 /* Adds tables to a gate.  The caller has the lightweight lock. */
 static void
-add_tables(Gate *gate, List *tables)
+add_tables(Gate *gate, List *tables, bool own)
 {
 	foreach_oid(relid, tables)
 	{
@@ -209,7 +209,8 @@ add_tables(Gate *gate, List *tables)
 			continue;
 		table = &gate->status.tables[gate->status.num_tables++];
 		table->relid = relid;
-		table->state = TABLE_WANTED;
+		table->state = own ? TABLE_GIVEN : TABLE_WANTED;
+		table->own = own;
 		table->confirmed = false;
 	}
 	gate_wake(gate->status.worker);
@@ -245,7 +246,7 @@ try_activate(int64 lock, List *tables, NameData *other)
 	if (result)
 	{
 		own->status.state = GATE_ACTIVE;
-		add_tables(own, tables);
+		add_tables(own, tables, false);
 	}
 	LWLockRelease(gates->lock);
 	return result;
@@ -309,6 +310,19 @@ gate_open(int64 lock, const char *requester, List *tables, int timeout)
 	PG_END_TRY();
 }
 
+/* Adds tables that the requester's transaction, the caller's, has locked itself.  The gate is active. */
+void
+gate_add_own(int64 lock, List *tables)
+{
+	Gate	   *gate;
+
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find(lock);
+	if (gate != NULL)
+		add_tables(gate, tables, true);
+	LWLockRelease(gates->lock);
+}
+
 /* Returns the round once the gate is closed. */
 uint32
 gate_wait_closed(int64 lock, int timeout)
@@ -326,7 +340,7 @@ gate_wait_closed(int64 lock, int timeout)
 		for (int i = 0; i < status.num_tables; i++)
 			closed = closed && (status.tables[i].state == TABLE_HELD ||
 								(status.tables[i].state == TABLE_GIVEN &&
-								 status.taker_lock == lock));
+								 (status.tables[i].own || status.taker_lock == lock)));
 		if (closed)
 			return status.round;
 		if (GetCurrentTimestamp() > end)

@@ -34,6 +34,9 @@ typedef struct GateTable
 
 	/* All members have applied all rows without the schema change. */
 	bool		confirmed;
+
+	/* On the requester's node: its transaction had locked the table before. */
+	bool		own;
 } GateTable;
 
 /* What others may know of a gate. */

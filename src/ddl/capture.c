@@ -49,6 +49,7 @@
 #include "ddl/dropped.h"
 #include "ddl/dropped_column.h"
 #include "ddl/filter.h"
+#include "ddl/first_change.h"
 #include "ddl/group_tables.h"
 #include "ddl/membership.h"
 #include "ddl/named.h"
@@ -359,13 +360,31 @@ add_parts(List **messages, const Capture *capture, const DdlPublication *publica
 		add_part(messages, capture, publication, text, NULL);
 }
 
+/*
+ * Returns what is dropped without a lock of the group on its table.  The statement may drop tables that
+ * its transaction's lock does not include.
+ */
+static List *
+without_lock(const List *lost)
+{
+	int64		lock = gate_own_lock();
+	List	   *result = NIL;
+
+	if (lock == 0 && replayed)
+		lock = replayed->lock;
+	foreach_ptr(DroppedColumn, object, lost)
+		if (!gate_locks(lock, object->relid))
+		result = lappend(result, object);
+	return result;
+}
+
 /* The group's publication gets the statement. */
 static void
 change_group(const DdlPublication *publication, const Touched *touched)
 {
 	group_tables_add(publication->oid, touched->created);
 	group_tables_changed(touched->altered);
-	dropped_column_record(touched->lost);
+	dropped_column_record(without_lock(touched->lost));
 }
 
 /* Describes a statement that has succeeded, for each publication that wants it. */
@@ -652,7 +671,11 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	}
 
 	if (is_in_group())
+	{
+		if (current == NULL)
+			first_change_begin();
 		schema_lock_change();
+	}
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);
 	capture.outer = current;
@@ -714,6 +737,7 @@ capture_install(void)
 	const ConvertSteps steps = {.capturing = is_capturing,.rows_follow = rows_follow};
 
 	convert_install(&steps);
+	first_change_install();
 	previous_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterSubXactCallback(subtransaction_event, NULL);

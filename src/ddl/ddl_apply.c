@@ -214,14 +214,21 @@ apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_
 	const char *by_hand = ddl_skip_take(MySubscription->oid, message->id);
 
 	seen_check(message->seen);
+	if (by_hand == NULL && !message->only_tables &&
+		postpone(message, json, length, final_lsn))
+		return;
+
+	/*
+	 * What is still pending needs the tables, too.  Rows that follow a
+	 * statement made by hand do as well.
+	 */
+	if (!message->only_tables)
+		gate_take(message->lock);
 	if (by_hand == NULL && !message->only_tables)
 	{
 		List	   *copies;
 
-		if (postpone(message, json, length, final_lsn))
-			return;
 		concurrent_finish(message, execute_as_role);
-		gate_take(message->lock);
 		copies = newer_copy_find(final_lsn);
 		if (!same_statement_made(message))
 		{

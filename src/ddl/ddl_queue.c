@@ -29,6 +29,7 @@
 #include "catalog/namespace.h"
 #include "commands/sequence.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/first_change.h"
 #include "guc.h"
 #include "publication_settings.h"
 #include "replication/origin.h"
@@ -173,6 +174,7 @@ ddl_queue_insert(DdlMessage *message)
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[2] = CStringGetTextDatum(ddl_message_write(message));
 	insert_with_origin(publication_settings_queue(), values);
+	first_change_published(message->publications);
 }
 
 /* Records what has become of a schema change; "detail" may be NULL. */

@@ -10,6 +10,7 @@
 /* A column, or a table. */
 typedef struct DroppedColumn
 {
+	Oid			relid;
 	char	   *schema;
 	char	   *table;
 	char	   *column;			/* empty: the table */

@@ -570,6 +570,7 @@ keep_lost(Oid relid, int column)
 	if (get_rel_relkind(relid) != RELKIND_RELATION)
 		return;
 	object = palloc(sizeof(DroppedColumn));
+	object->relid = relid;
 	object->schema = get_namespace_name(get_rel_namespace(relid));
 	object->table = get_rel_name(relid);
 	object->column = column == 0 ? pstrdup("") : get_attname(relid, column, false);

@@ -113,7 +113,8 @@ state_name(const GateStatus *status)
 	{
 		if (status->tables[i].state == TABLE_WANTED)
 			return "closing";
-		given = given || status->tables[i].state == TABLE_GIVEN;
+		given = given || (status->tables[i].state == TABLE_GIVEN &&
+						  (status->taken || !status->tables[i].own));
 	}
 	return given ? "executing" : status->confirmed ? "confirmed" : "closed";
 }

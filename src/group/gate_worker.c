@@ -292,6 +292,19 @@ is_over(const GateStatus *status)
 	return true;
 }
 
+/*
+ * May the worker lock a table?  A taker that did not find it locked, because an earlier one had been aborted, is going
+ * to lock it itself, and would wait for the worker for ever.  The requester that adds a table to its
+ * lock waits for the worker to have it.
+ */
+static bool
+may_close(const GateStatus *status, const GateTable *table)
+{
+	return table->state == TABLE_WANTED &&
+		(status->taker == INVALID_PROC_NUMBER ||
+		 (status->taker_lock == lock && !table->confirmed));
+}
+
 /* Serves the gate until it ends. */
 static void
 serve(void)
@@ -306,7 +319,7 @@ serve(void)
 			return;
 		for (int i = 0; i < status.num_tables; i++)
 		{
-			if (status.tables[i].state == TABLE_WANTED && !OidIsValid(wanted))
+			if (may_close(&status, &status.tables[i]) && !OidIsValid(wanted))
 				wanted = status.tables[i].relid;
 			held = held || status.tables[i].state == TABLE_HELD;
 		}

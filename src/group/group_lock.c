@@ -15,20 +15,38 @@
  * weft.ddl_lock = always, this holds for new names, too: two members cannot create different
  * tables of one name.
  *
- * U must not hold back what it waits for.  If U has written to a table before, or changed it without a lock, then
- * rows of other members cannot be applied here before U's transaction ends: an error says so.  If a writer
- * waits for another lock of U's, the member's function notices it (weft.member_ddl_applied).
+ * Tables that U's transaction X has used before, by a schema change without a lock or by rows of its own.  G,
+ * the gate worker of U's node, cannot lock them; U does so in G's place, which holds back the same sessions.  Two
+ * things are different then:
+ *	 - U must not hold back what it waits for.  Rows that other members have written to such a table, and that are not
+ *	   applied here yet, cannot be before X ends.  U's node notices that a writer waits for U
+ *	   (weft.member_ddl_applied), and X fails.  With no such rows under way, nobody waits for U.
+ *	   While U waits for a gate behind that of another schema change D', rows that D' waits for may be among
+ *	   them.  Therefore U waits for TURN_TIMEOUT only.
+ *	 - X's rows come before the schema change.  Therefore X must have begun with another one
+ *	   (ddl/first_change.c); otherwise an error says so.
+ *
+ * Joining nodes.  Node J is in no member's list, or U waits until J is active: J would get rows from before and
+ * after the schema change in any order.  J enters the list of member M only while M has no gate for tables, and U
+ * looks again behind its gates.  J looks after it has inserted its entry; U waits for whoever has inserted into
+ * the list, and looks then: at least one of them sees the other.  If U sees J, it fails, because J
+ * may be waiting for U's gate on another member.  It fails without waiting, too, if X has an identifier: J's slots
+ * would wait for X.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "ddl/ddl_kind.h"
+#include "ddl/first_change.h"
 #include "ddl/needs_lock.h"
+#include "ddl/touched.h"
 #include "gate.h"
+#include "gate_shared.h"
 #include "group/group_lock.h"
 #include "group/lock_tables.h"
 #include "group/remote.h"
@@ -56,6 +74,9 @@
 /* More rounds than this mean that something keeps opening a gate. */
 #define MAX_ROUNDS 100
 
+/* Milliseconds that a transaction waits for another schema change while it keeps rows out of its tables. */
+#define TURN_TIMEOUT 2000
+
 typedef struct Member
 {
 	char	   *name;
@@ -71,7 +92,8 @@ typedef struct Request
 	int64		lock;
 	List	   *members;		/* in the order of their ids */
 	const char *local_node;
-	char	   *tables;			/* array of names, as text */
+	List	   *tables;			/* OIDs */
+	List	   *used;			/* those that the transaction has used before */
 	TimestampTz end;
 } Request;
 
@@ -99,9 +121,9 @@ publishes_changes(const char *publication)
 	return false;
 }
 
-/* Returns the members of this node's group, or NIL; waits for one that is joining or parting. */
+/* Returns the members of this node's group, or NIL; waits for one that is joining or parting, if it may. */
 static List *
-find_members(Request *request, bool all_active)
+find_members(Request *request, bool may_wait)
 {
 	for (;;)
 	{
@@ -129,9 +151,9 @@ find_members(Request *request, bool all_active)
 				request->local_node = member->name;
 			members = lappend(members, member);
 		}
-		if (changing == NULL || !all_active || list_length(members) < 2)
+		if (changing == NULL || request->tables == NIL || list_length(members) < 2)
 			return members;
-		if (GetCurrentTimestamp() > request->end)
+		if (!may_wait || GetCurrentTimestamp() > request->end)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_IN_USE),
 					 errmsg("node \"%s\" is joining or parting", changing),
@@ -144,21 +166,27 @@ find_members(Request *request, bool all_active)
 	}
 }
 
-/* Fails if this transaction keeps other members' rows out of a table. */
+/*
+ * Locks the tables that this transaction has used before, in place of the gate worker, and notes them.
+ */
 static void
-refuse_locked(List *tables)
+lock_used(Request *request)
 {
-	foreach_oid(relid, tables)
+	foreach_oid(relid, request->tables)
 	{
 		LOCKTAG		tag;
 
 		SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-		if (LockHeldByMe(&tag, RowExclusiveLock, true))
+		if (!LockHeldByMe(&tag, RowExclusiveLock, true))
+			continue;
+		if (!first_change_made())
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("cannot lock table \"%s\" in the node group, because this transaction has already changed it",
 							get_rel_name(relid)),
-					 errhint("Make the schema change in a transaction of its own, or set \"weft.ddl_lock\" to \"always\" before the transaction's first schema change.")));
+					 errhint("Make the schema change in a transaction of its own, or in one that begins with a schema change.")));
+		gate_lock_table(relid, ShareRowExclusiveLock);
+		request->used = lappend_oid(request->used, relid);
 	}
 }
 
@@ -228,6 +256,40 @@ apply_all(Request *request)
 									 milliseconds_left(request)));
 }
 
+/* Asks a member for a gate, or for more tables of it. */
+static void
+open_gate(Request *request, Member *member)
+{
+	List	   *tables = request->tables;
+	int			timeout = milliseconds_left(request);
+
+	if (member->is_local)
+		tables = list_difference_oid(tables, request->used);
+	if (request->used != NIL)
+		timeout = Min(timeout, TURN_TIMEOUT);
+	(void) remote_value(member->remote,
+						psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %s, %d)",
+								 request->lock, quote_literal_cstr(request->local_node),
+								 quote_literal_cstr(names_of(tables)), timeout));
+	if (member->is_local)
+		gate_add_own(request->lock, request->used);
+}
+
+/* Fails if the group is not as it was; see "Joining nodes". */
+static void
+check_members(Request *request)
+{
+	Oid			list = get_relname_relid("node_entry", get_namespace_oid("weft", false));
+
+	LockRelationOid(list, ShareLock);
+	UnlockRelationOid(list, ShareLock);
+	if (list_length(find_members(request, false)) != list_length(request->members))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("the members of the node group have changed"),
+				 errhint("Try again.")));
+}
+
 /* Returns the first member whose gate was open for a moment, or NULL. */
 static Member *
 confirm_all(Request *request)
@@ -246,30 +308,28 @@ confirm_all(Request *request)
 
 /* Makes the gates of all members ready. */
 static void
-lock_members(Request *request, bool has_tables)
+lock_members(Request *request)
 {
 	Member	   *open = NULL;
 
 	connect_members(request);
 	foreach_ptr(Member, member, request->members)
-		(void) remote_value(member->remote,
-							psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %s, %d)",
-									 request->lock, quote_literal_cstr(request->local_node),
-									 quote_literal_cstr(request->tables),
-									 milliseconds_left(request)));
-
-	/* A node that has joined meanwhile waits until this gate ends. */
-	if (has_tables && list_length(find_members(request, true)) != list_length(request->members))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_IN_USE),
-				 errmsg("the members of the node group have changed"),
-				 errhint("Try again.")));
+		open_gate(request, member);
+	if (request->tables != NIL)
+		check_members(request);
 	for (int i = 0; i < MAX_ROUNDS; i++)
 	{
 		foreach_ptr(Member, member, request->members)
 			close_gate(request, member);
-		if (has_tables)
+		if (request->tables != NIL)
+		{
 			apply_all(request);
+
+			/* A table may have been created there only now. */
+			foreach_ptr(Member, member, request->members)
+				if (!member->is_local)
+				open_gate(request, member);
+		}
 		open = confirm_all(request);
 		if (open == NULL)
 			return;
@@ -289,11 +349,11 @@ lock_group(List *tables)
 	Request		request = {0};
 
 	request.end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), weft_ddl_lock_timeout);
-	request.members = find_members(&request, tables != NIL);
+	request.tables = tables;
+	request.members = find_members(&request, !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	if (list_length(request.members) < 2 || request.local_node == NULL)
 		return;
-	refuse_locked(tables);
-	request.tables = names_of(tables);
+	lock_used(&request);
 	request.lock = gate_own_lock();
 	if (request.lock == 0)
 	{
@@ -304,7 +364,7 @@ lock_group(List *tables)
 	}
 	PG_TRY();
 	{
-		lock_members(&request, tables != NIL);
+		lock_members(&request);
 	}
 	PG_FINALLY();
 	{
@@ -371,13 +431,46 @@ prepare(Node *statement)
 	MemoryContextSwitchTo(old);
 }
 
+/* Does the node group publish a table? */
+static bool
+is_in_group(Oid relid)
+{
+	List	   *publications = touched_publications_of(relid);
+
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group && list_member_oid(publications, publication->oid))
+		return true;
+	return false;
+}
+
+/*
+ * Fails if a concurrent statement needs the lock of the group.  Members execute it at any time after
+ * their rows around it (ddl/concurrent.c), so even a lock that outlived its transactions would not do.
+ */
+static void
+refuse_concurrent(Node *statement)
+{
+	bool		needed = ddl_needs_lock(statement);
+
+	if (weft_ddl_lock == DDL_LOCK_AUTO && !needed)
+		return;
+	foreach_oid(relid, lock_tables_of(statement))
+		if (is_in_group(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot use CONCURRENTLY for a schema change that locks table \"%s\" in the node group",
+						get_rel_name(relid)),
+				 errhint("Execute the statement without CONCURRENTLY, or set \"weft.ddl_lock\" to \"%s\".",
+						 needed ? "none" : "auto")));
+}
+
 static bool
 is_wanted(Node *statement, ProcessUtilityContext context)
 {
 	return weft_ddl_lock != DDL_LOCK_NONE && ddl_kind(statement) != DDL_NEVER &&
 		context != PROCESS_UTILITY_SUBCOMMAND && !creating_extension && !IsBinaryUpgrade &&
 		weft_ddl_replication && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		!ddl_is_concurrent(statement) && IsTransactionState() &&
+		IsTransactionState() &&
 		publication_settings_list() != NIL && OidIsValid(publication_settings_queue());
 }
 
@@ -387,7 +480,12 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
 {
 	if (is_wanted(pstmt->utilityStmt, context))
-		prepare(pstmt->utilityStmt);
+	{
+		if (ddl_is_concurrent(pstmt->utilityStmt))
+			refuse_concurrent(pstmt->utilityStmt);
+		else
+			prepare(pstmt->utilityStmt);
+	}
 	if (previous_process_utility)
 		previous_process_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	else

@@ -18,7 +18,11 @@ plan skip_all => 'about Weft alone' unless weft();
 
 my $attempts = $ENV{WEFT_TEST_ATTEMPTS} // 10;
 my @nodes =
-  map { new_member($_, conf => "max_worker_processes = 40\n") } qw(a b c);
+  map {
+	new_member($_,
+		conf =>
+		  "max_worker_processes = 40\nlogical_decoding_work_mem = 64kB\n")
+  } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
 query($a, <<'EOS');
@@ -162,6 +166,169 @@ my ($result, $out, $err) = $a->psql('postgres',
 like($err, qr/because this transaction has already changed it/, 'own rows');
 no_locks('own rows');
 
+# --- tables that the transaction has used ---
+
+query($a, <<'EOS');
+BEGIN;
+ALTER TABLE other ADD COLUMN x int;
+UPDATE other SET x = id;
+ALTER TABLE other ALTER x SET NOT NULL;
+COMMIT;
+EOS
+no_locks('a migration');
+same_schemas('a migration');
+is(query($_, 'SELECT count(*) FROM other WHERE x = id'),
+	1, 'rows of a migration on ' . $_->name) foreach @nodes;
+query($b, <<'EOS');
+BEGIN;
+CREATE TABLE migration (id int PRIMARY KEY);
+UPDATE other SET v = 3;
+INSERT INTO other SELECT i, 3, i FROM generate_series(100, 3000) i;
+INSERT INTO t (id, v) VALUES (30, 'z');
+ALTER TABLE other ALTER v SET NOT NULL, ALTER v SET DEFAULT 2;
+INSERT INTO migration VALUES (1);
+ALTER TABLE t ADD CONSTRAINT migrated CHECK (id <> 0);
+INSERT INTO t (id, v) VALUES (31, 'z');
+COMMIT;
+EOS
+no_locks('rows of two tables');
+same_schemas('rows of two tables');
+query($c, <<'EOS');
+BEGIN;
+ALTER TABLE other ADD COLUMN y int;
+SAVEPOINT s;
+UPDATE other SET y = 1;
+ALTER TABLE other ALTER y SET NOT NULL;
+ROLLBACK TO s;
+UPDATE other SET y = 2;
+ALTER TABLE other ALTER y SET NOT NULL;
+COMMIT;
+EOS
+no_locks('a savepoint');
+same_schemas('a savepoint');
+same_on_all(\@nodes, [qw(t other migration)], 'rows before the lock');
+($result, $out, $err) = $a->psql('postgres', <<'EOS');
+BEGIN;
+SAVEPOINT s;
+ALTER TABLE other ADD COLUMN z int;
+ROLLBACK TO s;
+UPDATE other SET v = 4;
+ALTER TABLE other ALTER v SET DEFAULT 1;
+EOS
+like(
+	$err,
+	qr/because this transaction has already changed it/,
+	'a schema change that was rolled back does not count');
+no_locks('a savepoint before rows');
+
+# The lock does not end with a savepoint.
+my $session = open_session($a, on_error_stop => 0);
+$session->query_safe(
+	'BEGIN; SAVEPOINT s; ALTER TABLE other ALTER v SET DEFAULT 5; ROLLBACK TO s'
+);
+($result, $out, $err) =
+  $a->psql('postgres', "SET lock_timeout = '300ms'; UPDATE other SET v = 6");
+like($err, qr/lock timeout/, 'a rollback to a savepoint opens no gate');
+$session->query_safe('ALTER TABLE other ALTER v SET DEFAULT 7; COMMIT');
+no_locks('a lock after a savepoint');
+same_schemas('a lock after a savepoint');
+
+# Rows that wait for the transaction.
+$session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN late int');
+query($b, 'UPDATE other SET v = v + 1');
+$session->query('ALTER TABLE other ALTER late SET DEFAULT 3');
+like(
+	$session->{stderr},
+	qr/holds a lock that changes of node "b" need/,
+	'rows of another member are needed');
+$session->{stderr} = '';
+$session->query('ROLLBACK');
+wait_for_group('g', @nodes);
+$session->query_safe(
+	'BEGIN; ALTER TABLE other ADD COLUMN late int; ALTER TABLE other ALTER late SET DEFAULT 3; COMMIT'
+);
+no_locks('a retry');
+same_schemas('a retry');
+
+# --- a table that is not on all members when the lock begins ---
+
+my $holder = open_session($b);
+$holder->query_safe('BEGIN; LOCK TABLE other IN ACCESS EXCLUSIVE MODE');
+query($a,
+	'UPDATE other SET v = 9; CREATE TABLE fresh (id int PRIMARY KEY, v int)');
+$session->query_until(qr/begun/,
+	"\\echo begun\nBEGIN; ALTER TABLE fresh ALTER v TYPE bigint;\n");
+poll($b, 'SELECT count(*) = 1 FROM weft.ddl_lock_status');
+$holder->query_safe('COMMIT');
+$holder->quit;
+poll($b,
+	"SELECT state = 'confirmed' AND tables = '{fresh}' FROM weft.ddl_lock_status"
+);
+$session->query_safe('COMMIT');
+$session->quit;
+no_locks('a new table');
+same_schemas('a table that comes during the lock');
+
+# --- a table that is dropped, and created again ---
+
+query($a,
+	'CREATE TABLE gone (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.gone (id int PRIMARY KEY)'
+);
+wait_for_group('g', @nodes);
+query($a, 'BEGIN; DROP TABLE gone; DROP SCHEMA s CASCADE; COMMIT');
+no_locks('a dropped table');
+wait_for_group('g', @nodes);
+is( query(
+		$_,
+		"SELECT schema_name FROM weft.dropped_column WHERE table_name = 'gone'"
+	),
+	's',
+	'only what is dropped without a lock is noted on ' . $_->name
+) foreach @nodes;
+pause_subscription($b, subscription_name('g', $a, $b));
+query($a, 'CREATE TABLE gone (id int PRIMARY KEY)');
+wait_for_apply($a, $c, subscription_name('g', $a, $c));
+set_conf($b, 'weft.ddl_wait_timeout' => '1ms');
+my $before = query($b, 'SELECT clock_timestamp()');
+query($c, 'INSERT INTO gone VALUES (1)');
+my ($error) = apply_error($b, subscription_name('g', $c, $b), $before);
+like($error, qr/"public.gone" does not exist/, 'its rows are not ignored');
+set_conf($b, 'weft.ddl_wait_timeout' => '1min');
+query($b,
+	'ALTER SUBSCRIPTION ' . subscription_name('g', $a, $b) . ' ENABLE');
+wait_for_group('g', @nodes);
+is(query($b, 'SELECT count(*) FROM gone'), 1, 'they arrive');
+
+# --- CONCURRENTLY ---
+
+query($a, 'CREATE UNIQUE INDEX other_unique ON other (id, v)');
+foreach my $sql (
+	'CREATE UNIQUE INDEX CONCURRENTLY ON other (v)',
+	'CREATE INDEX CONCURRENTLY ON other ((1 / v))',
+	'DROP INDEX CONCURRENTLY other_unique',
+	"SET weft.ddl_lock = always;\nCREATE INDEX CONCURRENTLY ON other (v)")
+{
+	($result, $out, $err) = $a->psql('postgres', $sql);
+	like(
+		$err,
+		qr/cannot use CONCURRENTLY for a schema change that locks table "other"/,
+		$sql);
+}
+query($a, <<'EOS');
+CREATE UNLOGGED TABLE mine (id int);
+CREATE UNIQUE INDEX CONCURRENTLY ON mine (id);
+DROP TABLE mine;
+EOS
+
+# Their turn may come while the gate is closed.
+foreach my $i (1 .. 5)
+{
+	query($a, "CREATE INDEX CONCURRENTLY t_v$i ON t (v)");
+	query($a, "ALTER TABLE t ADD CONSTRAINT p$i CHECK (id <> -1000 - $i)");
+}
+no_locks('concurrent statements');
+same_schemas('concurrent statements');
+
 # --- settings ---
 
 query($a,
@@ -176,6 +343,7 @@ same_schemas('always');
 
 # --- two members compete, while all of them write ---
 
+my @log_ends = map { -s $_->logfile } @nodes;
 my $script = <<'EOS';
 \set id random(1, 1000000000000)
 INSERT INTO t (id, v) VALUES (:id::bigint * 10 + :node, 'x');
@@ -218,7 +386,7 @@ same_on_all(\@nodes, [qw(t other u)], 'competition');
 foreach my $node (@nodes)
 {
 	unlike(
-		slurp_file($node->logfile),
+		slurp_file($node->logfile, shift @log_ends),
 		qr/deadlock detected/,
 		'no deadlock on ' . $node->name);
 }

@@ -49,7 +49,8 @@ sub recovered
 		query($node, "INSERT INTO t (id, v) VALUES ($next, 1)");
 	}
 	wait_for_group('g', @nodes);
-	same_schema($a, $_, "$what: schema of " . $_->name) foreach $b, $c;
+	same_schema($a, $_, "$what: schema of " . $_->name)
+	  foreach grep { $_ != $a } @nodes;
 	same_on_all(\@nodes, ['t'], $what);
 	return;
 }
@@ -203,6 +204,47 @@ query($b, 'SET weft.ddl_replication = off; DROP INDEX same_name');
 $session->quit;
 all_stream();
 recovered('the statement failed on a member');
+
+# --- a node joins: it waits for a lock, and locks wait for it ---
+
+my $d = new_member('d', conf => "max_worker_processes = 40\n");
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > -1)');
+start_join($d, $a, 'g');
+poll($a,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query ~ 'member_register' AND pid <> pg_backend_pid()"
+);
+is(states($a), 'a active, b active, c active',
+	'a node that joins waits for a lock');
+
+# The new node's slot on b waits for this.
+my $holder = open_session($b);
+$holder->query_safe('BEGIN; SELECT pg_current_xact_id()');
+$session->query('COMMIT');
+poll($a, "SELECT state = 'joining' FROM weft.node WHERE node_name = 'd'");
+my %attempts = (
+	'a time-out' =>
+	  "SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v SET DEFAULT 2",
+	'a transaction that the join may wait for' =>
+	  'BEGIN; INSERT INTO t (id, v) VALUES (70, 70); ALTER TABLE t ALTER v SET DEFAULT 2',
+);
+foreach my $what (sort keys %attempts)
+{
+	($result, $out, $err) = $a->psql('postgres', $attempts{$what});
+	like($err, qr/node "d" is joining or parting/, $what);
+}
+$session->query_until(qr/begun/,
+	"\\echo begun\nSET weft.ddl_lock_timeout = '1h'; ALTER TABLE t ALTER v SET DEFAULT 3;\n"
+);
+poll($a,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'WeftGate' AND query ~ 'DEFAULT 3'"
+);
+$holder->query_safe('COMMIT');
+$holder->quit;
+wait_for_join($d);
+$session->query_safe('SELECT 1');
+$session->quit;
+push @nodes, $d;
+recovered('a join');
 
 $_->stop foreach @nodes;
 done_testing();
