@@ -1,12 +1,12 @@
 -- The lock of a node group for a schema change.  src/gate.c has the protocol.
 
 CREATE FUNCTION weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer)
-RETURNS void
+RETURNS boolean
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_ddl_gate_open';
 
 COMMENT ON FUNCTION weft.ddl_gate_open(bigint, name, oid[], integer) IS
-	'begins to hold back local writers of tables, for a schema change of a member';
+	'begins to hold back local writers of tables, for a schema change of a member; false: not yet';
 REVOKE ALL ON FUNCTION weft.ddl_gate_open(bigint, name, oid[], integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.ddl_gate_closed(lock bigint, timeout integer)
@@ -15,7 +15,7 @@ LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_ddl_gate_closed';
 
 COMMENT ON FUNCTION weft.ddl_gate_closed(bigint, integer) IS
-	'waits until no local transaction that has written to the tables is open';
+	'waits until no local transaction that has written to the tables is open; null: not yet';
 REVOKE ALL ON FUNCTION weft.ddl_gate_closed(bigint, integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.ddl_gate_confirm(lock bigint, round bigint, local_node name)
@@ -55,10 +55,11 @@ COMMENT ON FUNCTION weft.ddl_gates() IS
 	'schema changes of the node group that lock tables here, or want to';
 REVOKE ALL ON FUNCTION weft.ddl_gates() FROM PUBLIC;
 
--- What other members call.
+-- What other members call.  A function that waits has a snapshot, and CREATE INDEX CONCURRENTLY waits
+-- for that.  Therefore such a function returns after a while, and is called again.
 
 CREATE FUNCTION weft.member_ddl_gate(lock bigint, requester name, tables text[], timeout integer)
-RETURNS void LANGUAGE plpgsql
+RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -66,27 +67,37 @@ BEGIN
 		RAISE EXCEPTION 'node "%" knows no node "%"', weft.local_node(), requester
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	PERFORM weft.ddl_gate_open(lock, requester,
+	RETURN weft.ddl_gate_open(lock, requester,
 		ARRAY(SELECT t FROM unnest(tables) n, LATERAL (SELECT to_regclass(n)::oid) r(t)
 			WHERE t IS NOT NULL), timeout);
 END $$;
 
 COMMENT ON FUNCTION weft.member_ddl_gate(bigint, name, text[], integer) IS
-	'step of a schema change: waits for others, and begins to hold back local writers of its tables';
+	'step of a schema change: waits for others, and begins to hold back local writers of its tables; false: not yet';
 REVOKE ALL ON FUNCTION weft.member_ddl_gate(bigint, name, text[], integer) FROM PUBLIC;
 
-CREATE FUNCTION weft.member_ddl_closed(lock bigint, timeout integer, OUT round text, OUT lsn text)
+CREATE FUNCTION weft.member_ddl_closed(lock bigint, requester_pid integer, timeout integer,
+	OUT round text, OUT lsn text)
 RETURNS record LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	round := weft.ddl_gate_closed(lock, timeout);
+	IF round IS NULL THEN
+		IF requester_pid <> 0 AND EXISTS (SELECT FROM weft.ddl_gates() g, unnest(pg_blocking_pids(g.pid)) p
+			WHERE g.lock = member_ddl_closed.lock AND requester_pid = ANY (pg_blocking_pids(p)))
+		THEN
+			RAISE EXCEPTION 'a session that has changed the tables waits for the transaction of the schema change'
+				USING ERRCODE = 'deadlock_detected', HINT = 'Retry the transaction.';
+		END IF;
+		RETURN;
+	END IF;
 	lsn := pg_logical_emit_message(false, 'weft', 'ddl', true);
 END $$;
 
-COMMENT ON FUNCTION weft.member_ddl_closed(bigint, integer) IS
-	'step of a schema change: waits until local writers are held back; returns the position of the last row';
-REVOKE ALL ON FUNCTION weft.member_ddl_closed(bigint, integer) FROM PUBLIC;
+COMMENT ON FUNCTION weft.member_ddl_closed(bigint, integer, integer) IS
+	'step of a schema change: waits until local writers are held back; returns the position of the last row; null: not yet';
+REVOKE ALL ON FUNCTION weft.member_ddl_closed(bigint, integer, integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.applied_position(subscription oid)
 RETURNS pg_lsn
@@ -98,14 +109,14 @@ COMMENT ON FUNCTION weft.applied_position(oid) IS
 REVOKE ALL ON FUNCTION weft.applied_position(oid) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_ddl_applied(positions jsonb, requester_pid integer, timeout integer)
-RETURNS void LANGUAGE plpgsql
+RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	until timestamptz := clock_timestamp() + timeout * interval '1 ms';
+	slice constant integer := 500;
+	until timestamptz := clock_timestamp() + least(timeout, slice) * interval '1 ms';
 	own name := weft.local_node();
 	behind record;
-	looks integer := 0;
 BEGIN
 	LOOP
 		SELECT n.node_name, s.subenabled AS enabled, s.subname INTO behind
@@ -115,34 +126,38 @@ BEGIN
 				AND (s.oid IS NULL
 					OR weft.applied_position(s.oid) < (positions ->> n.node_name)::pg_lsn)
 			ORDER BY n.node_id LIMIT 1;
-		EXIT WHEN NOT FOUND;
+		IF NOT FOUND THEN
+			RETURN true;
+		END IF;
 		IF behind.enabled IS NOT TRUE THEN
 			RAISE EXCEPTION 'node "%" does not apply changes of node "%"', own, behind.node_name
 				USING ERRCODE = 'object_not_in_prerequisite_state',
 					DETAIL = CASE WHEN behind.subname IS NULL THEN 'There is no subscription.'
 						ELSE format('Subscription "%s" is disabled.', behind.subname) END,
 					HINT = 'A schema change that locks tables needs all members.';
-		ELSIF clock_timestamp() > until THEN
+		END IF;
+		IF clock_timestamp() > until THEN
+			IF requester_pid <> 0 AND EXISTS (SELECT FROM pg_stat_activity a
+				WHERE a.datname = current_database() AND a.wait_event_type = 'Lock'
+					AND a.backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')
+					AND requester_pid = ANY (pg_blocking_pids(a.pid)))
+			THEN
+				RAISE EXCEPTION 'the transaction of the schema change holds a lock that changes of node "%" need', behind.node_name
+					USING ERRCODE = 'deadlock_detected',
+						HINT = 'Retry the transaction, make the schema change in one of its own, or set weft.ddl_lock to always before its first schema change.';
+			ELSIF timeout > slice THEN
+				RETURN false;
+			END IF;
 			RAISE EXCEPTION 'timed out waiting for node "%" to apply changes of node "%"', own, behind.node_name
 				USING ERRCODE = 'lock_not_available',
 					HINT = 'View weft.node_replication there shows the cause.';
-		END IF;
-		looks := looks + 1;
-		IF looks % 50 = 0 AND requester_pid <> 0 AND EXISTS (SELECT FROM pg_stat_activity a
-			WHERE a.datname = current_database() AND a.wait_event_type = 'Lock'
-				AND a.backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')
-				AND requester_pid = ANY (pg_blocking_pids(a.pid)))
-		THEN
-			RAISE EXCEPTION 'the transaction of the schema change holds a lock that changes of node "%" need', behind.node_name
-				USING ERRCODE = 'deadlock_detected',
-					HINT = 'Retry the transaction, make the schema change in one of its own, or set weft.ddl_lock to always before its first schema change.';
 		END IF;
 		PERFORM pg_sleep(0.01);
 	END LOOP;
 END $$;
 
 COMMENT ON FUNCTION weft.member_ddl_applied(jsonb, integer, integer) IS
-	'step of a schema change: waits until this node has applied what others had written';
+	'step of a schema change: waits until this node has applied what others had written; false: not yet';
 REVOKE ALL ON FUNCTION weft.member_ddl_applied(jsonb, integer, integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_ddl_confirm(lock bigint, round bigint)

@@ -23,6 +23,12 @@
 /* Milliseconds between two looks of a process that waits for a gate to be closed. */
 #define LOOK_INTERVAL 5
 
+/*
+ * Milliseconds after which a waiting function returns and is called again.  It has a snapshot, for which CREATE INDEX
+ * CONCURRENTLY waits, and the gate may have to wait for that.
+ */
+#define WAIT_SLICE 500
+
 Gates	   *gates = NULL;
 
 /* The unconfirmed gate that ends with this backend. */
@@ -108,7 +114,13 @@ end_served(int code, Datum arg)
 		return;
 	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
 	gate = gate_find(served);
-	if (gate != NULL && !gate->status.confirmed)
+	if (gate != NULL && gate->status.state == GATE_WAITING)
+	{
+		/* It has no worker that would remove it. */
+		gate->status.state = GATE_FREE;
+		pg_atomic_fetch_sub_u32(&gates->count, 1);
+	}
+	else if (gate != NULL && !gate->status.confirmed)
 	{
 		gate->status.state = GATE_ENDING;
 		gate_wake(gate->status.worker);
@@ -217,11 +229,11 @@ add_tables(Gate *gate, List *tables, bool own)
 }
 
 /* Makes the gate active if it is its turn; otherwise copies the one that it waits for. */
-static bool
+static GateTurn
 try_activate(int64 lock, List *tables, NameData *other)
 {
 	Gate	   *own;
-	bool		result = true;
+	GateTurn	result;
 
 	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
 	own = gate_find(lock);
@@ -231,7 +243,8 @@ try_activate(int64 lock, List *tables, NameData *other)
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("the lock of the node group has ended")));
 	}
-	for (int i = 0; i < GATE_COUNT && own->status.state == GATE_WAITING; i++)
+	result = own->status.state == GATE_WAITING ? GATE_NOW : GATE_BEFORE;
+	for (int i = 0; i < GATE_COUNT && result != GATE_BEFORE; i++)
 	{
 		GateStatus *each = &gates->entries[i].status;
 
@@ -239,11 +252,11 @@ try_activate(int64 lock, List *tables, NameData *other)
 			(each->state >= GATE_ACTIVE ||
 			 (each->state == GATE_WAITING && each->ticket < own->status.ticket)))
 		{
-			result = false;
+			result = GATE_NOT_YET;
 			*other = each->requester;
 		}
 	}
-	if (result)
+	if (result != GATE_NOT_YET)
 	{
 		own->status.state = GATE_ACTIVE;
 		add_tables(own, tables, false);
@@ -252,36 +265,53 @@ try_activate(int64 lock, List *tables, NameData *other)
 	return result;
 }
 
-static void
+static GateTurn
 wait_for_turn(int64 lock, List *tables, int timeout)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, WAIT_SLICE));
 	NameData	other;
+	GateTurn	result;
 
-	while (!try_activate(lock, tables, &other))
+	while ((result = try_activate(lock, tables, &other)) == GATE_NOT_YET)
 	{
 		if (GetCurrentTimestamp() > end)
+		{
+			if (timeout > WAIT_SLICE)
+				break;
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("timed out waiting for a schema change of node \"%s\"",
 							NameStr(other)),
 					 errhint("View \"weft.ddl_lock_status\" shows the lock.")));
+		}
 		(void) ConditionVariableTimedSleep(&gates->changed, 100,
 										   wait_event_id(WEFT_WAIT_GATE));
 	}
 	ConditionVariableCancelSleep();
+	return result;
+}
+
+/* Removes a gate that has not become active. */
+static void
+leave(int64 lock)
+{
+	GateStatus	status;
+
+	if (gate_look(lock, &status) && status.state == GATE_WAITING)
+		gate_remove(lock);
 }
 
 /*
  * Opens a gate for the schema change of another node, which ends with this session until it is
- * confirmed; or adds tables to it.  Waits until no other gate of this database is active.  The caller
- * starts the gate worker.
+ * confirmed; or adds tables to it.  Waits until no other gate of this database is active, for a slice of the timeout.
+ * When the gate has become active, the caller starts the gate worker.
  */
-void
+GateTurn
 gate_open(int64 lock, const char *requester, List *tables, int timeout)
 {
 	static bool registered = false;
 	bool		exists;
+	volatile GateTurn result = GATE_NOT_YET;
 
 	if (list_length(tables) > GATE_TABLES / 2)
 		ereport(ERROR,
@@ -298,16 +328,16 @@ gate_open(int64 lock, const char *requester, List *tables, int timeout)
 	served = lock;
 	PG_TRY();
 	{
-		wait_for_turn(lock, tables, timeout);
+		result = wait_for_turn(lock, tables, timeout);
 	}
 	PG_CATCH();
 	{
 		ConditionVariableCancelSleep();
-		if (!exists)
-			gate_remove(lock);
+		leave(lock);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	return result;
 }
 
 /* Adds tables that the requester's transaction, the caller's, has locked itself.  The gate is active. */
@@ -323,11 +353,11 @@ gate_add_own(int64 lock, List *tables)
 	LWLockRelease(gates->lock);
 }
 
-/* Returns the round once the gate is closed. */
-uint32
-gate_wait_closed(int64 lock, int timeout)
+/* Waits until the gate is closed, for a slice of the timeout; returns false if it is not. */
+bool
+gate_wait_closed(int64 lock, int timeout, uint32 *round)
 {
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout);
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, WAIT_SLICE));
 
 	for (;;)
 	{
@@ -342,12 +372,19 @@ gate_wait_closed(int64 lock, int timeout)
 								(status.tables[i].state == TABLE_GIVEN &&
 								 (status.tables[i].own || status.taker_lock == lock)));
 		if (closed)
-			return status.round;
+		{
+			*round = status.round;
+			return true;
+		}
 		if (GetCurrentTimestamp() > end)
+		{
+			if (timeout > WAIT_SLICE)
+				return false;
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("timed out waiting for transactions that have changed the tables"),
 					 errhint("pg_blocking_pids(%d) returns their sessions.", status.worker_pid)));
+		}
 		gate_nap(LOOK_INTERVAL);
 	}
 }

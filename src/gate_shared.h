@@ -28,6 +28,14 @@ typedef struct Gates
 	Gate		entries[GATE_COUNT];
 } Gates;
 
+/* Has a gate become active? */
+typedef enum GateTurn
+{
+	GATE_NOT_YET,
+	GATE_NOW,
+	GATE_BEFORE,				/* it was active already */
+} GateTurn;
+
 /* For gate.c, which takes the lock. */
 extern Gates *gates;
 extern bool gate_none(void);
@@ -39,9 +47,9 @@ extern void gate_nap(long milliseconds);
 
 extern void gate_request(void);
 extern void gate_startup(void);
-extern void gate_open(int64 lock, const char *requester, List *tables, int timeout);
+extern GateTurn gate_open(int64 lock, const char *requester, List *tables, int timeout);
 extern void gate_add_own(int64 lock, List *tables);
-extern uint32 gate_wait_closed(int64 lock, int timeout);
+extern bool gate_wait_closed(int64 lock, int timeout, uint32 *round);
 extern bool gate_confirm(int64 lock, uint32 round, const char *local_node);
 extern void gate_end(int64 lock);
 extern bool gate_is_open(int64 lock);

@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(weft_applied_position);
 /* of weft.ddl_gates */
 #define COLUMNS 6
 
-/* weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer) */
+/* weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer) returns boolean */
 Datum
 weft_ddl_gate_open(PG_FUNCTION_ARGS)
 {
@@ -38,7 +38,7 @@ weft_ddl_gate_open(PG_FUNCTION_ARGS)
 	bool	   *nulls;
 	int			count;
 	List	   *tables = NIL;
-	GateStatus	status;
+	GateTurn	turn;
 
 	shmem_require();
 	deconstruct_array_builtin(PG_GETARG_ARRAYTYPE_P(2), OIDOID, &values, &nulls, &count);
@@ -48,31 +48,33 @@ weft_ddl_gate_open(PG_FUNCTION_ARGS)
 	if (lock == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("a lock must not be zero")));
-	if (gate_look(lock, &status))
+	turn = gate_open(lock, NameStr(*PG_GETARG_NAME(1)), tables, PG_GETARG_INT32(3));
+	if (turn == GATE_NOW)
 	{
-		gate_open(lock, NameStr(*PG_GETARG_NAME(1)), tables, PG_GETARG_INT32(3));
-		PG_RETURN_VOID();
+		PG_TRY();
+		{
+			gate_worker_start(lock);
+		}
+		PG_CATCH();
+		{
+			gate_remove(lock);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
 	}
-	gate_open(lock, NameStr(*PG_GETARG_NAME(1)), tables, PG_GETARG_INT32(3));
-	PG_TRY();
-	{
-		gate_worker_start(lock);
-	}
-	PG_CATCH();
-	{
-		gate_remove(lock);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	PG_RETURN_VOID();
+	PG_RETURN_BOOL(turn != GATE_NOT_YET);
 }
 
-/* weft.ddl_gate_closed(lock bigint, timeout integer) returns bigint */
+/* weft.ddl_gate_closed(lock bigint, timeout integer) returns bigint; NULL: not yet */
 Datum
 weft_ddl_gate_closed(PG_FUNCTION_ARGS)
 {
+	uint32		round;
+
 	shmem_require();
-	PG_RETURN_INT64(gate_wait_closed(PG_GETARG_INT64(0), PG_GETARG_INT32(1)));
+	if (!gate_wait_closed(PG_GETARG_INT64(0), PG_GETARG_INT32(1), &round))
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(round);
 }
 
 /* weft.ddl_gate_confirm(lock bigint, round bigint, local_node name) returns boolean */

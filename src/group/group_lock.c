@@ -103,14 +103,6 @@ static ProcessUtility_hook_type previous_process_utility = NULL;
 static List *own_tables = NIL;
 static LocalTransactionId own_transaction = InvalidLocalTransactionId;
 
-static int
-milliseconds_left(const Request *request)
-{
-	long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), request->end);
-
-	return Max(left, 1);
-}
-
 /* Does a publication publish schema changes? */
 static bool
 publishes_changes(const char *publication)
@@ -223,16 +215,37 @@ connect_members(Request *request)
 	}
 }
 
+/* Returns the answer of a member's function that waits, once the first column is neither null nor false. */
+static RemoteValue *
+wait_for_answer(Member *member, TimestampTz end, const char *call, int columns)
+{
+	for (;;)
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+		RemoteValue *row = remote_row(member->remote, psprintf("%s, %ld)", call, Max(left, 1)),
+									  columns);
+
+		if (row && row[0] && row[0][0] != 'f')
+			return row;
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* The process that a member's function must not find in its way. */
+static int
+own_pid(const Member *member)
+{
+	return member->is_local ? MyProcPid : 0;
+}
+
 /* Closes the gate of a member and notes its position. */
 static void
 close_gate(Request *request, Member *member)
 {
-	RemoteValue *row = remote_row(member->remote,
-								  psprintf("SELECT round, lsn FROM weft.member_ddl_closed(" INT64_FORMAT ", %d)",
-										   request->lock, milliseconds_left(request)), 2);
+	RemoteValue *row = wait_for_answer(member, request->end,
+									   psprintf("SELECT round, lsn FROM weft.member_ddl_closed(" INT64_FORMAT ", %d",
+												request->lock, own_pid(member)), 2);
 
-	if (row == NULL || row[0] == NULL || row[1] == NULL)
-		elog(ERROR, "node \"%s\" has not closed its gate", member->name);
 	member->round = row[0];
 	member->lsn = row[1];
 }
@@ -249,11 +262,9 @@ apply_all(Request *request)
 						 member->name, member->lsn);
 	appendStringInfoChar(&positions, '}');
 	foreach_ptr(Member, member, request->members)
-		(void) remote_value(member->remote,
-							psprintf("SELECT weft.member_ddl_applied(%s, %d, %d)",
-									 quote_literal_cstr(positions.data),
-									 member->is_local ? MyProcPid : 0,
-									 milliseconds_left(request)));
+		(void) wait_for_answer(member, request->end,
+							   psprintf("SELECT weft.member_ddl_applied(%s, %d",
+										quote_literal_cstr(positions.data), own_pid(member)), 1);
 }
 
 /* Asks a member for a gate, or for more tables of it. */
@@ -261,16 +272,16 @@ static void
 open_gate(Request *request, Member *member)
 {
 	List	   *tables = request->tables;
-	int			timeout = milliseconds_left(request);
+	TimestampTz end = request->end;
 
 	if (member->is_local)
 		tables = list_difference_oid(tables, request->used);
 	if (request->used != NIL)
-		timeout = Min(timeout, TURN_TIMEOUT);
-	(void) remote_value(member->remote,
-						psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %s, %d)",
-								 request->lock, quote_literal_cstr(request->local_node),
-								 quote_literal_cstr(names_of(tables)), timeout));
+		end = Min(end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TURN_TIMEOUT));
+	(void) wait_for_answer(member, end,
+						   psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %s",
+									request->lock, quote_literal_cstr(request->local_node),
+									quote_literal_cstr(names_of(tables))), 1);
 	if (member->is_local)
 		gate_add_own(request->lock, request->used);
 }
