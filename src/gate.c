@@ -12,6 +12,7 @@
  *	2. M's gate worker G (group/gate_worker.c) locks each T in mode SHARE ROW EXCLUSIVE.  That is the
  *	   server's own lock: readers go on, and S waits in the parser, as it would for any ALTER TABLE, and uses
  *	   the new definition when it goes on.  No prepared plan, trigger, COPY or foreign key needs a thought.
+ *	   At A, U has locked those T itself that its transaction has used before (group/group_lock.c).
  *	3. Once G has the locks, no local transaction that has written to T is open.  The gate is
  *	   closed; M's position in the WAL is noted, and told to A.
  *	4. Each M applies what all others have written up to those positions.  W needs T, so W passes the

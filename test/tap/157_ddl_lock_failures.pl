@@ -143,6 +143,24 @@ query($a, 'SELECT pg_terminate_backend(' . backend_of($a) . ')');
 end_session($session);
 recovered('the session was terminated');
 
+# --- a session ends that waits for another schema change ---
+
+$session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
+my $second = open_session($b, on_error_stop => 0);
+$second->query_until(qr/begun/,
+	"\\echo begun\nALTER TABLE t ALTER v SET DEFAULT 4;\n");
+poll($a,
+	"SELECT count(*) = 1 FROM weft.ddl_lock_status WHERE state = 'waiting'");
+query($b,
+	"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'SET DEFAULT 4' AND pid <> pg_backend_pid()"
+);
+end_session($second);
+poll($a,
+	"SELECT count(*) = 0 FROM weft.ddl_lock_status WHERE state = 'waiting'");
+$session->query('COMMIT');
+$session->quit;
+recovered('a session that waited was terminated');
+
 # --- the session is killed, and its server recovers ---
 
 $session = change($a, 'ALTER TABLE t ADD CHECK (v > 0)');
