@@ -62,8 +62,8 @@ first_change_published(const List *publications)
 		return;
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
 		foreach_ptr(char, name, publications)
-			if (publication->group && strcmp(name, publication->name) == 0)
-			published_in = GetCurrentSubTransactionId();
+		if (publication->group && strcmp(name, publication->name) == 0)
+		published_in = GetCurrentSubTransactionId();
 }
 
 /* Has the current transaction published a schema change in its group before any row? */

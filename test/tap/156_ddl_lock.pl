@@ -178,7 +178,8 @@ EOS
 no_locks('a migration');
 same_schemas('a migration');
 is(query($_, 'SELECT count(*) FROM other WHERE x = id'),
-	1, 'rows of a migration on ' . $_->name) foreach @nodes;
+	1, 'rows of a migration on ' . $_->name)
+  foreach @nodes;
 query($b, <<'EOS');
 BEGIN;
 CREATE TABLE migration (id int PRIMARY KEY);
@@ -294,8 +295,7 @@ query($c, 'INSERT INTO gone VALUES (1)');
 my ($error) = apply_error($b, subscription_name('g', $c, $b), $before);
 like($error, qr/"public.gone" does not exist/, 'its rows are not ignored');
 set_conf($b, 'weft.ddl_wait_timeout' => '1min');
-query($b,
-	'ALTER SUBSCRIPTION ' . subscription_name('g', $a, $b) . ' ENABLE');
+query($b, 'ALTER SUBSCRIPTION ' . subscription_name('g', $a, $b) . ' ENABLE');
 wait_for_group('g', @nodes);
 is(query($b, 'SELECT count(*) FROM gone'), 1, 'they arrive');
 

@@ -231,7 +231,8 @@ start_join($d, $a, 'g');
 poll($a,
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'active' AND query ~ 'member_register' AND pid <> pg_backend_pid()"
 );
-is(states($a), 'a active, b active, c active',
+is( states($a),
+	'a active, b active, c active',
 	'a node that joins waits for a lock');
 
 # The new node's slot on b waits for this.
