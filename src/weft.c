@@ -17,6 +17,7 @@
 #include "fmgr.h"
 #include "gate.h"
 #include "gate_shared.h"
+#include "group/function_guard.h"
 #include "group/gate_worker.h"
 #include "group/group_lock.h"
 #include "group/snowflake.h"
@@ -94,6 +95,7 @@ _PG_init(void)
 	gate_install();
 	gate_worker_install();
 	group_lock_install();
+	function_guard_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;

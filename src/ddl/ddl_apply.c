@@ -142,7 +142,10 @@ execute(const DdlMessage *message)
 	CommandCounterIncrement();
 }
 
-/* Executes the statement as its role, under its settings. */
+/*
+ * Executes the statement as its role, under its settings.  Whatever its code sets is forgotten:
+ * other roles' code runs later in this process.
+ */
 static void
 execute_as_role(const DdlMessage *message)
 {
@@ -153,7 +156,7 @@ execute_as_role(const DdlMessage *message)
 	level = NewGUCNestLevel();
 	statement_settings_set(message->settings);
 	execute(message);
-	AtEOXact_GUC(true, level);
+	AtEOXact_GUC(false, level);
 	RestoreUserContext(&context);
 }
 

@@ -169,7 +169,11 @@ describe_conflicts(FastRelation *relation)
 		relation->insert_reason = "rows can be in conflict with other rows";
 }
 
-/* Finds out everything that is kept about a relation, whose table is open. */
+/*
+ * Finds out everything that is kept about a relation, whose table is open.  To be called as the table's
+ * owner: whoever is the first to look at the expressions of an index simplifies them, which executes
+ * functions.
+ */
 static void
 describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 {
@@ -207,9 +211,21 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	relation->valid = entry->state == SUBREL_STATE_READY && !relation->changed;
 }
 
+/* Switches to the user as whom a table is changed; returns false if that is the current one. */
+static bool
+become_owner(Relation rel, UserContext *context)
+{
+	Oid			owner = rel->rd_rel->relowner;
+
+	if (MySubscription->runasowner || owner == GetUserId())
+		return false;
+	SwitchToUntrustedUser(owner, context);
+	return true;
+}
+
 /*
  * Opens everything that a change needs, in memory of the local transaction; "columns" are
- * those that are sent.
+ * those that are sent.  To be called as the table's owner, as describe().
  */
 static void
 open_table(FastRelation *relation, Relation rel, const AttrMap *columns)
@@ -258,6 +274,8 @@ fast_table_open(LogicalRepRelId relid)
 {
 	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
+	UserContext context;
+	bool		switched;
 	LOCKMODE	mode;
 
 	if (relation->rel != NULL)
@@ -270,10 +288,13 @@ fast_table_open(LogicalRepRelId relid)
 
 	/* This locks the table, and processes invalidations. */
 	entry = gate_open_relation(relid, &mode);
+	switched = become_owner(entry->localrel, &context);
 	if (!relation->valid)
 		describe(relation, entry, entry->localrel);
 	if (relation->reason == NULL)
 		open_table(relation, table_open(entry->localreloid, NoLock), entry->attrmap);
+	if (switched)
+		RestoreUserContext(&context);
 	logicalrep_rel_close(entry, NoLock);
 	check_turn(relation);
 	return relation->reason == NULL ? relation : NULL;
@@ -289,6 +310,8 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 {
 	FastRelation *relation = fast_relation_find(relid);
 	LogicalRepRelMapEntry *entry;
+	UserContext context;
+	bool		switched;
 	LOCKMODE	mode;
 	bool		applied;
 
@@ -299,7 +322,10 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 	/* If the change was applied, this transaction has the lock already. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	entry = gate_open_relation(relid, &mode);
+	switched = become_owner(entry->localrel, &context);
 	describe(relation, entry, entry->localrel);
+	if (switched)
+		RestoreUserContext(&context);
 	applied = entry->state == SUBREL_STATE_READY ||
 		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= final_lsn);
 	logicalrep_rel_close(entry, applied ? NoLock : mode);
@@ -314,12 +340,7 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 bool
 fast_table_become_owner(FastRelation *relation, UserContext *context)
 {
-	Oid			owner = relation->rel->rd_rel->relowner;
-
-	if (MySubscription->runasowner || owner == GetUserId())
-		return false;
-	SwitchToUntrustedUser(owner, context);
-	return true;
+	return become_owner(relation->rel, context);
 }
 
 /* Stores the gathered rows of all tables. */

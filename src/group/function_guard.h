@@ -6,5 +6,6 @@
 #define WEFT_GROUP_FUNCTION_GUARD_H
 
 extern void function_guard_install(void);
+extern void function_guard_join(void);
 
 #endif							/* WEFT_GROUP_FUNCTION_GUARD_H */

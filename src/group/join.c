@@ -262,7 +262,7 @@ connect_database(void)
 	if (TransactionIdIsValid(arguments.xid))
 		XactLockTableWait(arguments.xid, NULL, NULL, XLTW_None);
 	CommitTransactionCommand();
-	function_guard_install();
+	function_guard_join();
 }
 
 /* Entry point of the background worker. */

@@ -209,6 +209,14 @@ fails(
 	qr/role "dba" has more privileges here than on the publisher/,
 	'a role that is a superuser on the subscriber only');
 
+# The same, but it only could become such a role.
+query($sub, 'CREATE ROLE deputy IN ROLE dba');
+query($pub, 'CREATE ROLE deputy; GRANT CREATE ON SCHEMA public TO deputy');
+fails(
+	'SET ROLE deputy; CREATE TABLE public.of_deputy (id int)',
+	qr/role "deputy" has more privileges here than on the publisher/,
+	'a role that could become a superuser on the subscriber only');
+
 # The statement cannot do what its role may not do on the subscriber.
 query($sub, 'REVOKE CREATE ON SCHEMA public FROM alice');
 fails(
@@ -234,6 +242,58 @@ fails(
 	'SET ROLE mallory; ALTER TABLE his.victim ADD CONSTRAINT evil CHECK (his.evil(id) > 0)',
 	qr/cannot set parameter "role" within security-restricted operation/,
 	'a statement cannot become the owner of the subscription');
+
+# Nor can code that belongs to a table, whoever is the first to need it.  An immutable function is
+# executed when an index is opened, and when an expression is planned.
+query_all([ $pub, $sub ], <<'EOS');
+CREATE FUNCTION his.spy(text) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	RAISE LOG 'code of % runs as % with %', $1, current_user, current_setting('work_mem');
+	RETURN 0;
+END $$;
+ALTER FUNCTION his.spy OWNER TO mallory;
+EOS
+my $log_start = -s $sub->logfile;
+query($pub, <<'EOS');
+SET ROLE mallory;
+CREATE TABLE his.spies (id int PRIMARY KEY, v int CHECK (v > his.spy('a check')));
+CREATE INDEX ON his.spies ((v + his.spy('an index')));
+CREATE INDEX ON his.spies (v) WHERE v > his.spy('a predicate');
+CREATE TABLE his.generated (id int PRIMARY KEY, v int,
+	g int GENERATED ALWAYS AS (v + his.spy('a generated column')) STORED);
+CREATE TABLE his.keyless (id int, v int);
+ALTER TABLE his.keyless REPLICA IDENTITY FULL;
+CREATE INDEX ON his.keyless ((v + his.spy('an index without a key')));
+EOS
+query_all([ $pub, $sub ], <<'EOS');
+CREATE FUNCTION leave_setting() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('work_mem', '123kB', false);
+	RETURN true;
+END $$;
+EOS
+query($pub, <<'EOS');
+CREATE TABLE leaving (id int);
+INSERT INTO leaving VALUES (1);
+BEGIN;
+ALTER TABLE leaving ADD CHECK (leave_setting());
+SET work_mem = '4MB';
+INSERT INTO his.spies VALUES (100, 100);
+COMMIT;
+EOS
+foreach my $i (1 .. 3)
+{
+	query($pub,
+		"INSERT INTO his.spies VALUES ($i, $i); INSERT INTO his.generated VALUES ($i, $i); UPDATE his.spies SET v = v + 10; INSERT INTO his.keyless VALUES ($i, $i); UPDATE his.keyless SET v = v + 10"
+	);
+	wait_for_apply($pub, $sub, 'sub');
+}
+my $logged_code = slurp_file($sub->logfile, $log_start);
+my @users = $logged_code =~ /code of (?:a|an) [a-z ]+ runs as (\w+)/g;
+cmp_ok(scalar @users, '>', 4, 'the code of a table runs');
+is_deeply([ grep { $_ ne 'mallory' } @users ], [], '... as its owner');
+unlike($logged_code, qr/with 123kB/,
+	'... under no settings of a statement before');
 
 # --- messages that no Weft of this version has written ---
 
