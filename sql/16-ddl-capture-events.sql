@@ -4,23 +4,38 @@
 CREATE FUNCTION weft.schema_capture_events()
 RETURNS text LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
-RETURN $script$-- The statements that have begun in what the client has sent last, and not ended: what one that
--- consists of several transactions has left, when it failed, does not count.
-CREATE OR REPLACE FUNCTION weft.ddl_stack()
-RETURNS jsonb LANGUAGE sql STABLE
+RETURN $script$-- Any session can set a setting.  Only what comes with this counts.
+CREATE OR REPLACE FUNCTION weft.ddl_signature(stack text)
+RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT coalesce(jsonb_agg(e.entry ORDER BY e.number), '[]')
-	FROM jsonb_array_elements(coalesce(nullif(current_setting('weft_capture.stack', true), ''), '[]')::jsonb)
-		WITH ORDINALITY e (entry, number)
-	WHERE e.entry->>'time' = extract(epoch FROM statement_timestamp())::text
+	SELECT encode(sha256(convert_to(concat(s.last_value, stack, s.last_value), 'UTF8')), 'hex')
+		FROM weft.ddl_secret_seq s
 $$;
+
+-- The statements that have begun in what the client has sent last, and not ended: what one that
+-- consists of several transactions has left, when it failed, does not count.
+CREATE OR REPLACE FUNCTION weft.ddl_stack()
+RETURNS jsonb LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	stored CONSTANT text := coalesce(current_setting('weft_capture.stack', true), '');
+	stack CONSTANT text := substr(stored, 65);
+BEGIN
+	IF left(stored, 64) <> weft.ddl_signature(stack) THEN
+		RETURN '[]';
+	END IF;
+	RETURN (SELECT coalesce(jsonb_agg(e.entry ORDER BY e.number), '[]')
+		FROM jsonb_array_elements(stack::jsonb) WITH ORDINALITY e (entry, number)
+		WHERE e.entry->>'time' = extract(epoch FROM statement_timestamp())::text);
+END $$;
 
 CREATE OR REPLACE FUNCTION weft.ddl_set_stack(stack jsonb)
 RETURNS void LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT set_config('weft_capture.stack', stack::text, false)
+	SELECT set_config('weft_capture.stack', weft.ddl_signature(stack::text) || stack::text, false)
 $$;
 
 -- A statement begins.  It assigns no transaction id, since DROP INDEX CONCURRENTLY must not have one.
@@ -308,11 +323,12 @@ RETURNS jsonb LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT coalesce(jsonb_agg(power), '[]') FROM (
-		SELECT 'superuser' FROM pg_roles WHERE rolname = role AND rolsuper
+		SELECT 'superuser'
+			WHERE EXISTS (SELECT FROM pg_roles s WHERE s.rolsuper AND pg_has_role(role, s.oid, 'MEMBER'))
 		UNION ALL
 		SELECT power FROM unnest(
 			'{pg_execute_server_program,pg_read_server_files,pg_write_server_files}'::text[]) power
-			WHERE pg_has_role(role, power, 'USAGE')) powers (power)
+			WHERE pg_has_role(role, power, 'MEMBER')) powers (power)
 $$;
 
 CREATE OR REPLACE FUNCTION weft.ddl_insert(

@@ -68,6 +68,18 @@ CREATE TABLE IF NOT EXISTS weft.ddl_queue (
 REVOKE ALL ON weft.ddl_queue FROM PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS weft.ddl_queue_id_seq;
 
+-- Its value is a secret: with it, the event triggers recognize what they have stored in a setting.
+-- A table would be published by FOR ALL TABLES.
+CREATE SEQUENCE IF NOT EXISTS weft.ddl_secret_seq;
+REVOKE ALL ON weft.ddl_secret_seq FROM PUBLIC;
+DO $$
+BEGIN
+	IF NOT (SELECT is_called FROM weft.ddl_secret_seq) THEN
+		PERFORM setval('weft.ddl_secret_seq',
+			('x' || left(md5(gen_random_uuid()::text || gen_random_uuid()::text), 15))::bit(60)::bigint + 1);
+	END IF;
+END $$;
+
 -- For members of pg_write_all_data, and against mistakes.
 CREATE OR REPLACE FUNCTION weft.check_ddl_queue()
 RETURNS trigger LANGUAGE plpgsql

@@ -9,6 +9,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/pg_authid.h"
 #include "ddl/powers.h"
 #include "miscadmin.h"
@@ -26,16 +29,43 @@ static const struct
 	{"pg_write_server_files", ROLE_PG_WRITE_SERVER_FILES},
 };
 
-/* Returns the names of a role's powers. */
+/*
+ * Is a role a superuser, or a member of one?  A member may give its functions to that role, or become
+ * it.
+ */
+static bool
+is_superuser(Oid role)
+{
+	Relation	catalog;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		result = false;
+
+	if (superuser_arg(role))
+		return true;
+	catalog = table_open(AuthIdRelationId, AccessShareLock);
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_authid form = (Form_pg_authid) GETSTRUCT(tuple);
+
+		result = form->rolsuper && is_member_of_role(role, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return result;
+}
+
+/* Returns the names of a role's powers; those of roles that it is a member of are among them. */
 List *
 powers_of(Oid role)
 {
 	List	   *result = NIL;
 
-	if (superuser_arg(role))
+	if (is_superuser(role))
 		result = lappend(result, "superuser");
 	for (int i = 0; i < lengthof(predefined); i++)
-		if (has_privs_of_role(role, predefined[i].role))
+		if (is_member_of_role(role, predefined[i].role))
 			result = lappend(result, unconstify(char *, predefined[i].name));
 	return result;
 }

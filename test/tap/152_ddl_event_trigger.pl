@@ -545,6 +545,35 @@ EOS
 	is( last_statement(),
 		'CREATE TABLE his.hidden (id int)',
 		'nobody hides what he does');
+	query_all([ $pub, $sub ], <<'EOS');
+SET ROLE mallory;
+CREATE FUNCTION his.hide(tag text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $f$
+BEGIN
+	PERFORM set_config('weft_capture.stack', jsonb_build_array(jsonb_build_object('captured', true, 'tag', tag,
+		'time', extract(epoch FROM statement_timestamp())::text))::text, false);
+	RETURN true;
+END $f$;
+EOS
+	query($pub, <<'EOS');
+SET ROLE mallory;
+CREATE TABLE his.checked (id int);
+INSERT INTO his.checked VALUES (1);
+DO $f$
+BEGIN
+	PERFORM his.hide('CREATE EXTENSION');
+	CREATE TABLE his.hidden2 (id int);
+END $f$;
+EOS
+	is( last_statement(),
+		'CREATE TABLE his.hidden2 (id int)',
+		'... with a setting before the statement');
+	query($pub,
+		q{SET ROLE mallory; ALTER TABLE his.checked ADD COLUMN w int, ADD CHECK (his.hide('x') OR id > 0)}
+	);
+	like(
+		last_statement(),
+		qr/^ALTER TABLE his.checked ADD COLUMN w/,
+		'... or within it');
 
 	query($pub, $_)
 	  foreach (
