@@ -109,9 +109,12 @@ convert_text(const PlannedStmt *pstmt, const char *source)
 	int			length = pstmt->stmt_len;
 	const char *start = CleanQuerytext(source, &location, &length);
 	char	   *result = pnstrdup(start, length);
+	List	   *trees = pg_parse_query(result);
 
 	/* Whoever has made the tree may not know its place in the source text. */
-	if (list_length(pg_parse_query(result)) != 1)
+	if (list_length(trees) != 1 ||
+		CreateCommandTag(linitial_node(RawStmt, trees)->stmt) !=
+		CreateCommandTag(pstmt->utilityStmt))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("cannot replicate %s because its text is not known",
