@@ -87,6 +87,7 @@ NEEDS = {
     "multirangetypes": ["rangetypes"],
     "psql": ["create_am"],
     "select_parallel": ["create_misc"],
+    "stats": ["stats_ext"],
     "select_views": ["create_view"],
     "with": ["create_misc"],
 }  # fmt: skip
@@ -100,10 +101,16 @@ REFUSED = re.compile(
 )
 FOLLOWS = re.compile(r"ERROR: .*(does not exist|current transaction is aborted)")
 
-# Statements that lock a catalog while they wait for the copy.  The walsender needs the same catalog
-# to decode them, so both would wait forever; the server's manual names this case.
-LOCKS_CATALOG = re.compile(rb"^((?:VACUUM .*FULL|CLUSTER|REINDEX)\b.* pg_\w+.*;)", re.MULTILINE)
-NOT_WAITING = rb"SET synchronous_commit = local;\n\1\nRESET synchronous_commit;"
+# How statements of the files are changed, each on a line of its own:
+REWRITTEN = [
+    # A statement that locks a catalog must not wait for the copy.  The walsender needs the same
+    # catalog to decode it, so both would wait forever; the server's manual names this case.
+    (re.compile(rb"^((?:VACUUM .*FULL|CLUSTER|REINDEX)\b.* pg_\w+.*;)", re.MULTILINE),
+     rb"SET synchronous_commit = local;\n\1\nRESET synchronous_commit;"),
+    # Privileges on databases are not replicated, so they are granted on both sides.
+    (re.compile(rb"^((?:GRANT|REVOKE) .* ON DATABASE )regression( .*;)", re.MULTILINE),
+     rb"\1regression\2\n\1copy\2"),
+]  # fmt: skip
 
 # Rows that the server itself does not apply, with the rights of the tables' owners.
 NOT_ALLOWED = re.compile(
@@ -162,6 +169,12 @@ class Result:
     statements: int = 0
     drift: list[str] = field(default_factory=list)
     problem: str = ""
+
+
+def rewritten(text: bytes) -> bytes:
+    for pattern, replacement in REWRITTEN:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def core_tests() -> Path:
@@ -380,12 +393,12 @@ class Trial:
         command = ["psql", "-X", "-a", "-q", "-d", PUBLISHER, "-v", "HIDE_TABLEAM=on",
                    "-v", "HIDE_TOAST_COMPRESSION=on"]  # fmt: skip
         source = self.tests.sources / "sql" / f"{name}.sql"
+        copy = self.server.directory / "results" / f"{name}.sql"
         self.ended.clear()
         watcher = threading.Thread(target=self.skip_failures, daemon=True)
         watcher.start()
         try:
-            copy = self.server.directory / "results" / f"{name}.sql"
-            copy.write_bytes(LOCKS_CATALOG.sub(NOT_WAITING, source.read_bytes()))
+            copy.write_bytes(rewritten(source.read_bytes()))
             with copy.open() as stdin, output.open("w") as file:
                 process = subprocess.Popen(
                     command, stdin=stdin, stdout=file, stderr=subprocess.STDOUT,
