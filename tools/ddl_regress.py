@@ -87,8 +87,8 @@ NEEDS = {
     "multirangetypes": ["rangetypes"],
     "psql": ["create_am"],
     "select_parallel": ["create_misc"],
-    "stats": ["stats_ext"],
     "select_views": ["create_view"],
+    "stats": ["stats_ext"],
     "with": ["create_misc"],
 }  # fmt: skip
 
