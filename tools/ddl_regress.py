@@ -550,6 +550,8 @@ def run_one(name: str, directory: Path, bases: Bases, keep: bool) -> Result:
     result = Result(name)
     start = time.monotonic()
     trial = Trial(directory / name, bases.tests)
+    # one that an earlier run has kept
+    shutil.rmtree(trial.server.directory, ignore_errors=True)
     try:
         base, inherited = bases.get(bases.tests.needs(name))
         trial.create_from(base)
