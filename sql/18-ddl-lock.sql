@@ -84,8 +84,10 @@ AS $$
 BEGIN
 	round := weft.ddl_gate_closed(lock, timeout);
 	IF round IS NULL THEN
-		IF requester_pid <> 0 AND EXISTS (SELECT FROM weft.ddl_gates() g, unnest(pg_blocking_pids(g.pid)) p
-			WHERE g.lock = member_ddl_closed.lock AND requester_pid = ANY (pg_blocking_pids(p)))
+		IF requester_pid <> 0 AND EXISTS (WITH RECURSIVE waiting(process) AS
+				(SELECT g.pid FROM weft.ddl_gates() g WHERE g.lock = member_ddl_closed.lock
+					UNION SELECT unnest(pg_blocking_pids(process)) FROM waiting)
+			SELECT FROM waiting WHERE process = requester_pid)
 		THEN
 			RAISE EXCEPTION 'a session that has changed the tables waits for the transaction of the schema change'
 				USING ERRCODE = 'deadlock_detected', HINT = 'Retry the transaction.';
@@ -137,10 +139,12 @@ BEGIN
 					HINT = 'A schema change that locks tables needs all members.';
 		END IF;
 		IF clock_timestamp() > until THEN
-			IF requester_pid <> 0 AND EXISTS (SELECT FROM pg_stat_activity a
-				WHERE a.datname = current_database() AND a.wait_event_type = 'Lock'
-					AND a.backend_type IN ('weft writer', 'weft stream writer', 'logical replication apply worker')
-					AND requester_pid = ANY (pg_blocking_pids(a.pid)))
+			IF requester_pid <> 0 AND EXISTS (WITH RECURSIVE waiting(process) AS
+					(SELECT a.pid FROM pg_stat_activity a
+						WHERE a.datname = current_database() AND a.wait_event_type = 'Lock' AND a.backend_type IN
+							('weft writer', 'weft stream writer', 'logical replication apply worker')
+						UNION SELECT unnest(pg_blocking_pids(process)) FROM waiting)
+				SELECT FROM waiting WHERE process = requester_pid)
 			THEN
 				RAISE EXCEPTION 'the transaction of the schema change holds a lock that changes of node "%" need', behind.node_name
 					USING ERRCODE = 'deadlock_detected',

@@ -251,9 +251,42 @@ $session->query_safe(
 no_locks('a retry');
 same_schemas('a retry');
 
+# A session that has a table which is to be locked, and waits for the transaction; and one that has a row which
+# another member's writer needs.
+$session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN more int');
+my $holder = open_session($a);
+$holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
+$holder->query_until(qr/begun/, "\\echo begun\nUPDATE other SET v = 1;\n");
+poll($a,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^UPDATE other' AND wait_event_type = 'Lock'"
+);
+$session->query('ALTER TABLE t ALTER v SET DEFAULT 1');
+like(
+	$session->{stderr},
+	qr/waits for the transaction of the schema change/,
+	'a session waits for the transaction');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK');
+$holder->query_safe('ROLLBACK');
+$session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN more int');
+$holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
+$holder->query_until(qr/begun/, "\\echo begun\nUPDATE other SET v = 1;\n");
+query($b, "UPDATE t SET v = 'b' WHERE id = 1");
+$session->query('ALTER TABLE other ALTER more SET DEFAULT 1');
+like(
+	$session->{stderr},
+	qr/holds a lock that changes of node "b" need/,
+	'a writer waits for a session that waits for the transaction');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK');
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+no_locks('sessions that wait');
+wait_for_group('g', @nodes);
+
 # --- a table that is not on all members when the lock begins ---
 
-my $holder = open_session($b);
+$holder = open_session($b);
 $holder->query_safe('BEGIN; LOCK TABLE other IN ACCESS EXCLUSIVE MODE');
 query($a,
 	'UPDATE other SET v = 9; CREATE TABLE fresh (id int PRIMARY KEY, v int)');
