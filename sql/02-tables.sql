@@ -189,7 +189,9 @@ CREATE TABLE weft.node_entry (
 	is_local boolean NOT NULL DEFAULT false,
 	identity uuid NOT NULL DEFAULT gen_random_uuid(),
 	start_lsn pg_lsn,
-	cut_lsn pg_lsn
+	cut_lsn pg_lsn,
+	-- where the copy was made, for the member that this node was copied from
+	copied_lsn pg_lsn
 );
 
 -- One node at a time joins or parts.

@@ -34,6 +34,7 @@ COMMENT ON TABLE weft.ddl_queue IS
 	'schema changes that were made here and are published';
 
 CREATE INDEX ddl_queue_time_index ON weft.ddl_queue (captured_at);
+CREATE INDEX ddl_queue_made_index ON weft.ddl_queue (((message->>'made_at')::pg_lsn));
 
 CREATE TABLE weft.ddl_applied (
 	applied_at timestamptz NOT NULL,
@@ -44,9 +45,11 @@ CREATE TABLE weft.ddl_applied (
 	tag text NOT NULL,
 	statement text NOT NULL,
 	result text NOT NULL,
-	detail text);
+	detail text,
+	message json);
 
 CREATE INDEX ddl_applied_time_index ON weft.ddl_applied (applied_at);
+CREATE INDEX ddl_applied_lsn_index ON weft.ddl_applied (subname, lsn);
 ALTER TABLE weft.ddl_applied REPLICA IDENTITY NOTHING;
 REVOKE ALL ON weft.ddl_applied FROM PUBLIC;
 

@@ -38,6 +38,26 @@ AS $$
 	SELECT set_config('weft_capture.stack', weft.ddl_signature(stack::text) || stack::text, false)
 $$;
 
+-- What belongs to an unlogged table, such as a trigger, is as little replicated as the table.
+CREATE OR REPLACE FUNCTION weft.ddl_unlogged()
+RETURNS TABLE (class_id oid, object_id oid)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH unlogged AS (SELECT oid FROM pg_class WHERE relpersistence = 'u')
+	SELECT 'pg_class'::regclass, oid FROM unlogged
+	UNION ALL
+	SELECT 'pg_trigger'::regclass, t.oid FROM unlogged u JOIN pg_trigger t ON tgrelid = u.oid
+	UNION ALL
+	SELECT 'pg_rewrite'::regclass, t.oid FROM unlogged u JOIN pg_rewrite t ON ev_class = u.oid
+	UNION ALL
+	SELECT 'pg_policy'::regclass, t.oid FROM unlogged u JOIN pg_policy t ON polrelid = u.oid
+	UNION ALL
+	SELECT 'pg_statistic_ext'::regclass, t.oid FROM unlogged u JOIN pg_statistic_ext t ON stxrelid = u.oid
+	UNION ALL
+	SELECT 'pg_constraint'::regclass, t.oid FROM unlogged u JOIN pg_constraint t ON conrelid = u.oid
+$$;
+
 -- A statement begins.  It assigns no transaction id, since DROP INDEX CONCURRENTLY must not have one.
 CREATE OR REPLACE FUNCTION weft.ddl_start()
 RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -54,7 +74,7 @@ BEGIN
 			FROM weft.ddl_publications WHERE NOT all_tables));
 	IF TG_TAG LIKE 'DROP %' THEN
 		entry := entry || jsonb_build_object('unlogged',
-			(SELECT jsonb_agg('pg_class'::regclass::oid || '/' || oid) FROM pg_class WHERE relpersistence = 'u'));
+			(SELECT jsonb_agg(class_id || '/' || object_id) FROM weft.ddl_unlogged()));
 	END IF;
 	PERFORM weft.ddl_set_stack(weft.ddl_stack() || jsonb_build_array(entry));
 END $$;
@@ -179,14 +199,15 @@ BEGIN
 	RETURN QUERY SELECT c.classid::text || '/' || c.objid, c.object_type,
 			coalesce(c.schema_name = 'pg_temp', false) OR coalesce(r.relpersistence = 't', false)
 				OR coalesce(c.object_identity ~ E' on pg_temp\\.', false),
-			coalesce(r.relpersistence = 'u', false),
+			EXISTS (SELECT FROM weft.ddl_unlogged() u WHERE u.class_id = c.classid AND u.object_id = c.objid),
 			coalesce(c.schema_name = 'weft', false)
 				OR coalesce(c.object_identity ~ E'^weft$| on weft\\.', false),
 			c.in_extension, true
 		FROM pg_event_trigger_ddl_commands() c
 			LEFT JOIN pg_class r ON c.classid = 'pg_class'::regclass AND r.oid = c.objid;
 	IF event = 'sql_drop' THEN
-		RETURN QUERY SELECT d.classid::text || '/' || d.objid, d.object_type, d.is_temporary,
+		RETURN QUERY SELECT d.classid::text || '/' || d.objid, d.object_type,
+				d.is_temporary OR coalesce(d.object_identity ~ E' on pg_temp\\.', false),
 				coalesce((weft.ddl_stack() -> -1 -> 'unlogged') ? (d.classid::text || '/' || d.objid), false),
 				coalesce(d.schema_name = 'weft', false), false, d.original
 			FROM pg_event_trigger_dropped_objects() d;
@@ -231,6 +252,37 @@ BEGIN
 			NULL, 'Use one statement for each.');
 	END IF;
 	RETURN result;
+END $$;
+
+-- A statement such as DROP SCHEMA has dropped tables, and the types and sequences that they may use, and is no schema change
+-- of tables itself: publications of level "table" publish that these objects are dropped.
+CREATE OR REPLACE FUNCTION weft.ddl_publish_dropped(tag text, entry jsonb, outer_entries jsonb, wanted_by jsonb,
+	role name, path text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	part record;
+BEGIN
+	IF weft.ddl_is_of_tables(tag) OR weft.ddl_is_off(role) THEN
+		RETURN;
+	END IF;
+	FOR part IN
+		SELECT p.pubname, upper(d.object_type) AS kind, string_agg(d.object_identity, ', ') AS names
+		FROM weft.ddl_publications p CROSS JOIN pg_event_trigger_dropped_objects() d
+		WHERE p.level = 'table' AND (wanted_by ? p.pubname::text) IS NOT TRUE
+			AND d.object_type IN ('table', 'sequence', 'type') AND d.object_identity NOT LIKE '%[]'
+			AND NOT d.is_temporary AND d.schema_name <> 'weft'
+			AND NOT coalesce((entry -> 'unlogged') ? (d.classid::text || '/' || d.objid), false)
+			AND (p.all_tables OR d.classid::text || '/' || d.objid = ANY (ARRAY(
+				SELECT jsonb_array_elements_text(nullif(entry->'before'->p.pubname::text, 'null')))))
+		GROUP BY p.pubname, d.object_type ORDER BY p.pubname, d.object_type = 'type', d.object_type = 'sequence'
+	LOOP
+		PERFORM weft.ddl_check(tag, outer_entries);
+		PERFORM weft.ddl_insert('DROP ' || part.kind,
+			format('DROP %s IF EXISTS %s CASCADE', part.kind, part.names), '{}',
+			jsonb_build_object(part.pubname, 'table'), role, path);
+	END LOOP;
 END $$;
 
 -- Refuses what a subscriber could not repeat, as far as it is known without the text.
@@ -317,6 +369,18 @@ AS $$
 		standard_conforming_strings,TimeZone,transform_null_equals,xmlbinary,xmloption}'::text[]) name
 $$;
 
+-- Tables that subscribers do not have, for statements of which an event trigger does not know the tables.
+CREATE OR REPLACE FUNCTION weft.ddl_local(tag text)
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT coalesce(jsonb_agg(CASE WHEN relpersistence = 't' THEN 'pg_temp' ELSE nspname END || '.' || relname),
+		'[]')
+	FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+	WHERE tag IN ('GRANT', 'REVOKE') AND relkind IN ('r', 'p', 'v', 'S')
+		AND (relpersistence = 'u' OR relnamespace = pg_my_temp_schema())
+$$;
+
 -- What a role may do to its server: a role of the same name that may do more is refused elsewhere.
 CREATE OR REPLACE FUNCTION weft.ddl_powers(role name)
 RETURNS jsonb LANGUAGE sql STABLE
@@ -356,6 +420,7 @@ BEGIN
 		'publications', (SELECT jsonb_agg(name) FROM jsonb_object_keys(wanted_by) name),
 		'levels', wanted_by,
 		'settings', weft.ddl_settings(path),
+		'local', weft.ddl_local(tag),
 		'tables', weft.ddl_new_tables(wanted_by)));
 	-- a transaction that has notified somebody cannot be prepared
 	PERFORM pg_notify('weft_ddl', '');
@@ -412,6 +477,9 @@ BEGIN
 		PERFORM weft.ddl_insert(TG_TAG, statement, words, wanted_by, role, path);
 	END IF;
 	IF TG_EVENT = 'sql_drop' THEN
+		IF NOT never AND NOT entry ? 'captured' THEN
+			PERFORM weft.ddl_publish_dropped(TG_TAG, entry, stack, wanted_by, role, path);
+		END IF;
 		PERFORM weft.ddl_set_stack(stack || jsonb_build_array(entry || '{"captured": true}'));
 		RETURN;
 	END IF;

@@ -69,26 +69,30 @@ local_rows(const char *query, int columns)
 	return rows;
 }
 
+static char *
+first_value(List *rows)
+{
+	return rows == NIL ? NULL : ((LocalValue *) linitial(rows))[0];
+}
+
 /* Returns the first column of the first row, or NULL. */
 char *
 local_value(const char *query)
 {
-	List	   *rows = local_rows(query, 1);
-
-	return rows == NIL ? NULL : ((char **) linitial(rows))[0];
+	return first_value(local_rows(query, 1));
 }
 
 /*
- * The same as the role that owns Weft's tables, for what the current role may not do.  The query must
+ * Runs a query as the role that owns Weft's tables, for what the current role may not do.  The query must
  * not contain any text that is not quoted, nor call what others have defined.
  */
-char *
-local_value_of_weft(const char *query)
+List *
+local_rows_of_weft(const char *query, int columns)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(publication_settings_queue()));
 	Oid			user;
 	int			context;
-	char	   *result;
+	List	   *result;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "table \"%s\" is missing", "weft.ddl_queue");
@@ -96,7 +100,14 @@ local_value_of_weft(const char *query)
 	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
 						   context | SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION);
 	ReleaseSysCache(tuple);
-	result = local_value(query);
+	result = local_rows(query, columns);
 	SetUserIdAndSecContext(user, context);
 	return result;
+}
+
+/* The same; returns the first column of the first row, or NULL. */
+char *
+local_value_of_weft(const char *query)
+{
+	return first_value(local_rows_of_weft(query, 1));
 }

@@ -14,5 +14,6 @@ extern void local_run(const char *command);
 extern char *local_value(const char *query);
 extern char *local_value_of_weft(const char *query);
 extern List *local_rows(const char *query, int columns);
+extern List *local_rows_of_weft(const char *query, int columns);
 
 #endif							/* WEFT_LOCAL_QUERY_H */

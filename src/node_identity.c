@@ -23,6 +23,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
+#include "utils/pg_lsn.h"
 #include "utils/rel.h"
 
 /* Columns of weft.node_group_entry and weft.node_entry. */
@@ -30,6 +31,7 @@
 #define NODE_NAME 1
 #define NODE_IS_LOCAL 4
 #define NODE_IDENTITY 5
+#define NODE_COPIED_LSN 8
 
 /* Opens a table of the extension; returns NULL if there is none. */
 static Relation
@@ -50,6 +52,15 @@ value_of(Relation rel, HeapTuple tuple, AttrNumber column)
 	bool		isnull;
 
 	return heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+}
+
+static char *
+position_of(Relation rel, HeapTuple tuple, AttrNumber column)
+{
+	bool		isnull;
+	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+
+	return isnull ? NULL : psprintf("%X/%X", LSN_FORMAT_ARGS(DatumGetLSN(value)));
 }
 
 /* Returns the name of this node's group, or NULL. */
@@ -80,7 +91,6 @@ read_members(char **own_name, char **identity)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	char	   *local = NULL;
-	List	   *others = NIL;
 	List	   *result = NIL;
 
 	*own_name = *identity = NULL;
@@ -93,7 +103,11 @@ read_members(char **own_name, char **identity)
 
 		if (!DatumGetBool(value_of(rel, tuple, NODE_IS_LOCAL)))
 		{
-			others = lappend(others, name);
+			NodeMember *member = palloc(sizeof(NodeMember));
+
+			member->name = name;
+			member->copied = position_of(rel, tuple, NODE_COPIED_LSN);
+			result = lappend(result, member);
 			continue;
 		}
 		local = name;
@@ -105,15 +119,10 @@ read_members(char **own_name, char **identity)
 	if (local == NULL)
 		return NIL;
 	*own_name = local;
-	foreach_ptr(char, name, others)
-	{
-		NodeMember *member = palloc(sizeof(NodeMember));
 
-		/* In the form of weft.subscription_name(). */
-		member->name = name;
-		member->subscription = psprintf("weft_%s_%s_%s", group, name, local);
-		result = lappend(result, member);
-	}
+	/* In the form of weft.subscription_name(). */
+	foreach_ptr(NodeMember, member, result)
+		member->subscription = psprintf("weft_%s_%s_%s", group, member->name, local);
 	return result;
 }
 

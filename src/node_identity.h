@@ -12,6 +12,8 @@ typedef struct NodeMember
 {
 	char	   *name;
 	char	   *subscription;	/* of this node to it, which need not exist */
+	char	   *copied;			/* where this node was copied from it, a
+								 * position in its WAL as text; or NULL */
 } NodeMember;
 
 extern char *node_identity_for(const char *subscription);

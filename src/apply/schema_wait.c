@@ -44,7 +44,8 @@
  *
  * After weft.ddl_wait_timeout, counted from the first wait of T, T is applied without waiting and
  * fails as it would have failed at once.  The leader restarts, and so does the wait.  What has
- * nothing to do with the schema of another member fails later than it could have.
+ * nothing to do with the schema of another member fails later than it could have.  In a group of two members
+ * there is no A, so WC waits after no error.
  *
  * The leader's own apply loop does not wait.  It applies rows of a group's subscription only if ALTER
  * SUBSCRIPTION ... SKIP names their transaction, which it skips.
@@ -152,6 +153,16 @@ is_in_group(void)
 	waiting.in_group = replicated && node_identity_for(MySubscription->name) != NULL;
 	waiting.asked_seq = waiting.seq;
 	return waiting.in_group;
+}
+
+/* Does the group have a member other than this one and that of the subscription? */
+static bool
+has_third_member(void)
+{
+	foreach_ptr(NodeMember, member, node_identity_members())
+		if (strcmp(member->subscription, MySubscription->name) != 0)
+		return true;
+	return false;
 }
 
 /* Is the time over in which the schema may come? */
@@ -539,7 +550,7 @@ schema_wait_after_error(const ErrorData *error)
 	}
 
 	StartTransactionCommand();
-	waiting.pending = is_in_group();
+	waiting.pending = is_in_group() && has_third_member();
 	CommitTransactionCommand();
 	if (waiting.pending)
 		remember(NULL, 0, error->message);

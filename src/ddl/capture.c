@@ -43,6 +43,7 @@
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "ddl/capture.h"
+#include "ddl/changes.h"
 #include "ddl/convert.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
@@ -110,6 +111,7 @@ typedef struct Capture
 	bool		may_be_gone;	/* see DdlMessage */
 	List	   *values;
 	List	   *members;		/* see membership.c */
+	List	   *read;			/* see changes.c */
 	Touched		touched;
 } Capture;
 
@@ -284,9 +286,11 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	message->settings = statement_settings_copy(capture->settings);
 	if (is_in_group())
 	{
-		message->seen = seen_get();
+		message->seen = seen_get(&message->copied);
 		if (replorigin_session_origin == InvalidRepOriginId)
 			message->made_at = GetXLogInsertRecPtr();
+		message->changes = changes_of(capture->statement, capture->touched.names,
+									  capture->read);
 	}
 	foreach_ptr(char, name, capture->touched.relations)
 		message->touched = lappend(message->touched, pstrdup(name));
@@ -637,6 +641,9 @@ prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
 		refuse_unreplayable(statement, source, &capture->values);
 	capture->members = membership_before(statement);
 	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
+	capture->touched.keep_names = is_in_group();
+	if (capture->touched.keep_names)
+		capture->read = changes_read(statement);
 	if (IsA(statement, ReassignOwnedStmt))
 		capture->parts = owned_reassign((ReassignOwnedStmt *) statement);
 	else if (IsA(statement, DropOwnedStmt))

@@ -34,7 +34,6 @@
 #include "ddl/matview_data.h"
 #include "ddl/newer_copy.h"
 #include "ddl/powers.h"
-#include "ddl/same_statement.h"
 #include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/tablespace.h"
@@ -115,11 +114,12 @@ ddl_apply_parse(const DdlMessage *message)
 	if (message->may_be_gone && IsA(tree->stmt, DropStmt))
 		((DropStmt *) tree->stmt)->missing_ok = true;
 	if (node_identity_for(MySubscription->name) != NULL)
-		ddl_make_strict(tree->stmt);
+		ddl_make_strict(tree->stmt, message->changes);
 	return tablespace_forget(tree->stmt) ? tree : NULL;
 }
 
-static void
+/* Returns false if the statement is left out. */
+static bool
 execute(const DdlMessage *message)
 {
 	RawStmt    *tree = ddl_apply_parse(message);
@@ -127,7 +127,7 @@ execute(const DdlMessage *message)
 	List	   *plans;
 
 	if (tree == NULL)
-		return;
+		return false;
 	if (ddl_is_concurrent(tree->stmt))
 		concurrent_set_mode(tree->stmt, false);
 	queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement, NULL, 0, NULL);
@@ -140,24 +140,34 @@ execute(const DdlMessage *message)
 	capture_replay(NULL);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
+	return true;
 }
 
 /*
- * Executes the statement as its role, under its settings.  Whatever its code sets is forgotten:
- * other roles' code runs later in this process.
+ * Executes the statement as its role, under its settings; returns false if it is left out.  Whatever its
+ * code sets is forgotten: other roles' code runs later in this process.
  */
-static void
+static bool
 execute_as_role(const DdlMessage *message)
 {
 	UserContext context;
 	int			level;
+	bool		executed;
 
 	SwitchToUntrustedUser(ddl_apply_role(message), &context);
 	level = NewGUCNestLevel();
 	statement_settings_set(message->settings);
-	execute(message);
+	executed = execute(message);
 	AtEOXact_GUC(false, level);
 	RestoreUserContext(&context);
+	return executed;
+}
+
+/* The same for one that has waited to be executed by another process, so it is not left out. */
+static void
+execute_postponed(const DdlMessage *message)
+{
+	(void) execute_as_role(message);
 }
 
 static void
@@ -210,15 +220,33 @@ fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 	ReThrowError(error);
 }
 
+/* Executes a statement in the stream; returns false if it is left out. */
+static bool
+execute_in_place(const DdlMessage *message, XLogRecPtr final_lsn)
+{
+	List	   *copies;
+	bool		executed;
+
+	concurrent_finish(message, execute_postponed);
+	copies = newer_copy_find(final_lsn);
+	executed = execute_as_role(message);
+	ddl_conflict_check_again(message);
+	newer_copy_settle(copies);
+	return executed;
+}
+
 /* Executes a schema change, and does what belongs to it. */
 static void
 apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 {
 	const char *by_hand = ddl_skip_take(MySubscription->oid, message->id);
+	bool		to_execute = by_hand == NULL && !message->only_tables;
+	bool		repeated;
+	const char *result = "applied";
 
 	seen_check(message->seen);
-	if (by_hand == NULL && !message->only_tables &&
-		postpone(message, json, length, final_lsn))
+	repeated = to_execute && ddl_conflict_check(message);
+	if (to_execute && !repeated && postpone(message, json, length, final_lsn))
 		return;
 
 	/*
@@ -227,26 +255,17 @@ apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_
 	 */
 	if (!message->only_tables)
 		gate_take(message->lock);
-	if (by_hand == NULL && !message->only_tables)
-	{
-		List	   *copies;
-
-		concurrent_finish(message, execute_as_role);
-		copies = newer_copy_find(final_lsn);
-		if (!same_statement_made(message))
-		{
-			ddl_conflict_check(message);
-			execute_as_role(message);
-		}
-		newer_copy_settle(copies);
-	}
+	if (repeated)
+		result = "repeated";
+	else if (to_execute && !execute_in_place(message, final_lsn))
+		result = "left out";
 	ddl_tables_settle(message, final_lsn, by_hand != NULL);
 	if (by_hand != NULL)
 		ddl_queue_record_skipped(MySubscription->name, message, final_lsn, by_hand);
 
 	/* The tables of an extension come after its statement. */
 	else if (!message->only_tables || message->tables == NIL)
-		ddl_queue_record(MySubscription->name, message, final_lsn, "applied");
+		ddl_queue_record(MySubscription->name, message, final_lsn, result);
 }
 
 /*

@@ -7,6 +7,7 @@
 
 #include "ddl/ddl_message.h"
 
-extern void ddl_conflict_check(const DdlMessage *message);
+extern bool ddl_conflict_check(const DdlMessage *message);
+extern void ddl_conflict_check_again(const DdlMessage *message);
 
 #endif							/* WEFT_DDL_CONFLICT_H */

@@ -9,6 +9,7 @@
 
 #include "commands/defrem.h"
 #include "ddl/ddl_kind.h"
+#include "ddl/ddl_message.h"
 #include "nodes/parsenodes.h"
 
 /* The kind of a statement that renames, drops, moves or comments on an object. */
@@ -337,12 +338,21 @@ ddl_set_concurrent(Node *statement, bool concurrent)
 	}
 }
 
+static bool
+has_added(const List *changes, const char *column)
+{
+	foreach_ptr(DdlChange, change, changes)
+		if (strcmp(change->change, "column") == 0 && strcmp(change->part, column) == 0)
+		return true;
+	return false;
+}
+
 /*
  * Makes a statement fail if what it creates exists already, where that has columns or the like, which
- * may be others.
+ * may be others.  A column that "changes" does not name existed where the statement was made, too.
  */
 void
-ddl_make_strict(Node *statement)
+ddl_make_strict(Node *statement, const List *changes)
 {
 	switch (nodeTag(statement))
 	{
@@ -360,7 +370,8 @@ ddl_make_strict(Node *statement)
 			break;
 		case T_AlterTableStmt:
 			foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
-				if (command->subtype == AT_AddColumn)
+				if (command->subtype == AT_AddColumn &&
+					has_added(changes, castNode(ColumnDef, command->def)->colname))
 				command->missing_ok = false;
 			break;
 		default:

@@ -6,6 +6,7 @@
 #define WEFT_DDL_KIND_H
 
 #include "nodes/nodes.h"
+#include "nodes/pg_list.h"
 
 /* Which publications want a statement, as far as its parse tree tells. */
 typedef enum DdlKind
@@ -20,7 +21,7 @@ extern DdlKind ddl_kind(Node *statement);
 extern bool ddl_is_for_command(Node *statement);
 extern bool ddl_is_create_as(Node *statement);
 extern bool ddl_is_concurrent(Node *statement);
-extern void ddl_make_strict(Node *statement);
+extern void ddl_make_strict(Node *statement, const List *changes);
 extern void ddl_set_concurrent(Node *statement, bool concurrent);
 
 #endif							/* WEFT_DDL_KIND_H */

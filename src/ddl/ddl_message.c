@@ -19,12 +19,18 @@
  *		settings		object: parameters under which it was executed
  *		seen			object: what the publisher had applied of each other member of its
  *						group, as a position in that one's WAL; absent outside of groups
+ *		copied			object: where in its WAL the publisher has copied a member, if it has applied
+ *						nothing of it; absent otherwise
  *		made_at			position in the WAL at which a session of a group made it; not read here,
- *						but by same_statement.c
+ *						but by unseen.c
+ *		changes			array of {change, object, part}: what it has changed, as changes.c says;
+ *						absent outside of groups
  *		tables			array of {publication, schema, name}: tables that it has created and
  *						that are published now
  *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
  *		levels			object, with "source" only: option "ddl" of each of the publications
+ *		local			array of SCHEMA.TABLE, with "source" only, for GRANT and REVOKE: tables that are temporary
+ *						or unlogged; names are not quoted, the schema of temporary ones is pg_temp
  *		entered			optional, like tables: older tables that are published because of the
  *						statement
  *		left			the same: tables that are no longer published; "others" in each is an array
@@ -133,6 +139,25 @@ write_tables(StringInfo json, const char *key, List *tables)
 }
 
 static void
+write_changes(StringInfo json, List *changes)
+{
+	const char *separator = "";
+
+	write_key(json, "changes");
+	appendStringInfoChar(json, '[');
+	foreach_ptr(DdlChange, change, changes)
+	{
+		appendStringInfo(json, "%s{\"change\":", separator);
+		escape_json(json, change->change);
+		write_text(json, "object", change->object);
+		write_text(json, "part", change->part);
+		appendStringInfoChar(json, '}');
+		separator = ",";
+	}
+	appendStringInfoChar(json, ']');
+}
+
+static void
 write_values(StringInfo json, List *values)
 {
 	const char *separator = "";
@@ -183,8 +208,12 @@ ddl_message_write(const DdlMessage *message)
 	write_settings(&json, "settings", message->settings);
 	if (message->seen != NIL)
 		write_settings(&json, "seen", message->seen);
+	if (message->copied != NIL)
+		write_settings(&json, "copied", message->copied);
 	if (!XLogRecPtrIsInvalid(message->made_at))
 		write_text(&json, "made_at", psprintf("%X/%X", LSN_FORMAT_ARGS(message->made_at)));
+	if (message->changes != NIL)
+		write_changes(&json, message->changes);
 	write_tables(&json, "tables", message->tables);
 	if (message->entered != NIL)
 		write_tables(&json, "entered", message->entered);
@@ -347,6 +376,25 @@ read_tables(JsonbContainer *object, const char *key)
 }
 
 static List *
+read_changes(JsonbContainer *object)
+{
+	JsonbContainer *array = read_container(object, "changes", true);
+	List	   *result = NIL;
+
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbContainer *element = read_element(array, i, "a change is no object");
+		DdlChange  *change = palloc(sizeof(DdlChange));
+
+		change->change = read_text(element, "change");
+		change->object = read_text(element, "object");
+		change->part = read_text(element, "part");
+		result = lappend(result, change);
+	}
+	return result;
+}
+
+static List *
 read_values(JsonbContainer *object)
 {
 	JsonbContainer *array = read_container(object, "values", true);
@@ -414,11 +462,19 @@ ddl_message_read(const char *json, int length)
 	result->settings = read_settings(object, "settings");
 	if (has_key(object, "seen"))
 		result->seen = read_settings(object, "seen");
+	if (has_key(object, "copied"))
+		result->copied = read_settings(object, "copied");
+	if (has_key(object, "changes"))
+		result->changes = read_changes(object);
 	if (has_key(object, "source"))
 	{
 		result->of_trigger = strcmp(read_text(object, "source"), "trigger") == 0;
 		if (result->of_trigger)
+		{
 			result->levels = read_settings(object, "levels");
+			if (has_key(object, "local"))
+				result->local = read_names(object, "local");
+		}
 	}
 	result->tables = read_tables(object, "tables");
 	if (has_key(object, "entered"))

@@ -36,6 +36,14 @@ typedef struct DdlValue
 	bool		constant;		/* it is the default itself, too */
 } DdlValue;
 
+/* What the statement has changed, for other members of a node group; see changes.c. */
+typedef struct DdlChange
+{
+	char	   *change;
+	char	   *object;
+	char	   *part;			/* such as a column; or empty */
+} DdlChange;
+
 typedef struct DdlMessage
 {
 	int64		id;				/* unique on the publisher */
@@ -53,9 +61,13 @@ typedef struct DdlMessage
 	List	   *publications;	/* of char * */
 	List	   *settings;		/* of DdlSetting */
 	List	   *seen;			/* of DdlSetting: see seen.c */
+	List	   *copied;			/* of DdlSetting: the same */
 	XLogRecPtr	made_at;		/* where, in the WAL, a session of a group
 								 * made it; else invalid */
+	List	   *changes;		/* of DdlChange; empty outside of groups */
 	bool		of_trigger;		/* an event trigger has captured it, not Weft */
+	List	   *local;			/* of char *: tables that the publisher keeps
+								 * for itself, if of_trigger */
 	List	   *levels;			/* of DdlSetting: option "ddl" of each
 								 * publication, if of_trigger */
 	List	   *tables;			/* of DdlTable: new ones */

@@ -58,6 +58,7 @@ enum
 	APPLIED_STATEMENT,
 	APPLIED_RESULT,
 	APPLIED_DETAIL,
+	APPLIED_MESSAGE,			/* in a node group */
 	APPLIED_COLUMNS
 };
 
@@ -198,6 +199,9 @@ record(Oid relid, const char *subscription, const DdlMessage *message, XLogRecPt
 	nulls[APPLIED_DETAIL] = detail == NULL;
 	if (detail)
 		values[APPLIED_DETAIL] = CStringGetTextDatum(detail);
+	nulls[APPLIED_MESSAGE] = message->changes == NIL;
+	if (message->changes != NIL)
+		values[APPLIED_MESSAGE] = CStringGetTextDatum(ddl_message_write(message));
 	PushActiveSnapshot(GetTransactionSnapshot());
 	store_row(relid, values, nulls);
 	remove_old(relid, "ddl_applied_time_index");

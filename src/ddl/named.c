@@ -23,7 +23,7 @@ note_relation(RangeVar *name)
 	Oid			relid = RangeVarGetRelid(name, NoLock, true);
 
 	if (OidIsValid(relid))
-		touched_object(RelationRelationId, relid);
+		touched_object(RelationRelationId, relid, 0);
 }
 
 static void
@@ -32,7 +32,7 @@ note_schema(const char *name)
 	Oid			schema = get_namespace_oid(name, true);
 
 	if (OidIsValid(schema))
-		touched_object(NamespaceRelationId, schema);
+		touched_object(NamespaceRelationId, schema, 0);
 }
 
 static void
@@ -44,7 +44,7 @@ note_object(ObjectType type, Node *name)
 	if (rel)
 		relation_close(rel, NoLock);
 	if (OidIsValid(address.objectId))
-		touched_object(address.classId, address.objectId);
+		touched_object(address.classId, address.objectId, address.objectSubId);
 }
 
 static void

@@ -18,7 +18,9 @@
  *
  * A position must be that of a commit, or B could wait for what never comes.  A node that has copied A has no
  * position of A before it has applied something: it neither waits for A, nor makes others wait.  Until
- * then, what fails because of another order is tried again (apply/schema_wait.c).
+ * then, what fails because of another order is tried again (apply/schema_wait.c).  It says where it
+ * has copied A, nobody waits for that, and whoever looks for schema changes without order knows what was in
+ * the copy (unseen.c).
  *
  * Schema changes of which neither has seen the other have no order.  The group lock prevents most of
  * those that need one; ddl_conflict.c finds the rest.
@@ -55,24 +57,35 @@ progress_of(const NodeMember *member, bool *exists)
 	return replorigin_get_progress(origin, false);
 }
 
-/* Returns what has been applied of each other member, as a list of DdlSetting. */
+static List *
+add(List *seen, char *node, char *position)
+{
+	DdlSetting *entry = palloc(sizeof(DdlSetting));
+
+	entry->name = node;
+	entry->value = position;
+	return lappend(seen, entry);
+}
+
+/*
+ * Returns what has been applied of each other member, as a list of DdlSetting; and in *copied, where
+ * those were copied of which nothing has been applied.
+ */
 List *
-seen_get(void)
+seen_get(List **copied)
 {
 	List	   *result = NIL;
 
+	*copied = NIL;
 	foreach_ptr(NodeMember, member, node_identity_members())
 	{
 		bool		exists;
 		XLogRecPtr	progress = progress_of(member, &exists);
-		DdlSetting *entry;
 
-		if (XLogRecPtrIsInvalid(progress))
-			continue;
-		entry = palloc(sizeof(DdlSetting));
-		entry->name = member->name;
-		entry->value = psprintf("%X/%X", LSN_FORMAT_ARGS(progress));
-		result = lappend(result, entry);
+		if (!XLogRecPtrIsInvalid(progress))
+			result = add(result, member->name, psprintf("%X/%X", LSN_FORMAT_ARGS(progress)));
+		else if (member->copied)
+			*copied = add(*copied, member->name, member->copied);
 	}
 	return result;
 }
@@ -119,12 +132,22 @@ seen_check(const List *seen)
 	}
 }
 
-/* Returns what a schema change had seen of a member, as text. */
-const char *
-seen_of(const List *seen, const char *node)
+static const char *
+find(const List *seen, const char *node)
 {
 	foreach_ptr(DdlSetting, entry, seen)
 		if (strcmp(entry->name, node) == 0)
 		return entry->value;
-	return "0/0";
+	return NULL;
+}
+
+/* Returns what a schema change had seen of a member, or what was in the copy, as text. */
+const char *
+seen_of(const DdlMessage *message, const char *node)
+{
+	const char *result = find(message->seen, node);
+
+	if (result == NULL)
+		result = find(message->copied, node);
+	return result ? result : "0/0";
 }

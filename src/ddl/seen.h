@@ -5,10 +5,10 @@
 #ifndef WEFT_SEEN_H
 #define WEFT_SEEN_H
 
-#include "nodes/pg_list.h"
+#include "ddl/ddl_message.h"
 
-extern List *seen_get(void);
+extern List *seen_get(List **copied);
 extern void seen_check(const List *seen);
-extern const char *seen_of(const List *seen, const char *node);
+extern const char *seen_of(const DdlMessage *message, const char *node);
 
 #endif							/* WEFT_SEEN_H */

@@ -76,10 +76,16 @@ statement_settings_copy(List *settings)
 	return result;
 }
 
+/*
+ * Locales have other names on other systems.  One that is not known here stays as it is: it matters to literals
+ * of type money only.
+ */
 static void
 set(const char *name, const char *value, GucAction action)
 {
-	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, action, true, 0, false);
+	bool		locale = strncmp(name, "lc_", strlen("lc_")) == 0;
+
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, action, true, locale ? DEBUG1 : 0, false);
 }
 
 /*

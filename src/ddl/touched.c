@@ -51,6 +51,7 @@
 #include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
+#include "ddl/changes.h"
 #include "ddl/dropped.h"
 #include "ddl/dropped_column.h"
 #include "ddl/filter.h"
@@ -68,6 +69,7 @@ typedef struct TouchedObject
 {
 	Oid			class_id;
 	Oid			object_id;
+	int			sub_id;
 	bool		created;
 } TouchedObject;
 
@@ -524,13 +526,21 @@ touched_look(Oid class_id, Oid object_id)
 	return result;
 }
 
+static void
+keep_name(Touched *touched, ChangedHow how, Oid class_id, Oid object_id, int sub_id)
+{
+	if (touched->keep_names)
+		touched->names = changes_note(touched->names, how, class_id, object_id, sub_id);
+}
+
 /* Looks at an object in the hook, with memory that lives as long as "current". */
 static void
-look_early(Oid class_id, Oid object_id)
+look_early(Oid class_id, Oid object_id, int sub_id)
 {
 	MemoryContext old = MemoryContextSwitchTo(current->context);
 
 	look_at(current, class_id, object_id);
+	keep_name(current, CHANGED_ALTERED, class_id, object_id, sub_id);
 	MemoryContextSwitchTo(old);
 }
 
@@ -588,6 +598,7 @@ look_last(Oid class_id, Oid object_id, int sub_id)
 		keep_membership(class_id, object_id);
 	if (class_id == RelationRelationId)
 		keep_lost(object_id, sub_id);
+	keep_name(current, CHANGED_DROPPED, class_id, object_id, sub_id);
 	merge(current, &look);
 	if (current->keep_dropped)
 		current->dropped = dropped_add(current->dropped, class_id, object_id, sub_id,
@@ -597,13 +608,14 @@ look_last(Oid class_id, Oid object_id, int sub_id)
 
 /* Keeps an object for a look after the statement. */
 static void
-look_later(Oid class_id, Oid object_id, bool created)
+look_later(Oid class_id, Oid object_id, int sub_id, bool created)
 {
 	MemoryContext old = MemoryContextSwitchTo(current->context);
 	TouchedObject *object = palloc(sizeof(TouchedObject));
 
 	object->class_id = class_id;
 	object->object_id = object_id;
+	object->sub_id = sub_id;
 	object->created = created;
 	current->objects = lappend(current->objects, object);
 	MemoryContextSwitchTo(old);
@@ -619,11 +631,11 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 	switch (access)
 	{
 		case OAT_POST_CREATE:
-			look_later(classId, objectId, subId == 0);
+			look_later(classId, objectId, subId, subId == 0);
 			break;
 		case OAT_POST_ALTER:
-			look_early(classId, objectId);
-			look_later(classId, objectId, false);
+			look_early(classId, objectId, subId);
+			look_later(classId, objectId, subId, false);
 			break;
 		case OAT_DROP:
 			look_last(classId, objectId, subId);
@@ -658,9 +670,9 @@ touched_begin(Touched *touched, MemoryContext context)
 
 /* The server does not tell of every change: notes an object that has been altered. */
 void
-touched_object(Oid class_id, Oid object_id)
+touched_object(Oid class_id, Oid object_id, int sub_id)
 {
-	look_later(class_id, object_id, false);
+	look_later(class_id, object_id, sub_id, false);
 }
 
 /* Has the statement that is being executed created this relation? */
@@ -686,6 +698,8 @@ touched_finish(Touched *touched)
 	foreach_ptr(TouchedObject, object, touched->objects)
 	{
 		look_at(touched, object->class_id, object->object_id);
+		keep_name(touched, object->created ? CHANGED_CREATED : CHANGED_ALTERED,
+				  object->class_id, object->object_id, object->sub_id);
 		if (object->created && object->class_id == RelationRelationId &&
 			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(object->object_id)))
 			touched->created = list_append_unique_oid(touched->created, object->object_id);

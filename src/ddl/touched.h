@@ -18,6 +18,8 @@ typedef struct Touched
 	List	   *memberships;
 	bool		keep_dropped;	/* set it to fill the following */
 	List	   *dropped;		/* for dropped.c */
+	bool		keep_names;		/* set it to fill the following */
+	List	   *names;			/* of ChangedName: see changes.c */
 	List	   *lost;			/* of DroppedColumn: columns and tables that
 								 * are dropped */
 
@@ -43,7 +45,7 @@ typedef struct Touched
 
 extern void touched_install(void);
 extern Touched *touched_begin(Touched *touched, MemoryContext context);
-extern void touched_object(Oid class_id, Oid object_id);
+extern void touched_object(Oid class_id, Oid object_id, int sub_id);
 extern bool touched_has_created(Oid relid);
 extern Touched touched_look(Oid class_id, Oid object_id);
 extern List *touched_publications_of(Oid relid);

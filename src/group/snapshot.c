@@ -148,16 +148,17 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 		return false;
 	snapshot->slot = remote;
 	snapshot->name = values[2];
+	snapshot->position = values[1];
 	return true;
 }
 
-/* Stores the position that M has reached, in the transaction that copies. */
+/* Stores a position, or NULL, for a member, in the transaction that copies. */
 static void
-store_position(Hold *hold)
+store_position(const char *column, const char *position, const char *member)
 {
-	local_run(psprintf("UPDATE weft.node_entry SET start_lsn = %s WHERE node_name = %s",
-					   hold->position ? quote_literal_cstr(hold->position) : "NULL",
-					   quote_literal_cstr(hold->member)));
+	local_run(psprintf("UPDATE weft.node_entry SET %s = %s WHERE node_name = %s", column,
+					   position ? quote_literal_cstr(position) : "NULL",
+					   quote_literal_cstr(member)));
 }
 
 static bool
@@ -183,10 +184,13 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 							node, hold->member)));
 		remote_close(hold->remote);
 		if (result)
-			store_position(hold);
+			store_position("start_lsn", hold->position, hold->member);
 	}
 	if (result)
+	{
+		store_position("copied_lsn", snapshot->position, node);
 		snapshot->schema = schema;
+	}
 	else
 	{
 		remote_close(remote);

@@ -12,6 +12,7 @@ typedef struct JoinSnapshot
 {
 	Remote	   *slot;			/* keeps the snapshot valid while it is open */
 	char	   *name;			/* for SET TRANSACTION SNAPSHOT */
+	char	   *position;		/* of the slot, where the snapshot is */
 	Remote	   *schema;			/* keeps M's schema as the snapshot has it */
 } JoinSnapshot;
 

@@ -813,6 +813,36 @@ EOS
 		query($pub, $facts),
 		'... with the same definitions');
 
+	# Tables that are not replicated, one of them with the name of one that is.
+	query($pub, <<'EOS');
+CREATE UNLOGGED TABLE app.fast (id int);
+CREATE TRIGGER g BEFORE INSERT ON app.fast FOR EACH ROW EXECUTE FUNCTION app.g();
+DROP TRIGGER g ON app.fast;
+GRANT SELECT ON app.fast TO alice;
+SET search_path = app;
+REVOKE SELECT ON fast FROM alice;
+CREATE TEMP TABLE watched (id int);
+CREATE TRIGGER g BEFORE INSERT ON watched FOR EACH ROW EXECUTE FUNCTION app.g();
+GRANT UPDATE ON watched TO alice;
+DROP TRIGGER g ON watched;
+DROP TABLE fast;
+EOS
+	all_the_same('not about tables that are not replicated');
+	is(query($sub, $facts), query($pub, $facts), '... nor their rights');
+
+	# A locale of another system.
+	query($pub, 'CREATE TABLE app.there ()');
+	query($pub, <<'EOS');
+INSERT INTO weft.ddl_queue SELECT id + 1000, captured_at, jsonb_set(jsonb_set(jsonb_set(message::jsonb,
+	'{settings,lc_monetary}', '"Neverland.UTF-8"'), '{statement}', '"CREATE TABLE app.located ()"'),
+	'{id}', to_jsonb(id + 1000))
+FROM weft.ddl_queue ORDER BY id DESC LIMIT 1;
+EOS
+	wait_for_apply($pub, $sub, 'sub');
+	isnt(query($sub, q{SELECT to_regclass('app.located')}),
+		'', 'a locale that is not known');
+	query($sub, 'DROP TABLE app.located');
+
 	# A subscription to a publication with ddl = table does not get what it did not ask for.
 	query($pub, q{SELECT weft.install_ddl_capture('pub', 'table')});
 	query($pub,
@@ -821,6 +851,19 @@ EOS
 	is(query($sub, q{SELECT tgenabled FROM pg_trigger WHERE tgname = 'g'}),
 		'D', 'level table: no triggers');
 	is(query($sub, 'SELECT v FROM app.t'), '', '... but columns');
+	is( query(
+			$sub,
+			q{SELECT result FROM weft.ddl_history WHERE statement LIKE '%ENABLE TRIGGER g'}
+		),
+		'left out',
+		'... and the history says so');
+	query($pub,
+		'CREATE SCHEMA gone CREATE TABLE t (id serial PRIMARY KEY, m money)');
+	query($pub, 'DROP SCHEMA gone CASCADE');
+	wait_for_apply($pub, $sub, 'sub');
+	is(query($sub, q{SELECT to_regclass('gone.t')}),
+		'', 'level table: the tables of a schema are dropped');
+	query($sub, 'DROP SCHEMA gone');
 	query($pub, 'ALTER TABLE app.t DISABLE TRIGGER g');
 	return;
 }
