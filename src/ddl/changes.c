@@ -224,7 +224,7 @@ find_read(Node *node, List **read)
 	}
 	if (IsA(node, Query))
 		return query_tree_walker((Query *) node, find_read, read, QTW_EXAMINE_RTES_BEFORE);
-	return false;
+	return expression_tree_walker(node, find_read, read);
 }
 
 /* The same for a tree that the parser has made. */
@@ -279,7 +279,9 @@ changes_read(Node *statement)
 			(void) find_read_raw(((ViewStmt *) statement)->query, &result);
 			break;
 		case T_CreateTableAsStmt:
-			(void) find_read_raw(((CreateTableAsStmt *) statement)->query, &result);
+			/* a table is sent as its definition */
+			if (((CreateTableAsStmt *) statement)->objtype == OBJECT_MATVIEW)
+				(void) find_read_raw(((CreateTableAsStmt *) statement)->query, &result);
 			break;
 		case T_CreateFunctionStmt:
 			find_read_body(((CreateFunctionStmt *) statement)->sql_body, &result);

@@ -76,6 +76,7 @@ static const struct
 	int			goes_with;
 	bool		by_part;
 }			words[] =
+
 {
 	[ALL] = {"all", B(NEW) | ATTACHED | RIGHTS | B(DEFINITION), false},
 	[CHOSEN] = {"chosen", ATTACHED | RIGHTS | B(COLUMN) | B(DEFINITION) | B(LIKE) | B(OPTIONS) |

@@ -10,6 +10,8 @@
  * moved into a published schema, after that.  The hook is called before a dropped or altered
  * object changes in the eyes of this process, so the first look is in the hook, and the second
  * one after the statement.
+ *
+ * Longer than 700 lines because each class of objects is looked at in its own way.
  */
 #include "postgres.h"
 

@@ -270,9 +270,11 @@ sub schema_name
 	my @names = ("pair$i", "Pair $i", "pair$i\\", "pair$i'\"");
 	my $name = $names[ $i % @names ];
 
-	return ($name =~ /^\w+$/ && $name !~ /[A-Z]/
+	return (
+		  $name =~ /^\w+$/ && $name !~ /[A-Z]/
 		? $name
-		: '"' . ($name =~ s/"/""/gr) . '"', $name);
+		: '"' . ($name =~ s/"/""/gr) . '"',
+		$name);
 }
 
 sub facts_of
@@ -398,7 +400,8 @@ create_group($a, 'g');
 join_group($b, $a, 'g');
 
 # A position of the other one is known only once it has made something.
-query($_, 'INSERT INTO last VALUES (-' . ord($_->name) . ')') foreach ($a, $b);
+query($_, 'INSERT INTO last VALUES (-' . ord($_->name) . ')')
+  foreach ($a, $b);
 wait_for_group('g', $a, $b);
 
 foreach my $pair (try_pairs('conflict', @conflicts))
@@ -431,8 +434,7 @@ foreach my $seed ($first .. $first + $seeds - 1)
 		ok($pair->{equal} || @{ $pair->{errors} }, $pair->{text})
 		  or diag(@{ $pair->{facts} });
 	}
-	note(
-		"seed $seed: " . join ', ', map { "$seen{$_} $_" } sort keys %seen);
+	note("seed $seed: " . join ', ', map { "$seen{$_} $_" } sort keys %seen);
 }
 
 done_testing();
