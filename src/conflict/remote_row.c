@@ -145,6 +145,24 @@ remote_row_make(Target *target, TupleTableSlot *row, TupleTableSlot *base, const
 	return complete;
 }
 
+/*
+ * The publisher's row wins over one of another node.  Sets the columns that it does not have to
+ * their defaults, as they have them there when it adds them: all nodes must end with one of the
+ * two rows, and not with some columns of each.  Counters have no versions, and keep their values.
+ */
+void
+remote_row_reset_unsent(Target *target, TupleTableSlot *row)
+{
+	AttrMap    *map = target->entry->attrmap;
+	MemoryContext old = MemoryContextSwitchTo(GetPerTupleMemoryContext(target->estate));
+
+	for (int i = 0; i < row->tts_tupleDescriptor->natts; i++)
+		if (map->attnums[i] < 0 && !TupleDescAttr(row->tts_tupleDescriptor, i)->attisdropped &&
+			!bms_is_member(i, target->deltas))
+			make_default(target, row, i);
+	MemoryContextSwitchTo(old);
+}
+
 /* Are values missing that were not sent because they have not changed? */
 bool
 remote_row_lacks_values(const Remote *remote)

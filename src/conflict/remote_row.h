@@ -10,6 +10,7 @@
 extern void remote_row_read(Target *target, TupleTableSlot *slot, LogicalRepTupleData *data);
 extern bool remote_row_make(Target *target, TupleTableSlot *row, TupleTableSlot *base,
 							const Remote *remote);
+extern void remote_row_reset_unsent(Target *target, TupleTableSlot *row);
 extern bool remote_row_lacks_values(const Remote *remote);
 
 #endif							/* WEFT_REMOTE_ROW_H */

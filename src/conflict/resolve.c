@@ -19,6 +19,9 @@
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "group_times.h"
+#include "node_identity.h"
+#include "publication_settings.h"
+#include "replication/worker_internal.h"
 #include "utils/rel.h"
 
 static TupleTableSlot *
@@ -26,6 +29,16 @@ new_slot(Target *target)
 {
 	return ExecInitExtraTupleSlot(target->estate, RelationGetDescr(target->rel),
 								  &TTSOpsVirtual);
+}
+
+/* Generated columns may be part of unique indexes. */
+static void
+compute_generated(Target *target, TupleTableSlot *row)
+{
+	TupleConstr *constraints = RelationGetDescr(target->rel)->constr;
+
+	if (constraints && constraints->has_generated_stored)
+		ExecComputeStoredGenerated(target->info, target->estate, row, CMD_INSERT);
 }
 
 /*
@@ -36,12 +49,19 @@ static bool
 make_row(Target *target, TupleTableSlot *row, TupleTableSlot *base, const Remote *remote)
 {
 	bool		complete = remote_row_make(target, row, base, remote);
-	TupleConstr *constraints = RelationGetDescr(target->rel)->constr;
 
-	/* They may be part of unique indexes. */
-	if (constraints && constraints->has_generated_stored)
-		ExecComputeStoredGenerated(target->info, target->estate, row, CMD_INSERT);
+	compute_generated(target, row);
 	return complete;
+}
+
+/* Is the publisher a member of a group that replicates schema changes? */
+static bool
+shares_schema(void)
+{
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group)
+		return node_identity_for(MySubscription->name) != NULL;
+	return false;
 }
 
 void
@@ -116,6 +136,15 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 	{
 		(void) decision_wait_turn();
 		applied = decision_make(target, KIND_UPDATE_ORIGIN_DIFFERS, local, &found.version, &resolver);
+		if (applied && shares_schema())
+		{
+			/*
+			 * A column that the publisher does not have yet has a value that
+			 * has lost.
+			 */
+			remote_row_reset_unsent(target, row);
+			compute_generated(target, row);
+		}
 		history_record(target, KIND_UPDATE_ORIGIN_DIFFERS, resolver, applied, local, &found, row);
 		if (applied && remote_row_lacks_values(remote))
 			decision_warn_incomplete(target);

@@ -232,6 +232,23 @@ foreach my $case (
 is(errors($_), $errors{ $_->name }, 'no errors on ' . $_->name)
   foreach @nodes;
 
+# c updates a row after a has set a new column of it that c does not know: c's row wins, as a whole.
+query($a,
+	'CREATE TABLE filled (id int PRIMARY KEY, v int, twice int GENERATED ALWAYS AS (v * 2) STORED)'
+);
+query($a, 'INSERT INTO filled VALUES (1, 1), (2, 1)');
+wait_for_group('g', @nodes);
+hold($a, $c);
+query($a, 'ALTER TABLE filled ADD COLUMN w int, ADD COLUMN x int DEFAULT 7');
+query($a, 'UPDATE filled SET w = 1, x = 1');
+wait_for_apply($a, $b, subscription_name('g', $a, $b));
+query($c, 'UPDATE filled SET v = 5 WHERE id = 1');
+wait_for_apply($c, $_, subscription_name('g', $c, $_)) foreach $a, $b;
+let_go($a, $c);
+same_on_members('a column that is filled');
+is(query($c, 'SELECT * FROM filled ORDER BY id'),
+	"1|5|10||7\n2|1|2|1|1", 'the later update wins');
+
 # A transaction that is longer than the ring waits as well.
 set_conf($b, 'weft.ring_size' => '64kB');
 hold($c, $b);
