@@ -67,9 +67,12 @@ BEGIN
 		RAISE EXCEPTION 'node "%" knows no node "%"', weft.local_node(), requester
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
+	-- A table may have partitions here that the requester does not know yet.
 	RETURN weft.ddl_gate_open(lock, requester,
-		ARRAY(SELECT t FROM unnest(tables) n, LATERAL (SELECT to_regclass(n)::oid) r(t)
-			WHERE t IS NOT NULL), timeout);
+		ARRAY(WITH RECURSIVE found(t) AS (
+				SELECT to_regclass(n)::oid FROM unnest(tables) n WHERE to_regclass(n) IS NOT NULL
+				UNION SELECT inhrelid FROM pg_inherits JOIN found ON inhparent = t)
+			SELECT t FROM found), timeout);
 END $$;
 
 COMMENT ON FUNCTION weft.member_ddl_gate(bigint, name, text[], integer) IS

@@ -428,7 +428,8 @@ prepare(Node *statement)
 	List	   *tables;
 	MemoryContext old;
 
-	if (weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement))
+	if ((weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement)) ||
+		lock_tables_are_local(statement))
 		return;
 	tables = without_own(lock_tables_of(statement));
 	if (tables == NIL && gate_own_lock() != 0)

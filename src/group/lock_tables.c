@@ -6,7 +6,9 @@
  * and children, those at the other end of a foreign key, and those with a column of a type that it changes.
  *
  * Whoever may not change a table could hold back its writers by trying to.  Therefore only tables
- * count whose owner the user could be; for others, the statement fails by itself.
+ * count whose owner the user could be, or the owner of their schema, who may drop them; for others, the
+ * statement fails by itself.  The owner of a type may change it whoever has tables with it, and
+ * who may refer to a table may make a foreign key.
  */
 #include "postgres.h"
 
@@ -19,6 +21,7 @@
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_depend.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
 #include "group/lock_tables.h"
 #include "miscadmin.h"
@@ -47,9 +50,20 @@ is_new(Oid relid)
 	return result;
 }
 
-/* Adds a relation, or the table of an index, if it is a table that members share. */
+/* May the user change a table, or drop it? */
+static bool
+may_change(Oid relid)
+{
+	return object_ownercheck(RelationRelationId, relid, GetUserId()) ||
+		object_ownercheck(NamespaceRelationId, get_rel_namespace(relid), GetUserId());
+}
+
+/*
+ * Adds a relation, or the table of an index, if it is a table that members share.  "entitled": the
+ * statement may concern it whoever owns it.
+ */
 static List *
-add_relation(List *tables, Oid relid)
+add_relation(List *tables, Oid relid, bool entitled)
 {
 	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : '\0';
 
@@ -60,7 +74,7 @@ add_relation(List *tables, Oid relid)
 	}
 	if ((relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE) ||
 		get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT ||
-		!object_ownercheck(RelationRelationId, relid, GetUserId()))
+		!(entitled || may_change(relid)))
 		return tables;
 	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
 		if (!is_new(each))
@@ -71,7 +85,19 @@ add_relation(List *tables, Oid relid)
 static List *
 add_name(List *tables, RangeVar *name)
 {
-	return name ? add_relation(tables, RangeVarGetRelid(name, NoLock, true)) : tables;
+	return name ? add_relation(tables, RangeVarGetRelid(name, NoLock, true), false) : tables;
+}
+
+/* Adds a table that a new foreign key refers to. */
+static List *
+add_referenced(List *tables, RangeVar *name)
+{
+	Oid			relid = name ? RangeVarGetRelid(name, NoLock, true) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		return tables;
+	return add_relation(tables, relid,
+						pg_class_aclcheck(relid, GetUserId(), ACL_REFERENCES) == ACLCHECK_OK);
 }
 
 /* Adds the tables at the other end of the foreign keys of a table, or of those to it. */
@@ -91,7 +117,7 @@ add_foreign_keys(List *tables, Oid relid, AttrNumber end)
 
 		if (form->contype == CONSTRAINT_FOREIGN)
 			tables = add_relation(tables, end == Anum_pg_constraint_conrelid ?
-								  form->confrelid : form->conrelid);
+								  form->confrelid : form->conrelid, true);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
@@ -109,11 +135,15 @@ add_all_foreign_keys(List *tables)
 	return tables;
 }
 
-/* Adds the tables with a column of a type. */
+/*
+ * Adds the tables with a column of a type, or of one that is made of it: an array, a domain, a composite
+ * or range type.
+ */
 static List *
 add_users(List *tables, Oid type)
 {
 	Relation	catalog = table_open(DependRelationId, AccessShareLock);
+	List	   *types = NIL;
 	ScanKeyData keys[2];
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -127,11 +157,22 @@ add_users(List *tables, Oid type)
 	{
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
-		if (form->classid == RelationRelationId && form->objsubid > 0)
-			tables = add_relation(tables, form->objid);
+		if (form->classid == TypeRelationId)
+			types = lappend_oid(types, form->objid);
+		else if (form->classid != RelationRelationId || form->objsubid == 0)
+			continue;
+		else if (get_rel_relkind(form->objid) == RELKIND_COMPOSITE_TYPE)
+			types = lappend_oid(types, get_rel_type_id(form->objid));
+		else
+			tables = add_relation(tables, form->objid, true);
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
+
+	/* No type is made of itself. */
+	check_stack_depth();
+	foreach_oid(each, types)
+		tables = add_users(tables, each);
 	return tables;
 }
 
@@ -145,7 +186,30 @@ add_type(List *tables, List *names)
 		return tables;
 	oid = ((Form_pg_type) GETSTRUCT(type))->oid;
 	ReleaseSysCache(type);
-	return add_users(tables, oid);
+	return object_ownercheck(TypeRelationId, oid, GetUserId()) ? add_users(tables, oid) : tables;
+}
+
+/* Adds the tables of a schema. */
+static List *
+add_schema(List *tables, const char *name)
+{
+	Oid			schema = get_namespace_oid(name, true);
+	Relation	catalog;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(schema) || !object_ownercheck(NamespaceRelationId, schema, GetUserId()))
+		return tables;
+	catalog = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		tables = add_relation(tables, ((Form_pg_class) GETSTRUCT(tuple))->oid, true);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return tables;
 }
 
 /* Returns the name of a composite type as a list. */
@@ -175,30 +239,58 @@ add_commands(List *tables, AlterTableStmt *statement)
 			tables = add_name(tables, ((PartitionCmd *) command->def)->name);
 		foreach_node(Constraint, constraint, constraints)
 			if (constraint->contype == CONSTR_FOREIGN)
-			tables = add_name(tables, constraint->pktable);
+			tables = add_referenced(tables, constraint->pktable);
 	}
 	return tables;
 }
 
-/* A trigger, rule or policy is named after its table. */
+/* Returns the names of the relations that a DROP is about, as RangeVars. */
 static List *
-add_dropped(List *tables, DropStmt *statement)
+dropped_relations(DropStmt *statement)
 {
-	bool		is_part = statement->removeType == OBJECT_TRIGGER ||
-		statement->removeType == OBJECT_RULE || statement->removeType == OBJECT_POLICY;
+	List	   *result = NIL;
 
 	foreach_ptr(Node, object, statement->objects)
 	{
-		List	   *names = IsA(object, List) ? (List *) object : NIL;
+		List	   *names = (List *) object;
 
-		if (is_part)
-			names = list_truncate(list_copy(names), list_length(names) - 1);
-		else if (statement->removeType != OBJECT_TABLE && statement->removeType != OBJECT_INDEX)
-			continue;
-		if (names != NIL)
-			tables = add_name(tables, makeRangeVarFromNameList(names));
+		switch (statement->removeType)
+		{
+				/* named after their tables */
+			case OBJECT_POLICY:
+			case OBJECT_RULE:
+			case OBJECT_TRIGGER:
+				names = list_truncate(list_copy(names), list_length(names) - 1);
+				break;
+			case OBJECT_INDEX:
+			case OBJECT_SEQUENCE:
+			case OBJECT_TABLE:
+			case OBJECT_VIEW:
+				break;
+			default:
+				return NIL;
+		}
+		result = lappend(result, makeRangeVarFromNameList(names));
 	}
-	return statement->removeType == OBJECT_TABLE ? add_all_foreign_keys(tables) : tables;
+	return result;
+}
+
+static List *
+add_dropped(DropStmt *statement)
+{
+	List	   *tables = NIL;
+
+	foreach_node(RangeVar, name, dropped_relations(statement))
+		tables = add_name(tables, name);
+	foreach_ptr(Node, object, statement->objects)
+	{
+		if (statement->removeType == OBJECT_SCHEMA)
+			tables = add_schema(tables, strVal(object));
+		else if (statement->removeType == OBJECT_TYPE || statement->removeType == OBJECT_DOMAIN)
+			tables = add_type(tables, castNode(TypeName, object)->names);
+	}
+	return statement->removeType == OBJECT_TABLE || statement->removeType == OBJECT_SCHEMA ?
+		add_all_foreign_keys(tables) : tables;
 }
 
 /* Returns the OIDs of the tables that a statement changes, as far as its parse tree tells. */
@@ -221,6 +313,8 @@ lock_tables_of(Node *statement)
 		case T_IndexStmt:
 			return add_name(NIL, ((IndexStmt *) statement)->relation);
 		case T_RenameStmt:
+			if (((RenameStmt *) statement)->renameType == OBJECT_SCHEMA)
+				return add_schema(NIL, ((RenameStmt *) statement)->subname);
 			return add_name(NIL, ((RenameStmt *) statement)->relation);
 		case T_AlterObjectSchemaStmt:
 			return add_name(NIL, ((AlterObjectSchemaStmt *) statement)->relation);
@@ -235,7 +329,7 @@ lock_tables_of(Node *statement)
 		case T_AlterPolicyStmt:
 			return add_name(NIL, ((AlterPolicyStmt *) statement)->table);
 		case T_DropStmt:
-			return add_dropped(NIL, (DropStmt *) statement);
+			return add_dropped((DropStmt *) statement);
 		case T_AlterDomainStmt:
 			return add_type(NIL, ((AlterDomainStmt *) statement)->typeName);
 		case T_AlterEnumStmt:
@@ -248,7 +342,61 @@ lock_tables_of(Node *statement)
 					tables = add_name(tables, parent);
 				return tables;
 			}
+		case T_CreateSchemaStmt:
+			foreach_ptr(Node, element, ((CreateSchemaStmt *) statement)->schemaElts)
+				tables = list_concat_unique_oid(tables, lock_tables_of(element));
+			return tables;
 		default:
 			return NIL;
 	}
+}
+
+/* Returns the relations that a statement changes, as RangeVars, if it is about nothing else. */
+static List *
+relations_of(Node *statement)
+{
+	RangeVar   *relation = NULL;
+
+	switch (nodeTag(statement))
+	{
+		case T_AlterTableStmt:
+			relation = ((AlterTableStmt *) statement)->relation;
+			break;
+		case T_IndexStmt:
+			relation = ((IndexStmt *) statement)->relation;
+			break;
+		case T_RenameStmt:
+			relation = ((RenameStmt *) statement)->relation;
+			break;
+		case T_AlterObjectSchemaStmt:
+			relation = ((AlterObjectSchemaStmt *) statement)->relation;
+			break;
+		case T_CreateTrigStmt:
+			relation = ((CreateTrigStmt *) statement)->relation;
+			break;
+		case T_RuleStmt:
+			relation = ((RuleStmt *) statement)->relation;
+			break;
+		case T_DropStmt:
+			return dropped_relations((DropStmt *) statement);
+		default:
+			break;
+	}
+	return relation ? list_make1(relation) : NIL;
+}
+
+/* Is a statement only about relations that are temporary, or do not exist? */
+bool
+lock_tables_are_local(Node *statement)
+{
+	List	   *relations = relations_of(statement);
+
+	foreach_node(RangeVar, name, relations)
+	{
+		Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+		if (OidIsValid(relid) && get_rel_persistence(relid) != RELPERSISTENCE_TEMP)
+			return false;
+	}
+	return relations != NIL;
 }

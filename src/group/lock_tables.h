@@ -8,6 +8,7 @@
 #include "nodes/nodes.h"
 #include "nodes/pg_list.h"
 
+extern bool lock_tables_are_local(Node *statement);
 extern List *lock_tables_of(Node *statement);
 
 #endif							/* WEFT_LOCK_TABLES_H */
