@@ -21,8 +21,12 @@
  *	   its lock, or one of mode ROW EXCLUSIVE in its place, until no transaction of a writer that
  *	   has passed is open ("passing").  Passing is counted before the lock is requested.
  *	5. A confirms the gates of all members.  A confirmed gate outlives the connection of A, and a
- *	   crash of M (gate_file.c).  Nobody passes it any more: all rows of T that arrive from now
- *	   on were written after D, so W has to wait for D.
+ *	   crash of M (gate_file.c).  All rows of T that arrive from other members than A were written after
+ *	   D from now on, so their writers do not pass it any more, and wait for D.  A's own rows arrive in the order
+ *	   of A's commits.  Those that come before D must not wait for it, so they go on passing.  There may be
+ *	   some: of a session that slips, and of U itself, once it has rolled back to a savepoint before D.
+ *	   A stream writer does not know whether D comes before its rows.  It gives up, and an ordinary writer
+ *	   applies them in their turn.
  *	6. U, and WD on every other member, take the locks over (gate_take), and execute D.  When the
  *	   transaction commits, the gate is opened.  If it is aborted, G closes the gate once more.
  *
@@ -54,7 +58,10 @@
 #include "gate.h"
 #include "gate_shared.h"
 #include "miscadmin.h"
+#include "misspeculate.h"
+#include "node_identity.h"
 #include "nodes/parsenodes.h"
+#include "replication/worker_internal.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
@@ -84,6 +91,15 @@ static int64 taken_lock = 0;
 /* The group lock of the current transaction, which ends with it; or zero. */
 static int64 own_lock = 0;
 
+/* This process applies transactions before their turn, and while they are in progress. */
+static bool applies_early = false;
+
+void
+gate_apply_early(void)
+{
+	applies_early = true;
+}
+
 void
 gate_tag(LOCKTAG *tag)
 {
@@ -98,7 +114,8 @@ transaction_event(XactEvent event, void *arg)
 	bool		committed = event == XACT_EVENT_COMMIT;
 	Gate	   *gate;
 
-	if (!committed && event != XACT_EVENT_ABORT)
+	/* What is prepared contains no schema change (ddl_queue.c). */
+	if (!committed && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
 		return;
 	if (passed != NULL)
 		pg_atomic_fetch_sub_u32(&passed->passing, 1);
@@ -187,11 +204,36 @@ typedef enum Way
 	WAY_ORDINARY,				/* no gate, or one that has to open first */
 	WAY_PASS,					/* with a lock of mode ROW SHARE */
 	WAY_LOOK_AGAIN,				/* the gate is about to be closed or given */
+	WAY_TOO_EARLY,				/* a schema change may come first */
 } Way;
 
-/* Counts the transaction if it passes. */
+/* Returns the member whose rows this process applies, or NULL if it is none of the group. */
+static const char *
+find_publisher(void)
+{
+	foreach_ptr(NodeMember, member, node_identity_members())
+		if (strcmp(member->subscription, MySubscription->name) == 0)
+		return member->name;
+	return NULL;
+}
+
+/* May rows of a publisher pass the gate at a table, once its lock is held? */
+static bool
+may_pass(const Gate *gate, const GateTable *table, const char *publisher)
+{
+	if (passed == gate)
+		return true;
+	return gate->status.state == GATE_ACTIVE &&
+		(!table->confirmed ||
+		 (publisher != NULL && strcmp(NameStr(gate->status.requester), publisher) == 0));
+}
+
+/*
+ * Counts the transaction if it passes.  It passes only what the gate worker holds: otherwise, somebody
+ * else may have a lock that ROW SHARE does not conflict with, such as that of CREATE INDEX.
+ */
 static Way
-find_way(Oid relid)
+find_way(Oid relid, const char *publisher)
 {
 	Gate	   *gate;
 	GateTable  *table = NULL;
@@ -201,17 +243,18 @@ find_way(Oid relid)
 	gate = gate_find_active();
 	if (gate != NULL)
 		table = gate_find_table(gate, relid);
-	if (table != NULL && passed == gate && table->state != TABLE_GIVEN)
-		result = WAY_PASS;
-	else if (table != NULL && gate->status.state == GATE_ACTIVE && !table->confirmed)
+	if (table != NULL && may_pass(gate, table, publisher))
 	{
-		if (table->state == TABLE_HELD)
+		if (applies_early && table->confirmed && passed != gate)
+			result = WAY_TOO_EARLY;
+		else if (table->state == TABLE_HELD || (table->state == TABLE_GIVING && passed == gate))
 		{
-			pg_atomic_fetch_add_u32(&gate->passing, 1);
+			if (passed != gate)
+				pg_atomic_fetch_add_u32(&gate->passing, 1);
 			passed = gate;
 			result = WAY_PASS;
 		}
-		else if (table->state != TABLE_GIVEN)
+		else if (table->state != TABLE_GIVEN && gate->status.state == GATE_ACTIVE)
 			result = WAY_LOOK_AGAIN;
 	}
 	LWLockRelease(gates->lock);
@@ -229,22 +272,26 @@ LogicalRepRelMapEntry *
 gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 {
 	LogicalRepRelMapEntry *entry;
+	const char *publisher;
 	Oid			local;
 	Way			way;
 
 	*mode = RowExclusiveLock;
-	if (gate_none())
+	if (!gate_any())
 		return logicalrep_rel_open(relid, *mode);
+	publisher = find_publisher();
 	entry = logicalrep_rel_open(relid, AccessShareLock);
 	local = entry->localreloid;
 	logicalrep_rel_close(entry, AccessShareLock);
-	while ((way = find_way(local)) == WAY_LOOK_AGAIN)
+	while ((way = find_way(local, publisher)) == WAY_LOOK_AGAIN)
 	{
 		/* While G pauses, or if this transaction has the lock already. */
 		if (ConditionalLockRelationOid(local, RowExclusiveLock))
 			break;
 		gate_nap(LOOK_INTERVAL);
 	}
+	if (way == WAY_TOO_EARLY)
+		misspeculate("a schema change of the node group has locked the table");
 	if (way == WAY_PASS)
 		*mode = RowShareLock;
 	return logicalrep_rel_open(relid, *mode);

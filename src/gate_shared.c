@@ -9,6 +9,7 @@
 
 #include "gate_file.h"
 #include "gate_shared.h"
+#include "guc.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -52,12 +53,16 @@ gate_nap(long milliseconds)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Returns a gate, or NULL.  The caller has the lightweight lock. */
+/*
+ * Returns a gate of this database, or NULL.  Another database may be a member of the same group.
+ * The caller has the lightweight lock.
+ */
 Gate *
 gate_find(int64 lock)
 {
 	for (int i = 0; i < GATE_COUNT; i++)
-		if (gates->entries[i].status.state != GATE_FREE && gates->entries[i].status.lock == lock)
+		if (gates->entries[i].status.state != GATE_FREE &&
+			gates->entries[i].status.dbid == MyDatabaseId && gates->entries[i].status.lock == lock)
 			return &gates->entries[i];
 	return NULL;
 }
@@ -201,12 +206,34 @@ enter(int64 lock, const char *requester, int timeout)
 	gate->status.dbid = MyDatabaseId;
 	namestrcpy(&gate->status.requester, requester);
 	gate->status.ticket = gates->next_ticket++;
-	gate->status.timeout = timeout;
+
+	/* The requester may wait for a shorter time at this member. */
+	gate->status.timeout = Max(timeout, weft_ddl_lock_timeout);
 	gate->status.worker = INVALID_PROC_NUMBER;
 	gate->status.taker = INVALID_PROC_NUMBER;
 	gate->status.since = GetCurrentTimestamp();
 	pg_atomic_fetch_add_u32(&gates->count, 1);
 	LWLockRelease(gates->lock);
+}
+
+/*
+ * Fails, and releases the lightweight lock, which the caller has, if a gate would have too many tables
+ * with these.
+ */
+static void
+check_count(Gate *gate, List *tables)
+{
+	int			count = gate->status.num_tables;
+
+	foreach_oid(relid, tables)
+		if (gate_find_table(gate, relid) == NULL)
+		count++;
+	if (count <= GATE_TABLES)
+		return;
+	LWLockRelease(gates->lock);
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("the schema changes of a transaction can lock at most %d tables", GATE_TABLES)));
 }
 
 /* Adds tables to a gate.  The caller has the lightweight lock. */
@@ -243,6 +270,7 @@ try_activate(int64 lock, List *tables, NameData *other)
 		ereport(ERROR, (errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 						errmsg("the lock of the node group has ended")));
 	}
+	check_count(own, tables);
 	result = own->status.state == GATE_WAITING ? GATE_NOW : GATE_BEFORE;
 	for (int i = 0; i < GATE_COUNT && result != GATE_BEFORE; i++)
 	{
@@ -313,10 +341,6 @@ gate_open(int64 lock, const char *requester, List *tables, int timeout)
 	bool		exists;
 	volatile GateTurn result = GATE_NOT_YET;
 
-	if (list_length(tables) > GATE_TABLES / 2)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("a schema change can lock at most %d tables", GATE_TABLES / 2)));
 	if (!registered)
 		before_shmem_exit(end_served, (Datum) 0);
 	registered = true;
@@ -349,7 +373,10 @@ gate_add_own(int64 lock, List *tables)
 	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
 	gate = gate_find(lock);
 	if (gate != NULL)
+	{
+		check_count(gate, tables);
 		add_tables(gate, tables, true);
+	}
 	LWLockRelease(gates->lock);
 }
 

@@ -9,7 +9,7 @@
 #include "storage/procnumber.h"
 
 #define GATE_COUNT 16
-#define GATE_TABLES 256
+#define GATE_TABLES 1024
 
 typedef enum GateState
 {

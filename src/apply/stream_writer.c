@@ -66,6 +66,7 @@
 #include "apply/writer.h"
 #include "compat.h"
 #include "fast/fast.h"
+#include "gate.h"
 #include "message_builder.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -444,6 +445,7 @@ stream_writer_work(void)
 
 	streamed.stream = &writer.subscription->streams[index];
 	turn_begin_stream();
+	gate_apply_early();
 	streamed.looked_around = GetCurrentTimestamp();
 	writer_reread_subscription();
 	writer_set_activity(WRITER_APPLYING);

@@ -61,6 +61,9 @@
 /* Milliseconds between two questions for the outcome. */
 #define ASK_INTERVAL 200
 
+/* Milliseconds after the requester's time-out in which that ends its request itself. */
+#define GRACE 1000
+
 /* Seconds after which the postmaster starts a worker that has failed. */
 #define RESTART_SECONDS 1
 
@@ -135,7 +138,11 @@ close_table(Oid relid)
 {
 	LOCKTAG		tag = tag_of(relid);
 
-	if (acquire(&tag, ShareRowExclusiveLock, LOCK_SLICE, DeadlockTimeout))
+	/*
+	 * The look for deadlocks also cancels autovacuum, unless LOCK_SLICE is
+	 * over at the same time.
+	 */
+	if (acquire(&tag, ShareRowExclusiveLock, LOCK_SLICE, Min(DeadlockTimeout, LOCK_SLICE / 2)))
 		gate_set_tables(lock, TABLE_WANTED, TABLE_HELD, relid);
 	else
 		gate_nap(LOCK_PAUSE);
@@ -305,6 +312,19 @@ may_close(const GateStatus *status, const GateTable *table)
 		 (status->taker_lock == lock && !table->confirmed));
 }
 
+/* Has the requester neither confirmed the gate in time, nor closed its connection? */
+static bool
+is_late(const GateStatus *status)
+{
+	if (status->state != GATE_ACTIVE || status->confirmed ||
+		!TimestampDifferenceExceeds(status->since, GetCurrentTimestamp(), status->timeout + GRACE))
+		return false;
+	ereport(WARNING,
+			(errmsg("the lock for a schema change of node \"%s\" has ended, because that has not confirmed it in time",
+					NameStr(status->requester))));
+	return true;
+}
+
 /* Serves the gate until it ends. */
 static void
 serve(void)
@@ -325,6 +345,8 @@ serve(void)
 		}
 		if (status.taker != INVALID_PROC_NUMBER && !status.offered)
 			give();
+		else if (is_late(&status))
+			gate_end(lock);
 		else if (OidIsValid(wanted))
 			close_table(wanted);
 		else if (is_over(&status))

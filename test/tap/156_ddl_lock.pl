@@ -309,7 +309,7 @@ query($a,
 	'CREATE TABLE gone (id int PRIMARY KEY); CREATE SCHEMA s; CREATE TABLE s.gone (id int PRIMARY KEY)'
 );
 wait_for_group('g', @nodes);
-query($a, 'BEGIN; DROP TABLE gone; DROP SCHEMA s CASCADE; COMMIT');
+query($a, 'DROP TABLE gone; SET weft.ddl_lock = none; DROP SCHEMA s CASCADE');
 no_locks('a dropped table');
 wait_for_group('g', @nodes);
 is( query(
@@ -373,6 +373,77 @@ query($a,
 );
 no_locks('always');
 same_schemas('always');
+
+# --- rows before the change, in one transaction ---
+
+query($a, 'CREATE TABLE sp (id int PRIMARY KEY, v int)');
+wait_for_group('g', @nodes);
+query($a, <<'EOS');
+BEGIN;
+SAVEPOINT s;
+ALTER TABLE sp ALTER v TYPE int;
+ROLLBACK TO s;
+INSERT INTO sp VALUES (100, 1);
+ALTER TABLE sp ADD CHECK (v < 1000000);
+COMMIT;
+EOS
+no_locks('a savepoint');
+same_schemas('a savepoint');
+same_on_all(\@nodes, ['sp'], 'a savepoint');
+
+# --- a writer passes at one table, while an index is built on another one ---
+
+query($a,
+	'CREATE TABLE one (id int PRIMARY KEY); CREATE TABLE two (id int PRIMARY KEY REFERENCES one, v int); INSERT INTO one VALUES (1)'
+);
+wait_for_group('g', @nodes);
+my $lock = open_session($b);
+$lock->query_safe('BEGIN; LOCK TABLE sp IN SHARE MODE');
+query($c, <<'EOS');
+INSERT INTO sp VALUES (102, 1);
+BEGIN; INSERT INTO two VALUES (1, 1); INSERT INTO one VALUES (200); COMMIT;
+EOS
+my $index = open_session($b);
+$index->query_safe(
+	'BEGIN; SET LOCAL weft.ddl_replication = off; CREATE INDEX one_id ON one (id)'
+);
+$change = start_query($a,
+	'ALTER TABLE two ADD FOREIGN KEY (v) REFERENCES one NOT VALID');
+poll($b,
+	"SELECT count(*) = 1 FROM pg_locks WHERE relation = 'two'::regclass AND mode = 'ShareRowExclusiveLock' AND granted AND pid IN (SELECT pid FROM weft.ddl_gates())"
+);
+$lock->query_safe('COMMIT');
+$lock->quit;
+poll($b, 'SELECT count(*) = 1 FROM sp WHERE id = 102');
+$index->query_safe('COMMIT');
+$index->quit;
+finish($change);
+no_locks('an index');
+wait_for_group('g', @nodes);
+is( query(
+		$b,
+		"ALTER TABLE one DROP CONSTRAINT one_pkey CASCADE; SET enable_seqscan = off; SELECT count(*) FROM one WHERE id = 200"
+	),
+	1,
+	'the index has the row');
+query($b, 'DROP TABLE two, one');
+
+# --- a schema ---
+
+query($a, 'CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, v int)');
+wait_for_group('g', @nodes);
+$lock = open_session($a);
+$lock->query_safe('BEGIN; LOCK TABLE s.t IN SHARE MODE');
+query($c, 'INSERT INTO s.t VALUES (1, 1)');
+my $rename = start_query($b, 'ALTER SCHEMA s RENAME TO s2');
+poll($b,
+	"SELECT tables = '{s.t}' AND state = 'closed' FROM weft.ddl_lock_status");
+$lock->query_safe('COMMIT');
+$lock->quit;
+finish($rename);
+no_locks('a schema');
+same_schemas('a schema');
+same_on_all(\@nodes, ['s2.t'], 'a schema');
 
 # --- two members compete, while all of them write ---
 

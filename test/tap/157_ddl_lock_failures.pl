@@ -99,6 +99,10 @@ like(
 	$err,
 	qr/could not connect to node "c"/,
 	'a member that is down is named');
+query($a,
+	'CREATE TEMP TABLE own (i int); CREATE UNIQUE INDEX ON own (i); DROP TABLE own; DROP TABLE IF EXISTS nothing'
+);
+pass('temporary tables do not need the other members');
 $c->start;
 all_stream();
 recovered('a member was down');
@@ -130,6 +134,37 @@ like(
 $session->query_safe('COMMIT');
 $session->quit;
 recovered('a time-out');
+
+# --- a transaction that is prepared without its schema change ---
+
+$session = change($a, 'SAVEPOINT s; ALTER TABLE t ADD CHECK (v > 1000)');
+$session->query("ROLLBACK TO s; PREPARE TRANSACTION 'p'");
+poll($_, 'SELECT count(*) = 0 FROM weft.ddl_lock_status') foreach @nodes;
+query($a, "ROLLBACK PREPARED 'p'");
+recovered('a prepared transaction');
+$session->quit;
+
+# --- gates ---
+
+($result, $out, $err) = $a->psql('postgres', <<'EOS');
+SELECT weft.ddl_gate_open(2, 'a', ARRAY(SELECT generate_series(1000001, 1000600)::oid), 10000);
+SELECT weft.ddl_gate_open(2, 'a', ARRAY(SELECT generate_series(1000601, 1001200)::oid), 10000);
+EOS
+like($err, qr/can lock at most 1024 tables/, 'too many tables');
+query($a, 'CREATE DATABASE d');
+$a->safe_psql('d', 'CREATE EXTENSION weft');
+$session = open_session($a);
+$session->query_safe(
+	"SET weft.ddl_lock_timeout = '1s'; SELECT weft.ddl_gate_open(3, 'a', '{}', 1000)"
+);
+is( query($a, 'SELECT weft.ddl_gate_is_open(3)')
+	  . $a->safe_psql('d', 'SELECT weft.ddl_gate_is_open(3)'),
+	'tf',
+	'databases have gates of their own');
+poll($a, 'SELECT NOT weft.ddl_gate_is_open(3)');
+pass('what is not confirmed in time ends, though the session goes on');
+$session->quit;
+recovered('gates');
 
 # --- the session ends ---
 
