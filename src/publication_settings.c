@@ -272,9 +272,27 @@ read_publications(void)
 	table_close(catalog, AccessShareLock);
 }
 
+/* Returns a copy of what is known, in the current memory context. */
+static List *
+copy_known(void)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(DdlPublication, publication, known.publications)
+	{
+		DdlPublication *copy = palloc(sizeof(DdlPublication));
+
+		*copy = *publication;
+		copy->name = pstrdup(publication->name);
+		result = lappend(result, copy);
+	}
+	return result;
+}
+
 /*
  * Returns the publications of this database that publish schema changes, as a list of
- * DdlPublication.  It is valid until the next call.
+ * DdlPublication in the current memory context: whoever goes through it may look at catalogs, which may
+ * make this process forget what it knows.
  */
 List *
 publication_settings_list(void)
@@ -305,5 +323,5 @@ publication_settings_list(void)
 		}
 		PG_END_TRY();
 	}
-	return known.publications;
+	return copy_known();
 }

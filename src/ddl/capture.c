@@ -183,18 +183,12 @@ wants_text(const DdlPublication *publication, const Capture *capture)
 		dropped_all_wanted(touched->dropped, wants, publication);
 }
 
-/* Is a table itself among those whose rows a publication sends? */
+/* Is a table itself among those whose rows a publication sends, if it includes them? */
 static bool
 sends_rows(const DdlPublication *publication, Oid relid)
 {
-	char		relkind = get_rel_relkind(relid);
-
-	if (get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT)
-		return false;
-	if (publication->via_root)
-		return !get_rel_relispartition(relid) &&
-			(relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE);
-	return relkind == RELKIND_RELATION;
+	return get_rel_persistence(relid) == RELPERSISTENCE_PERMANENT &&
+		membership_is_direct(publication, relid);
 }
 
 /* Lists the new tables that a publication includes. */

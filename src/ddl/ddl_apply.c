@@ -247,7 +247,14 @@ apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_
 	seen_check(message->seen);
 	repeated = to_execute && ddl_conflict_check(message);
 	if (to_execute && !repeated && postpone(message, json, length, final_lsn))
+	{
+		/*
+		 * A partition that DETACH takes out is sent under its own name from
+		 * here on, or not at all.
+		 */
+		ddl_tables_settle(message, final_lsn, false);
 		return;
+	}
 
 	/*
 	 * What is still pending needs the tables, too.  Rows that follow a

@@ -62,8 +62,8 @@ enum
 	APPLIED_COLUMNS
 };
 
-/* Has the current transaction inserted into weft.ddl_queue? */
-static bool inserted;
+/* The subtransaction in which this transaction has inserted into weft.ddl_queue first, or invalid. */
+static SubTransactionId inserted = InvalidSubTransactionId;
 
 /* The origin of the schema changes that this process publishes, if its transactions have none. */
 static RepOriginId origin = InvalidRepOriginId;
@@ -74,7 +74,7 @@ transaction_event(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_PREPARE:
-			if (inserted)
+			if (inserted != InvalidSubTransactionId)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has replicated schema changes"),
@@ -83,11 +83,24 @@ transaction_event(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			inserted = false;
+			inserted = InvalidSubTransactionId;
 			break;
 		default:
 			break;
 	}
+}
+
+/* What was rolled back to a savepoint was not inserted. */
+static void
+subtransaction_event(SubXactEvent event, SubTransactionId transaction,
+					 SubTransactionId parent, void *arg)
+{
+	if (inserted != transaction)
+		return;
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		inserted = parent;
+	else if (event == SUBXACT_EVENT_ABORT_SUB)
+		inserted = InvalidSubTransactionId;
 }
 
 /* Called once, while the postmaster loads the library. */
@@ -95,6 +108,7 @@ void
 ddl_queue_install(void)
 {
 	RegisterXactCallback(transaction_event, NULL);
+	RegisterSubXactCallback(subtransaction_event, NULL);
 }
 
 /* Returns a relation of Weft's, or InvalidOid if the extension is not installed here. */
@@ -128,10 +142,12 @@ insert_row(Oid relid, const Datum *values)
 	 */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	store_row_decoded(relid, values, nulls);
-	if (!inserted)
+	if (inserted == InvalidSubTransactionId)
+	{
+		inserted = GetCurrentSubTransactionId();
 		remove_old(relid, "ddl_queue_time_index");
+	}
 	PopActiveSnapshot();
-	inserted = true;
 	CommandCounterIncrement();
 }
 

@@ -136,14 +136,32 @@ join(Oid relid, char state, XLogRecPtr lsn)
 	CommandCounterIncrement();
 }
 
+/*
+ * A statement on the publisher has created a table, but has not done so here.  If the schema is missing,
+ * an unqualified name has led to another one of the search_path.
+ */
+static void
+refuse_missing(const DdlTable *table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("table \"%s.%s\" does not exist after the schema change",
+					table->schema, table->name),
+			 OidIsValid(get_namespace_oid(table->schema, true)) ? 0 :
+			 errhint("Create the schema \"%s\".", table->schema)));
+}
+
 /* A new table joins. */
 static void
-join_new(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final_lsn)
+join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRecPtr final_lsn)
 {
 	Oid			relid = find_table(table);
 
+	/* An event trigger's statement may have been left out. */
+	if (!OidIsValid(relid) && !by_hand && !message->only_tables && !message->of_trigger)
+		refuse_missing(table);
 	if (OidIsValid(relid) && state_of(relid) == SUBREL_STATE_UNKNOWN &&
-		may_join(table, relid, role, by_hand))
+		may_join(table, relid, message->role, by_hand))
 		join(relid, SUBREL_STATE_READY, final_lsn);
 }
 
@@ -176,11 +194,14 @@ static void
 leave(const DdlTable *table)
 {
 	Oid			relid = find_table(table);
+	char		state = OidIsValid(relid) ? state_of(relid) : SUBREL_STATE_UNKNOWN;
 
 	foreach_ptr(char, other, table->others)
 		if (ddl_tables_is_subscribed(other))
 		return;
-	if (!OidIsValid(relid) || state_of(relid) != SUBREL_STATE_READY)
+
+	/* The copy of a table that comes back must not be older than that. */
+	if (state != SUBREL_STATE_READY && state != SUBREL_STATE_INIT)
 		return;
 	RemoveSubscriptionRel(MySubscription->oid, relid);
 	CommandCounterIncrement();
@@ -196,7 +217,7 @@ ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand)
 {
 	foreach_ptr(DdlTable, table, message->tables)
 		if (ddl_tables_is_subscribed(table->publication))
-		join_new(table, message->role, by_hand, final_lsn);
+		join_new(table, message, by_hand, final_lsn);
 	foreach_ptr(DdlTable, table, message->left)
 		if (ddl_tables_is_subscribed(table->publication))
 		leave(table);

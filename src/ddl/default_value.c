@@ -79,6 +79,13 @@ names_moment(Node *node, void *context)
 	return raw_expression_tree_walker(node, names_moment, context);
 }
 
+/* Does an expression, as parsed, have a constant that the types of dates and times take for the current time? */
+bool
+default_names_moment(Node *expression)
+{
+	return names_moment(expression, NULL);
+}
+
 /* Returns the default of a column, converted to its type, or NULL. */
 static Node *
 cook(ColumnDef *column, const char *source)
@@ -206,17 +213,23 @@ find_default(AlterTableStmt *statement, const char *column)
 	return NULL;
 }
 
-/* Sets the default of a new column once that has been added. */
+/*
+ * Sets the default of a new column once that has been added.  The statement itself may set another one
+ * after that, which must win.
+ */
 static void
 set_default_later(AlterTableStmt *statement, char *column, Node *expression)
 {
 	AlterTableCmd *command = makeNode(AlterTableCmd);
+	int			place = 0;
 
+	while (((AlterTableCmd *) list_nth(statement->cmds, place))->subtype != AT_AddColumn)
+		place++;
 	command->subtype = AT_ColumnDefault;
 	command->name = column;
 	command->def = expression;
 	command->behavior = DROP_RESTRICT;
-	statement->cmds = lappend(statement->cmds, command);
+	statement->cmds = list_insert_nth(statement->cmds, place + 1, command);
 }
 
 /* Puts a constant in the place of a column's default. */

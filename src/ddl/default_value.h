@@ -16,6 +16,7 @@ typedef enum DefaultKind
 	DEFAULT_VOLATILE,			/* another value in each row */
 } DefaultKind;
 
+extern bool default_names_moment(Node *expression);
 extern DefaultKind default_kind(ColumnDef *column, const char *source);
 extern List *default_values(AlterTableStmt *statement, const char *source);
 extern void default_value_apply(Node *statement, List *values);

@@ -12,7 +12,9 @@
  * A node group's own functions see to its tables.
  *
  * With publish_via_partition_root, a partition is part of its root, which does not enter or leave.
- * Rows that ATTACH brings are not copied then.
+ * Rows that ATTACH brings are not copied then.  A table that a publication includes, and that DETACH
+ * takes out of its root, is sent under its own name from then on.  Subscribers have its rows
+ * already, so it joins the subscription as a new table does.
  */
 #include "postgres.h"
 
@@ -38,19 +40,16 @@ typedef struct Member
 {
 	Oid			relid;
 	List	   *publications;	/* OIDs of those that included it before */
+	List	   *of_root;		/* those of them that included it as part of a
+								 * partitioned table */
 } Member;
 
-/* Returns the publications that include a table itself, or as part of a partitioned one. */
+/* Returns the publications that include one of these tables. */
 static List *
-publications_of(Oid relid)
+publications_of_any(List *tables)
 {
-	List	   *result = GetAllTablesPublications();
-	List	   *tables = list_make1_oid(relid);
+	List	   *result = tables == NIL ? NIL : GetAllTablesPublications();
 
-	if (get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT)
-		return NIL;
-	if (get_rel_relispartition(relid))
-		tables = list_concat(tables, get_partition_ancestors(relid));
 	foreach_oid(table, tables)
 	{
 		result = list_concat_unique_oid(result, GetRelationPublications(table));
@@ -58,6 +57,49 @@ publications_of(Oid relid)
 										GetSchemaPublications(get_rel_namespace(table)));
 	}
 	return result;
+}
+
+/* Returns the publications that include a table as part of a partitioned one. */
+static List *
+publications_of_root(Oid relid)
+{
+	return get_rel_relispartition(relid) ?
+		publications_of_any(get_partition_ancestors(relid)) : NIL;
+}
+
+/* Returns the publications that include a table itself, or as part of a partitioned one. */
+static List *
+publications_of(Oid relid)
+{
+	if (get_rel_persistence(relid) != RELPERSISTENCE_PERMANENT)
+		return NIL;
+	return list_concat_unique_oid(publications_of_any(list_make1_oid(relid)),
+								  publications_of_root(relid));
+}
+
+/* Does a publication that includes a table send its rows under that table's own name? */
+bool
+membership_is_direct(const DdlPublication *publication, Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	if (publication->via_root)
+		return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
+			!list_member_oid(publications_of_root(relid), publication->oid);
+	return relkind == RELKIND_RELATION;
+}
+
+/*
+ * Does one of these publications send partitions as their root?  Then so do others, to a subscription
+ * to both.
+ */
+static bool
+any_via_root(List *publications)
+{
+	foreach_oid(publication, publications)
+		if (GetPublication(publication)->pubviaroot)
+		return true;
+	return false;
 }
 
 /* Notes a table, with its partitions, if it exists. */
@@ -76,6 +118,7 @@ add_members(List *members, const RangeVar *name)
 
 		member->relid = each;
 		member->publications = publications_of(each);
+		member->of_root = publications_of_root(each);
 		members = lappend(members, member);
 	}
 	return members;
@@ -137,10 +180,14 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 
 		if (was && !is)
 			add_left(message, member->relid, publication->name, now);
-		else if (is && !was && get_rel_relkind(member->relid) == RELKIND_RELATION &&
-				 !(publication->via_root && get_rel_relispartition(member->relid)))
+		if (!is || !membership_is_direct(publication, member->relid))
+			continue;
+		if (!was)
 			message->entered = lappend(message->entered,
 									   describe(member->relid, publication->name));
+		else if (any_via_root(member->of_root))
+			message->tables = lappend(message->tables,
+									  describe(member->relid, publication->name));
 	}
 }
 

@@ -10,6 +10,7 @@
 #include "publication_settings.h"
 
 extern List *membership_before(Node *statement);
+extern bool membership_is_direct(const DdlPublication *publication, Oid relid);
 extern void membership_compare(DdlMessage *message, List *before,
 							   const DdlPublication *publication);
 extern List *membership_of_publication(const char *publication);

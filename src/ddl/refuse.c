@@ -15,6 +15,8 @@
  *								parameters that a schema change carries.
  *	generated columns			pass: the server wants them to be immutable.
  *
+ * A partition is refused if its bounds are not constant (partition_bound.c).
+ *
  * What publishes rows that were not published before: SET LOGGED; ATTACH PARTITION and SET
  * SCHEMA, of a table that a publication does not publish yet.  A table that is set UNLOGGED would
  * be left behind on the subscriber, where nobody would drop it.
@@ -39,6 +41,7 @@
 #include "commands/tablecmds.h"
 #include "ddl/default_value.h"
 #include "ddl/expression.h"
+#include "ddl/partition_bound.h"
 #include "ddl/refuse.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
@@ -286,15 +289,45 @@ refuse_joining(Oid relid, List *publications, LOCKMODE lockmode)
 	}
 }
 
+/* A partition is about to be created, or attached. */
 static void
-check_attach(Oid parent, PartitionCmd *command)
+check_bound(PartitionBoundSpec *bound, Oid parent, const char *source)
+{
+	if (!rows_are_published(parent) || !partition_bound_varies(bound, parent, source))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot replicate a partition of \"%s\" whose bounds are not constant",
+					get_rel_name(parent)),
+			 errdetail("Subscribers would compute other bounds."),
+			 errhint("Use constants as the bounds.")));
+}
+
+static void
+check_create_table(CreateStmt *statement, const char *source)
+{
+	Oid			parent;
+
+	if (statement->partbound == NULL ||
+		statement->relation->relpersistence != RELPERSISTENCE_PERMANENT)
+		return;
+	parent = RangeVarGetRelid(linitial_node(RangeVar, statement->inhRelations), NoLock, true);
+	if (OidIsValid(parent))
+		check_bound(statement->partbound, parent, source);
+}
+
+static void
+check_attach(Oid parent, PartitionCmd *command, const char *source)
 {
 	Oid			relid = RangeVarGetRelidExtended(command->name, AccessExclusiveLock,
 												 RVR_MISSING_OK, RangeVarCallbackOwnsRelation,
 												 NULL);
 
-	if (OidIsValid(relid))
-		refuse_joining(relid, publications_of(parent), AccessExclusiveLock);
+	if (!OidIsValid(relid))
+		return;
+	refuse_joining(relid, publications_of(parent), AccessExclusiveLock);
+	if (command->bound != NULL)
+		check_bound(command->bound, parent, source);
 }
 
 /* May a subcommand of ALTER TABLE have to be refused? */
@@ -326,7 +359,7 @@ check_alter_table(AlterTableStmt *statement, const char *source, List **values)
 		if (command->subtype == AT_SetUnLogged)
 			refuse_persistence(relid, RELPERSISTENCE_PERMANENT);
 		if (command->subtype == AT_AttachPartition)
-			check_attach(relid, (PartitionCmd *) command->def);
+			check_attach(relid, (PartitionCmd *) command->def, source);
 	}
 	check_values(statement, relid, lockmode, source, values);
 }
@@ -373,6 +406,8 @@ refuse_unreplayable(Node *statement, const char *source, List **values)
 	*values = NIL;
 	if (IsA(statement, AlterTableStmt))
 		check_alter_table((AlterTableStmt *) statement, source, values);
+	else if (IsA(statement, CreateStmt))
+		check_create_table((CreateStmt *) statement, source);
 	else if (IsA(statement, AlterObjectSchemaStmt))
 		check_set_schema((AlterObjectSchemaStmt *) statement);
 	else if (IsA(statement, ExplainStmt))

@@ -276,9 +276,9 @@ look_at_relation(Touched *touched, Oid relid)
 	ReleaseSysCache(tuple);
 }
 
-/* Looks at the tables with a column of a type. */
-static void
-look_at_users(Touched *touched, Oid type)
+/* Looks at what has a column of a type, and adds types that are made of it to a list. */
+static List *
+look_at_direct_users(Touched *touched, Oid type, List *types)
 {
 	Relation	catalog = table_open(DependRelationId, AccessShareLock);
 	ScanKeyData keys[2];
@@ -294,11 +294,29 @@ look_at_users(Touched *touched, Oid type)
 	{
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
-		if (form->classid == RelationRelationId && form->objsubid > 0)
+		if (form->classid == TypeRelationId)
+			types = list_append_unique_oid(types, form->objid);
+		else if (form->classid != RelationRelationId || form->objsubid <= 0)
+			continue;
+		else if (get_rel_relkind(form->objid) == RELKIND_COMPOSITE_TYPE)
+			types = list_append_unique_oid(types, get_rel_type_id(form->objid));
+		else
 			add_publications(touched, touched_publications_of(form->objid));
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
+	return types;
+}
+
+/* Looks at the tables with a column of a type, or of an array, a domain and so on that is made of it. */
+static void
+look_at_users(Touched *touched, Oid type)
+{
+	List	   *types = list_make1_oid(type);
+
+	/* The list grows meanwhile. */
+	for (int i = 0; i < list_length(types); i++)
+		types = look_at_direct_users(touched, list_nth_oid(types, i), types);
 }
 
 /* Looks at an object in a schema. */
@@ -404,6 +422,41 @@ look_at_base(Touched *touched, Oid relid)
 	touched->tables = tables;
 }
 
+/*
+ * Looks at the table of a trigger that the server has made for a constraint.  A foreign key has
+ * some on the table that it refers to.  They are part of the constraint, which belongs to the other
+ * table alone: publications that include only the former need not know the latter.
+ */
+static void
+look_at_internal_trigger(Touched *touched, Oid relid)
+{
+	Touched		look = touched_look(RelationRelationId, relid);
+
+	touched->relations = list_concat(touched->relations, look.relations);
+	touched->altered = list_concat_unique_oid(touched->altered, look.altered);
+	if (list_member_oid(look.publications, TOUCHED_STRAY))
+		add_publications(touched, list_make1_oid(TOUCHED_STRAY));
+}
+
+static void
+look_at_trigger(Touched *touched, Oid trigger)
+{
+	Relation	catalog = table_open(TriggerRelationId, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, Anum_pg_trigger_oid, trigger);
+	Form_pg_trigger form;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		form = (Form_pg_trigger) GETSTRUCT(tuple);
+		if (form->tgisinternal)
+			look_at_internal_trigger(touched, form->tgrelid);
+		else
+			look_at_base(touched, form->tgrelid);
+		heap_freetuple(tuple);
+	}
+	table_close(catalog, AccessShareLock);
+}
+
 /* Looks at an object of a class that has no function of its own here. */
 static void
 look_at_other(Touched *touched, Oid class_id, Oid object_id)
@@ -447,7 +500,7 @@ look_at(Touched *touched, Oid class_id, Oid object_id)
 			look_at_relation(touched, GetAttrDefaultColumnAddress(object_id).objectId);
 			break;
 		case TriggerRelationId:
-			look_at_base(touched, catalog_oid(class_id, object_id, Anum_pg_trigger_tgrelid));
+			look_at_trigger(touched, object_id);
 			break;
 		case RewriteRelationId:
 			look_at_base(touched, catalog_oid(class_id, object_id, Anum_pg_rewrite_ev_class));

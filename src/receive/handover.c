@@ -263,7 +263,7 @@ handover_deliver(char **buffer, pgsocket *wait_fd)
 			/* It must not sleep: the leader has the next message already. */
 			SetLatch(MyLatch);
 			last_turn = GetCurrentTimestamp();
-			*wait_fd = reception.socket;
+			*wait_fd = reception_any_socket();
 			return 0;
 		case HANDOVER_END:
 			return -1;

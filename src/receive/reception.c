@@ -4,6 +4,8 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "receive/reception.h"
 #include "seam/seam.h"
 #include "utils/timestamp.h"
@@ -34,4 +36,22 @@ reception_take(char **message)
 		reception.ping_sent = false;
 	}
 	return length;
+}
+
+/*
+ * Returns what the server's apply loop may wait for when it must not sleep.  The server says which the
+ * socket is only when nothing has arrived.  Until then, it is a pipe that nobody writes to.
+ */
+pgsocket
+reception_any_socket(void)
+{
+	static int	substitute[2] = {-1, -1};
+
+	if (reception.socket != PGINVALID_SOCKET)
+		return reception.socket;
+	if (substitute[0] < 0 && pipe(substitute) != 0)
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("could not create a pipe: %m")));
+	return substitute[0];
 }

@@ -46,6 +46,7 @@ extern Reception reception;
 
 extern void reception_start(WalReceiverConn *conn);
 extern int	reception_take(char **message);
+extern pgsocket reception_any_socket(void);
 
 /* Shows in statistics how far the stream has arrived. */
 static inline void

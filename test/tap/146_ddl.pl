@@ -322,6 +322,10 @@ foreach my $refused (
 	my ($ret, $out, $err) = $pub->psql('postgres', $refused->[0]);
 	like($err, $refused->[1], "refused: $refused->[0]");
 }
+query($pub, $_)
+  foreach (
+	q{BEGIN; SAVEPOINT a; ALTER TABLE older ADD r int; ROLLBACK TO a; INSERT INTO older VALUES (90, 1); PREPARE TRANSACTION 'p'},
+	q{COMMIT PREPARED 'p'});
 query($pub, 'ALTER TABLE first ADD COLUMN r int DEFAULT 3 + 4');
 query($pub,
 	'CREATE TABLE empty (id int); ALTER TABLE empty ADD COLUMN r uuid DEFAULT gen_random_uuid()'
@@ -367,6 +371,21 @@ is(query($sub, 'SELECT count(*) FROM older WHERE id = 100'),
 	0, 'nothing of its transaction is applied');
 query($sub, 'DROP TABLE clash');
 all_the_same('after the cause is removed');
+
+# An unqualified name must not lead to another schema.
+query($pub,
+	'SET weft.ddl_replication = off; CREATE SCHEMA missing_there');
+$before = query($sub, 'SELECT clock_timestamp()');
+query($pub,
+	'SET search_path = missing_there, public; CREATE TABLE of_schema (id int)');
+($message, $lsn) = apply_error($sub, 'sub', $before);
+is( $message,
+	'table "missing_there.of_schema" does not exist after the schema change',
+	'a schema is missing');
+is(query($sub, q{SELECT to_regclass('public.of_schema')}),
+	'', '... and no other one is used');
+query_all([ $sub, $other ], 'CREATE SCHEMA missing_there');
+all_the_same('after the schema is created');
 
 query($sub, 'CREATE TABLE clash2 (id int)');
 $before = query($sub, 'SELECT clock_timestamp()');
@@ -444,10 +463,22 @@ all_the_same('streamed, after the copy');
 query($other, 'DROP SUBSCRIPTION other');
 query_all([ $pub, $other ], $_)
   foreach q{CREATE TYPE shade AS ENUM ('light')},
-  'CREATE TABLE chosen (id int PRIMARY KEY, s shade)';
+  'CREATE DOMAIN deep AS shade[]; CREATE TYPE made_of_deep AS (d deep)',
+  'CREATE TABLE chosen (id int PRIMARY KEY, s shade)',
+  'CREATE TABLE chosen_too (id int PRIMARY KEY, s made_of_deep[])';
 query($pub, 'CREATE PUBLICATION list FOR TABLE chosen WITH (ddl = table)');
 subscribe($pub, $other, 'other', 'list');
 wait_for_apply($pub, $other, 'other');
+query($pub,
+	'CREATE PUBLICATION list_too FOR TABLE chosen_too WITH (ddl = table)');
+query($pub, q{ALTER TYPE shade ADD VALUE 'bright'});
+is( query(
+		$pub,
+		q{SELECT message->'publications' @> '["list_too"]' FROM (SELECT message::jsonb FROM weft.ddl_queue ORDER BY id DESC LIMIT 1) q}
+	),
+	't',
+	'a type in a type in a type of a listed table');
+query($pub, 'DROP PUBLICATION list_too');
 query($pub, $_)
   foreach (
 	'ALTER TABLE chosen ADD COLUMN v text',
@@ -471,7 +502,7 @@ is(query($other, q{SELECT to_regclass('not_chosen')}), '', 'one that is not');
 my ($ret, $out, $err) =
   $other->psql('postgres', q{CALL weft.compare_subscription('other')});
 like($err, qr/1 of 1 tables were compared, 0 differences/, 'a comparison');
-query($pub, 'DROP TABLE elected, not_chosen');
+query($pub, 'DROP TABLE elected, not_chosen, chosen_too');
 wait_for_apply($pub, $sub, 'sub');
 same_everything($pub, $sub, 'the subscription to all tables');
 

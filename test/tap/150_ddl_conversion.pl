@@ -207,6 +207,11 @@ INSERT INTO part SELECT g FROM generate_series(1, 20) g;
 CREATE TABLE parent (id int);
 CREATE TABLE child () INHERITS (parent);
 INSERT INTO child VALUES (1);
+CREATE TABLE dates (d date) PARTITION BY RANGE (d);
+CREATE TABLE dates_old PARTITION OF dates FOR VALUES FROM (MINVALUE) TO ('2020-01-01'::date + 1);
+CREATE TABLE dates_apart (d date);
+CREATE TABLE words (w text) PARTITION BY LIST (w);
+CREATE TABLE words_today PARTITION OF words FOR VALUES IN ('today', 'to' || 'morrow');
 EOS
 my $before = query($pub, 'SELECT now()');
 query($pub, $_)
@@ -219,6 +224,7 @@ query($pub, $_)
 			ADD j timestamptz DEFAULT now(), ADD k timestamp DEFAULT now() + '-1 day 02:00:00'::interval},
 	'ALTER TABLE filled_table ADD l text DEFAULT nullif(current_user, current_user), ADD m varchar(3) DEFAULT current_database()::varchar(3)',
 	'ALTER TABLE filled_table ADD o timestamptz DEFAULT now(), ALTER n TYPE bigint',
+	'ALTER TABLE filled_table ADD once int, ADD twice timestamptz DEFAULT now(), ALTER twice SET DEFAULT clock_timestamp()',
 	q{ALTER TABLE filled_table ADD p text[] DEFAULT ARRAY[current_user::text, 'it''s "x"', NULL]},
 	'ALTER TABLE filled_table ADD COLUMN IF NOT EXISTS a timestamptz DEFAULT clock_timestamp()',
 	'ALTER TABLE part ADD COLUMN a timestamptz DEFAULT now()',
@@ -258,6 +264,12 @@ CREATE FUNCTION clear(int, text DEFAULT random()::text) RETURNS text LANGUAGE pl
 EOS
 refused(@$_)
   foreach (
+	(
+		map { [ $_ => qr/partition of "dates" whose bounds are not constant/ ] }
+		  q{CREATE TABLE dates_new PARTITION OF dates FOR VALUES FROM ('2021-01-01') TO (now())},
+		q{CREATE TABLE dates_new PARTITION OF dates FOR VALUES FROM ('today') TO (MAXVALUE)},
+		q{ALTER TABLE dates ATTACH PARTITION dates_apart FOR VALUES FROM (current_date) TO ('tomorrow')}
+	),
 	[
 		'ALTER TABLE filled_table ADD COLUMN z uuid DEFAULT gen_random_uuid()'
 		  => qr/column "z" gets another value in each row.*volatile, and table "filled_table" has rows.*HINT/s

@@ -67,6 +67,47 @@ sub applied_once
 	return;
 }
 
+# --- a leader that waits for a copy from its first message on ---
+
+my $session = open_session($sub);
+query($sub, 'CREATE TABLE late (id int PRIMARY KEY)');
+query($pub,
+	'SET weft.ddl_replication = off; CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)'
+);
+$session->query_safe('BEGIN; LOCK TABLE late IN SHARE MODE');
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'late'::regclass AND NOT granted}
+);
+my $offset = -s $sub->logfile;
+query($pub,
+	'BEGIN; ALTER TABLE late ADD COLUMN v int DEFAULT 7; INSERT INTO late VALUES (2); COMMIT'
+);
+my $end = query($pub, 'SELECT pg_current_wal_lsn()');
+$sub->wait_for_log(qr/a schema change must wait until tables are copied/,
+	$offset);
+$offset = -s $sub->logfile;
+$sub->wait_for_log(qr/subscription "sub" is applied by 1 writer/, $offset);
+attach_point($sub, 'weft-leader-checks');
+terminate($sub, held_at($sub, 'weft-leader-checks'));
+$sub->wait_for_log(
+	qr/subscription "sub" is applied by 1 writer.*subscription "sub" is applied by 1 writer/s,
+	$offset);
+held_at($sub, 'weft-leader-checks');
+poll($pub,
+	"SELECT sent_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub' AND state = 'streaming'"
+);
+release_point($sub, 'weft-leader-checks');
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'WeftLeaderDrain'}
+);
+$session->query_safe('COMMIT');
+$session->quit;
+wait_for_apply($pub, $sub, 'sub');
+same_everything($pub, $sub, 'a leader that waits from its first message on');
+unlike(slurp_file($sub->logfile, $offset),
+	qr/without a socket/, '... does not fail');
+
 foreach my $writers (1, 16)
 {
 	query($sub, "ALTER SUBSCRIPTION sub SET (num_writers = $writers)");

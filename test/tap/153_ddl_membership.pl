@@ -24,6 +24,7 @@ query_all([ $pub, $sub ], $_)
   'CREATE TABLE has_rows (id int PRIMARY KEY)',
   'CREATE TABLE listed (id int PRIMARY KEY)',
   'CREATE TABLE added (id int PRIMARY KEY)',
+  'CREATE TABLE brief (id int PRIMARY KEY)',
   'CREATE TABLE app.part (id int PRIMARY KEY) PARTITION BY RANGE (id)',
   'CREATE TABLE app.both (id int PRIMARY KEY)',
   'CREATE TABLE part_old (id int PRIMARY KEY)',
@@ -32,6 +33,7 @@ query($pub, 'ALTER TABLE of_maker OWNER TO maker');
 query($pub, $_)
   foreach 'INSERT INTO added SELECT generate_series(1, 100)',
   'INSERT INTO app.both VALUES (1)',
+  'INSERT INTO brief VALUES (1)',
   'INSERT INTO of_maker VALUES (1)',
   'CREATE TABLE only_here (id int)',
   'CREATE PUBLICATION schema FOR TABLES IN SCHEMA app WITH (ddl = table)',
@@ -138,7 +140,15 @@ is(state('added'), '', 'a table that is removed from a publication leaves');
 query($sub, 'TRUNCATE added');
 replicate('ALTER PUBLICATION list SET TABLE listed, app.both, added');
 same_tables($pub, $sub, ['added'], '... and is copied when it comes back');
-replicate('ALTER PUBLICATION list DROP TABLE app.both');
+replicate(
+	'BEGIN; ALTER PUBLICATION list ADD TABLE brief; ALTER PUBLICATION list DROP TABLE brief; COMMIT; INSERT INTO brief VALUES (2)'
+);
+is(state('brief'), '', 'a table that leaves before its copy');
+replicate('ALTER PUBLICATION list ADD TABLE brief');
+same_tables($pub, $sub, ['brief'], '... is copied when it comes back');
+replicate(
+	'ALTER PUBLICATION list DROP TABLE brief; ALTER PUBLICATION list DROP TABLE app.both'
+);
 is(state('app.both'), 'r', 'a table that another publication includes stays');
 unlike(replicate('ALTER PUBLICATION list SET TABLE listed, added'),
 	qr/table "/, 'nothing has changed');
@@ -170,6 +180,71 @@ query($pub, 'ALTER PUBLICATION of_maker DROP TABLE of_maker');
 query($sub, 'ALTER TABLE of_maker OWNER TO maker');
 replicate('SET ROLE maker; ALTER PUBLICATION of_maker ADD TABLE of_maker');
 same_tables($pub, $sub, ['of_maker'], 'its own');
+
+# --- partitions that are sent as their root ---
+
+query_all([ $pub, $sub ],
+	'CREATE SCHEMA rooted; CREATE TABLE root (id int) PARTITION BY LIST (id)');
+query($pub,
+	'CREATE PUBLICATION rooted FOR TABLES IN SCHEMA rooted WITH (ddl = table, publish_via_partition_root = true)'
+);
+query($sub, 'ALTER SUBSCRIPTION sub ADD PUBLICATION rooted');
+wait_for_apply($pub, $sub, 'sub');
+replicate(<<'EOS');
+CREATE TABLE rooted.r (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE rooted.r1 PARTITION OF rooted.r FOR VALUES FROM (0) TO (10);
+CREATE TABLE rooted.r2 PARTITION OF rooted.r FOR VALUES FROM (10) TO (20);
+CREATE TABLE rooted.r3 PARTITION OF rooted.r FOR VALUES FROM (20) TO (30) PARTITION BY RANGE (id);
+CREATE TABLE rooted.r4 PARTITION OF rooted.r3 FOR VALUES FROM (20) TO (30);
+CREATE TABLE rooted.leaf PARTITION OF root FOR VALUES IN (1, 2);
+INSERT INTO rooted.r VALUES (1), (11), (21);
+INSERT INTO root VALUES (1);
+EOS
+is(state('rooted.r1'), '', 'a partition is part of its root');
+same_tables($pub, $sub, ['rooted.leaf'],
+	'... unless that is not published');
+replicate(<<'EOS');
+BEGIN;
+ALTER TABLE rooted.r DETACH PARTITION rooted.r1;
+INSERT INTO rooted.r1 VALUES (100);
+COMMIT;
+INSERT INTO rooted.r1 VALUES (101);
+ALTER TABLE rooted.r DETACH PARTITION rooted.r3;
+INSERT INTO rooted.r3 VALUES (22);
+EOS
+same_tables(
+	$pub, $sub,
+	[ 'rooted.r', 'rooted.r1', 'rooted.r3' ],
+	'a partition that is detached is sent under its own name');
+is(state('rooted.r3') . state('rooted.r4'),
+	'r', '... and one of its own is part of it');
+query($pub,
+	'ALTER TABLE rooted.r DETACH PARTITION rooted.r2 CONCURRENTLY');
+replicate('INSERT INTO rooted.r2 VALUES (12)');
+same_tables($pub, $sub, ['rooted.r2'], '... detached concurrently');
+replicate(
+	'DELETE FROM rooted.r1 WHERE id < 100; ALTER TABLE rooted.r ATTACH PARTITION rooted.r1 FOR VALUES FROM (100) TO (200); INSERT INTO rooted.r VALUES (150)'
+);
+same_tables($pub, $sub, ['rooted.r'], 'attached again');
+replicate(
+	'ALTER TABLE rooted.r DETACH PARTITION rooted.r1; INSERT INTO rooted.r1 VALUES (300)'
+);
+same_tables($pub, $sub, ['rooted.r1'], 'detached again');
+
+# --- a foreign key of a table that is not published ---
+
+replicate(<<'EOS');
+CREATE TABLE refers (id int);
+ALTER TABLE refers ADD COLUMN listed int REFERENCES listed;
+CREATE UNLOGGED TABLE refers_unlogged (listed int REFERENCES listed);
+INSERT INTO listed VALUES (1);
+ALTER TABLE refers DROP COLUMN listed;
+DROP TABLE refers_unlogged;
+EOS
+same_tables($pub, $sub, ['listed'],
+	'a table that another one refers to has the same rows');
+is(query($sub, q{SELECT to_regclass('refers')}),
+	'', '... which is not published');
 
 unlike(errors_logged($_), qr/TRAP|PANIC|ERROR/, $_->name . ': no error')
   foreach $pub, $sub;
