@@ -357,11 +357,12 @@ query($pub,
 		'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
 	  . json_of(%good, unknown => 1, publications => '["another"]')
 	  . '$$), (1, now(), $$'
-	  . json_of(%good, unknown => 1, settings => '{"work_mem": "broken"}')
+	  . json_of(%good, unknown => 1,
+		settings => '{"work_mem": "broken", "lc_monetary": "nowhere"}')
 	  . '$$)');
 wait_for_apply($pub, $sub, 'sub');
 is(query($sub, q{SELECT count(*) FROM made_up}),
-	0, 'one with an unknown key, and an unknown setting');
+	0, 'one with an unknown key, an unknown setting and an unknown locale');
 query($pub, 'ALTER TABLE weft.ddl_queue ENABLE ALWAYS TRIGGER refuse');
 
 # --- run_as_owner ---
