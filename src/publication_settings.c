@@ -291,8 +291,8 @@ copy_known(void)
 
 /*
  * Returns the publications of this database that publish schema changes, as a list of
- * DdlPublication in the current memory context: whoever goes through it may look at catalogs, which may
- * make this process forget what it knows.
+ * DdlPublication in the current memory context: whoever goes through it may look at catalogs,
+ * which may make this process forget what it knows.
  */
 List *
 publication_settings_list(void)

@@ -62,7 +62,10 @@ enum
 	APPLIED_COLUMNS
 };
 
-/* The subtransaction in which this transaction has inserted into weft.ddl_queue first, or invalid. */
+/*
+ * The subtransaction in which this transaction has inserted into weft.ddl_queue first, or
+ * invalid.
+ */
 static SubTransactionId inserted = InvalidSubTransactionId;
 
 /* The origin of the schema changes that this process publishes, if its transactions have none. */

@@ -137,8 +137,8 @@ join(Oid relid, char state, XLogRecPtr lsn)
 }
 
 /*
- * A statement on the publisher has created a table, but has not done so here.  If the schema is missing,
- * an unqualified name has led to another one of the search_path.
+ * A statement on the publisher has created a table, but has not done so here.  If the schema is
+ * missing, an unqualified name has led to another one of the search_path.
  */
 static void
 refuse_missing(const DdlTable *table)

@@ -79,7 +79,7 @@ names_moment(Node *node, void *context)
 	return raw_expression_tree_walker(node, names_moment, context);
 }
 
-/* Does an expression, as parsed, have a constant that the types of dates and times take for the current time? */
+/* Does an expression, as parsed, have a constant that may mean the current time? */
 bool
 default_names_moment(Node *expression)
 {
@@ -214,8 +214,8 @@ find_default(AlterTableStmt *statement, const char *column)
 }
 
 /*
- * Sets the default of a new column once that has been added.  The statement itself may set another one
- * after that, which must win.
+ * Sets the default of a new column once that has been added.  The statement itself may set
+ * another one after that, which must win.
  */
 static void
 set_default_later(AlterTableStmt *statement, char *column, Node *expression)

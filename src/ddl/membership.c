@@ -12,9 +12,9 @@
  * A node group's own functions see to its tables.
  *
  * With publish_via_partition_root, a partition is part of its root, which does not enter or leave.
- * Rows that ATTACH brings are not copied then.  A table that a publication includes, and that DETACH
- * takes out of its root, is sent under its own name from then on.  Subscribers have its rows
- * already, so it joins the subscription as a new table does.
+ * Rows that ATTACH brings are not copied then.  A table that a publication includes, and that
+ * DETACH takes out of its root, is sent under its own name from then on.  Subscribers have its
+ * rows already, so it joins the subscription as a new table does.
  */
 #include "postgres.h"
 
@@ -90,8 +90,8 @@ membership_is_direct(const DdlPublication *publication, Oid relid)
 }
 
 /*
- * Does one of these publications send partitions as their root?  Then so do others, to a subscription
- * to both.
+ * Does one of these publications send partitions as their root?  Then so do others, to a
+ * subscription to both.
  */
 static bool
 any_via_root(List *publications)

@@ -3,8 +3,8 @@
  *	  Bounds of partitions that are not the same on every server.
  *
  * A bound may be an expression, such as now(), or a constant that means the current time, such as
- * 'today'.  The server computes it when it attaches the partition.  A subscriber would compute another
- * one, and the publisher's rows would not fit there.
+ * 'today'.  The server computes it when it attaches the partition.  A subscriber would compute
+ * another one, and the publisher's rows would not fit there.
  */
 #include "postgres.h"
 

@@ -308,7 +308,7 @@ look_at_direct_users(Touched *touched, Oid type, List *types)
 	return types;
 }
 
-/* Looks at the tables with a column of a type, or of an array, a domain and so on that is made of it. */
+/* Looks at the tables with a column of a type, or of an array, a domain and so on of it. */
 static void
 look_at_users(Touched *touched, Oid type)
 {

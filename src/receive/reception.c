@@ -39,8 +39,8 @@ reception_take(char **message)
 }
 
 /*
- * Returns what the server's apply loop may wait for when it must not sleep.  The server says which the
- * socket is only when nothing has arrived.  Until then, it is a pipe that nobody writes to.
+ * Returns what the server's apply loop may wait for when it must not sleep.  The server tells the
+ * socket only when nothing has arrived.  Until then, it is a pipe that nobody writes to.
  */
 pgsocket
 reception_any_socket(void)
