@@ -430,8 +430,12 @@ look_at_base(Touched *touched, Oid relid)
 static void
 look_at_internal_trigger(Touched *touched, Oid relid)
 {
-	Touched		look = touched_look(RelationRelationId, relid);
+	Touched		look;
 
+	/* A new table that refers to itself is looked at anyway. */
+	if (has_created(touched, relid))
+		return;
+	look = touched_look(RelationRelationId, relid);
 	touched->relations = list_concat(touched->relations, look.relations);
 	touched->altered = list_concat_unique_oid(touched->altered, look.altered);
 	if (list_member_oid(look.publications, TOUCHED_STRAY))

@@ -103,8 +103,12 @@ CREATE TABLE t2 (id int PRIMARY KEY, v text);
 INSERT INTO t2 VALUES (1, 'from a');
 COMMIT;
 CREATE TABLE no_key (v int);
+CREATE TABLE tree (id int PRIMARY KEY, parent int REFERENCES tree, t int REFERENCES t2);
+INSERT INTO tree VALUES (1, NULL, 1), (2, 1, 1);
 EOS
 wait_for_group('g', @nodes);
+is(query($_, 'SELECT count(*) FROM tree'), 2, $_->name . ': foreign keys')
+  foreach @nodes;
 query($b, <<'EOS');
 INSERT INTO t2 VALUES (2, 'from b');
 CREATE INDEX ON t2 (v);
