@@ -87,12 +87,12 @@ my $end = query($pub, 'SELECT pg_current_wal_lsn()');
 $sub->wait_for_log(qr/a schema change must wait until tables are copied/,
 	$offset);
 $offset = -s $sub->logfile;
-$sub->wait_for_log(qr/subscription "sub" is applied by 1 writer/, $offset);
+attach_point($sub, 'weft-leader-checks', 'hold_end');
+my ($leader) = held_at($sub, 'weft-leader-checks');
+detach_point($sub, 'weft-leader-checks');
 attach_point($sub, 'weft-leader-checks');
-terminate($sub, held_at($sub, 'weft-leader-checks'));
-$sub->wait_for_log(
-	qr/subscription "sub" is applied by 1 writer.*subscription "sub" is applied by 1 writer/s,
-	$offset);
+release($sub, $leader);
+wait_until_gone($sub, $leader);
 held_at($sub, 'weft-leader-checks');
 poll($pub,
 	"SELECT sent_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub' AND state = 'streaming'"
