@@ -96,7 +96,7 @@ static const struct
 	/* the server refuses the second one */
 	[NEW] = {"new", B(LIKE) | B(NEW) | B(OPTIONS) | B(PART) | B(READ) | B(REVOKE) | B(WITHIN), false},
 	[OPTIONS] = {"options", B(PART) | B(READ) | B(REVOKE), false},
-	[PART] = {"part", B(PART) | B(READ) | B(REPLACE) | B(REVOKE), false},
+	[PART] = {"part", B(DEFINITION) | B(PART) | B(READ) | B(REPLACE) | B(REVOKE), false},
 	[READ] = {"read", B(READ) | B(REVOKE), false},
 	[REPLACE] = {"replace", B(REVOKE) | B(WITHIN), false},
 	[REVOKE] = {"revoke", B(LIKE) | B(WITHIN), false},
