@@ -69,7 +69,6 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
-#include "replication/origin.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -281,7 +280,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	if (is_in_group())
 	{
 		message->seen = seen_get(&message->copied);
-		if (replorigin_session_origin == InvalidRepOriginId)
+		if (!ddl_queue_has_origin())
 			message->made_at = GetXLogInsertRecPtr();
 		message->changes = changes_of(capture->statement, capture->touched.names,
 									  capture->read);

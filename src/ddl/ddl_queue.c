@@ -164,6 +164,13 @@ ddl_queue_set_origin(RepOriginId own_origin)
 	origin = own_origin;
 }
 
+/* Do the schema changes that this process publishes come from a publisher? */
+bool
+ddl_queue_has_origin(void)
+{
+	return origin != InvalidRepOriginId || replorigin_session_origin != InvalidRepOriginId;
+}
+
 /* An abort must not find an origin that was set for a row only: it would advance it. */
 static void
 insert_with_origin(Oid relid, const Datum *values)

@@ -10,6 +10,7 @@
 #include "replication/origin.h"
 
 extern void ddl_queue_install(void);
+extern bool ddl_queue_has_origin(void);
 extern void ddl_queue_set_origin(RepOriginId own_origin);
 extern void ddl_queue_insert(DdlMessage *message);
 extern void ddl_queue_record(const char *subscription, const DdlMessage *message,
