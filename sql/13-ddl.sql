@@ -39,6 +39,7 @@ CREATE INDEX ddl_queue_made_index ON weft.ddl_queue (((message->>'made_at')::pg_
 CREATE TABLE weft.ddl_applied (
 	applied_at timestamptz NOT NULL,
 	subname name NOT NULL,
+	subid oid NOT NULL,
 	id bigint NOT NULL,
 	lsn pg_lsn NOT NULL,
 	role text NOT NULL,

@@ -24,12 +24,13 @@ COMMENT ON FUNCTION weft.skip_ddl(name, bigint) IS
 
 -- Statements may contain what is nobody else's business.  Whoever may see the statements of all
 -- sessions (pg_read_all_stats, and with it pg_monitor) may see these.  Owners of subscriptions must
--- find out what has failed.
+-- find out what has failed; but another subscription may have had the same name before.
 CREATE VIEW weft.ddl_history WITH (security_barrier) AS
-	SELECT h.*
+	SELECT h.recorded_at, h.subname, h.id, h.lsn, h.role, h.tag, h.statement, h.result, h.detail
 	FROM (
 		SELECT q.captured_at AS recorded_at,
 			NULL::name AS subname,
+			NULL::oid AS subid,
 			q.id,
 			NULL::pg_lsn AS lsn,
 			q.message->>'role' AS role,
@@ -39,15 +40,15 @@ CREATE VIEW weft.ddl_history WITH (security_barrier) AS
 			NULL::text AS detail
 		FROM weft.ddl_queue q
 		UNION ALL
-		SELECT applied_at, subname, id, lsn, role, tag, statement, result, detail
+		SELECT applied_at, subname, subid, id, lsn, role, tag, statement, result, detail
 		FROM weft.ddl_applied
 		UNION ALL
-		SELECT c.stored_at, s.subname, c.id, c.lsn, c.message->>'role', c.message->>'tag',
+		SELECT c.stored_at, s.subname, c.subid, c.id, c.lsn, c.message->>'role', c.message->>'tag',
 			c.message->>'statement', c.state, c.last_error
 		FROM weft.ddl_concurrent c JOIN pg_catalog.pg_subscription s ON s.oid = c.subid) h
 	WHERE pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')
-		OR h.subname IN (
-			SELECT s.subname
+		OR h.subid IN (
+			SELECT s.oid
 			FROM pg_catalog.pg_subscription s JOIN pg_catalog.pg_database d ON d.oid = s.subdbid
 			WHERE d.datname = pg_catalog.current_database()
 				AND pg_catalog.pg_has_role(s.subowner, 'USAGE'));

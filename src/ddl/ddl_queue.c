@@ -51,6 +51,7 @@ enum
 {
 	APPLIED_AT,
 	APPLIED_SUBNAME,
+	APPLIED_SUBID,
 	APPLIED_ID,
 	APPLIED_LSN,
 	APPLIED_ROLE,
@@ -216,6 +217,7 @@ record(Oid relid, const char *subscription, const DdlMessage *message, XLogRecPt
 	namestrcpy(&name, subscription);
 	values[APPLIED_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[APPLIED_SUBNAME] = NameGetDatum(&name);
+	values[APPLIED_SUBID] = ObjectIdGetDatum(get_subscription_oid(subscription, true));
 	values[APPLIED_ID] = Int64GetDatum(message->id);
 	values[APPLIED_LSN] = LSNGetDatum(lsn);
 	values[APPLIED_ROLE] = CStringGetTextDatum(message->role);

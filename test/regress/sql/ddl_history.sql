@@ -15,12 +15,19 @@ END $$;
 ALTER SUBSCRIPTION regress_ddl_one OWNER TO regress_ddl_owner;
 
 -- what only C code does otherwise
+INSERT INTO weft.ddl_applied
+	SELECT v.at::timestamptz, s.subname, s.oid, v.id, v.lsn::pg_lsn, 'r', 'CREATE TABLE', v.statement, v.result, v.detail
+	FROM (VALUES
+		('2026-01-01 00:00', 'regress_ddl_one', 1, '0/1', 'CREATE TABLE one ()', 'applied', NULL),
+		('2026-01-01 00:01', 'regress_ddl_one', 2, '0/2', 'CREATE TABLE two ()', 'failed', 'why'),
+		('2026-01-01 00:02', 'regress_ddl_one', 3, '0/3', 'CREATE TABLE three ()', 'failed', 'why'),
+		('2026-01-01 00:03', 'regress_ddl_one', 3, '0/3', 'CREATE TABLE three ()', 'applied', NULL),
+		('2026-01-01 00:04', 'regress_ddl_two', 2, '0/2', 'CREATE TABLE secret ()', 'failed', 'why'))
+		v (at, name, id, lsn, statement, result, detail) JOIN pg_subscription s ON s.subname = v.name
+	ORDER BY v.at;
+-- of another subscription, which had the name before
 INSERT INTO weft.ddl_applied VALUES
-	('2026-01-01 00:00', 'regress_ddl_one', 1, '0/1', 'r', 'CREATE TABLE', 'CREATE TABLE one ()', 'applied', NULL),
-	('2026-01-01 00:01', 'regress_ddl_one', 2, '0/2', 'r', 'CREATE TABLE', 'CREATE TABLE two ()', 'failed', 'why'),
-	('2026-01-01 00:02', 'regress_ddl_one', 3, '0/3', 'r', 'CREATE TABLE', 'CREATE TABLE three ()', 'failed', 'why'),
-	('2026-01-01 00:03', 'regress_ddl_one', 3, '0/3', 'r', 'CREATE TABLE', 'CREATE TABLE three ()', 'applied', NULL),
-	('2026-01-01 00:04', 'regress_ddl_two', 2, '0/2', 'r', 'CREATE TABLE', 'CREATE TABLE secret ()', 'failed', 'why');
+	('2026-01-01 00:05', 'regress_ddl_one', 0, 4, '0/4', 'r', 'CREATE TABLE', 'CREATE TABLE former ()', 'applied', NULL);
 
 CREATE FUNCTION pg_temp.leak(statement text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
 BEGIN
