@@ -11,6 +11,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use DdlTest;
 use GroupTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -183,6 +184,10 @@ my @both = (
 		'CREATE OR REPLACE FUNCTION S.f(text) RETURNS int LANGUAGE sql RETURN 2'
 	],
 	[ 'CREATE INDEX i ON S.t (n)', "COMMENT ON TABLE S.t IS 'one'" ],
+	[
+		'CREATE INDEX i ON S.t (n)',
+		'SET weft.ddl_lock = none; ALTER TABLE S.t ADD CONSTRAINT p CHECK (n > -1)'
+	],
 	[
 		'GRANT SELECT ON S.t TO regress_two',
 		'GRANT UPDATE ON S.t TO regress_one'
@@ -436,5 +441,23 @@ foreach my $seed ($first .. $first + $seeds - 1)
 	}
 	note("seed $seed: " . join ', ', map { "$seen{$_} $_" } sort keys %seen);
 }
+
+# There is no third member that could bring what an error may have come of, so nobody waits.
+my $before = query($b, 'SELECT clock_timestamp()');
+query($b,
+	'SET weft.ddl_replication = off; ALTER TABLE last ADD CONSTRAINT only_b CHECK (id <> -1)'
+);
+query($a, 'INSERT INTO last VALUES (-1)');
+my ($error) = apply_error($b, subscription($b), $before);
+like(
+	$error,
+	qr/violates check constraint "only_b"/,
+	'an error that has nothing to do with the schema of others');
+query($b,
+	'SET weft.ddl_replication = off; ALTER TABLE last DROP CONSTRAINT only_b'
+);
+wait_for_group('g', $a, $b);
+ok( !$b->log_contains('wait for a schema change of another member'),
+	'... nobody has waited for another member');
 
 done_testing();
