@@ -462,9 +462,12 @@ add_altered(List *changes, Node *statement, List *names, const ChangedName *name
 	}
 }
 
+/* Names the default privileges of a role, in a schema, as SQL names it, or everywhere. */
 static char *
-privileges_of(const char *role)
+privileges_of(const char *role, const char *schema)
 {
+	if (schema)
+		return psprintf("default privileges of %s in %s", quote_identifier(role), schema);
 	return psprintf("default privileges of %s", quote_identifier(role));
 }
 
@@ -472,20 +475,28 @@ static List *
 add_default_privileges(List *changes, AlterDefaultPrivilegesStmt *statement)
 {
 	const char *change = statement->action->is_grant ? "grant" : "revoke";
-	bool		any = false;
+	List	   *roles = NIL;
+	List	   *schemas = NIL;
 
 	foreach_node(DefElem, option, statement->options)
 	{
-		if (strcmp(option->defname, "roles") != 0)
-			continue;
-		foreach_node(RoleSpec, role, (List *) option->arg)
-			changes = add(changes, change,
-						  privileges_of(GetUserNameFromId(get_rolespec_oid(role, false), false)),
-						  NULL);
-		any = true;
+		if (strcmp(option->defname, "schemas") == 0)
+			foreach_node(String, schema, (List *) option->arg)
+				schemas = lappend(schemas, pstrdup(quote_identifier(strVal(schema))));
+		else if (strcmp(option->defname, "roles") == 0)
+			foreach_node(RoleSpec, role, (List *) option->arg)
+				roles = lappend(roles,
+								GetUserNameFromId(get_rolespec_oid(role, false), false));
 	}
-	if (!any)
-		changes = add(changes, change, privileges_of(GetUserNameFromId(GetUserId(), false)), NULL);
+	if (roles == NIL)
+		roles = list_make1(GetUserNameFromId(GetUserId(), false));
+	foreach_ptr(char, role, roles)
+	{
+		if (schemas == NIL)
+			changes = add(changes, change, privileges_of(role, NULL), NULL);
+		foreach_ptr(char, schema, schemas)
+			changes = add(changes, change, privileges_of(role, schema), NULL);
+	}
 	return changes;
 }
 
@@ -521,6 +532,10 @@ changes_of(Node *statement, List *names, List *read)
 		{
 			case CHANGED_CREATED:
 				changes = add_created(changes, statement, name, !created);
+				if (name->schema)
+					changes = add(changes, "use",
+								  privileges_of(GetUserNameFromId(GetUserId(), false),
+												name->schema), NULL);
 				created |= name->class_id == RelationRelationId;
 				if (!created && (name->class_id == ProcedureRelationId ||
 								 name->class_id == TypeRelationId ||
@@ -540,6 +555,7 @@ changes_of(Node *statement, List *names, List *read)
 		}
 	}
 	if (created)
-		changes = add(changes, "use", privileges_of(GetUserNameFromId(GetUserId(), false)), NULL);
+		changes = add(changes, "use", privileges_of(GetUserNameFromId(GetUserId(), false), NULL),
+					  NULL);
 	return add_named(changes, statement);
 }
