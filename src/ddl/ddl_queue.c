@@ -27,16 +27,18 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "commands/sequence.h"
+#include "catalog/pg_authid.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/first_change.h"
 #include "guc.h"
+#include "miscadmin.h"
 #include "publication_settings.h"
 #include "replication/origin.h"
 #include "storage/lmgr.h"
 #include "store.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
 #include "utils/rel.h"
@@ -191,13 +193,50 @@ insert_with_origin(Oid relid, const Datum *values)
 	PG_END_TRY();
 }
 
+/* Returns the last number of a sequence, or 0 if there is none yet. */
+static int64
+last_number(Oid sequence)
+{
+	LOCAL_FCINFO(call, 1);
+	Datum		result;
+
+	InitFunctionCallInfoData(*call, NULL, 1, InvalidOid, NULL, NULL);
+	call->args[0].value = ObjectIdGetDatum(sequence);
+	call->args[0].isnull = false;
+	result = pg_sequence_last_value(call);
+	return call->isnull ? 0 : DatumGetInt64(result);
+}
+
+/*
+ * Returns the next number of a schema change.  nextval() would change what lastval() returns to the
+ * user, setval() does not.  The lock makes the two steps one.  It is held for these steps only, and
+ * both of them take no lock with which it conflicts.
+ */
+static int64
+next_number(void)
+{
+	Oid			sequence = find_relation("ddl_queue_id_seq");
+	Oid			user;
+	int			security;
+	int64		result;
+
+	GetUserIdAndSecContext(&user, &security);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, security | SECURITY_LOCAL_USERID_CHANGE);
+	LockRelationOid(sequence, ShareUpdateExclusiveLock);
+	result = last_number(sequence) + 1;
+	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence), Int64GetDatum(result));
+	UnlockRelationOid(sequence, ShareUpdateExclusiveLock);
+	SetUserIdAndSecContext(user, security);
+	return result;
+}
+
 /* Publishes a schema change; gives it its number. */
 void
 ddl_queue_insert(DdlMessage *message)
 {
 	Datum		values[3];
 
-	message->id = nextval_internal(find_relation("ddl_queue_id_seq"), false);
+	message->id = next_number();
 	values[0] = Int64GetDatum(message->id);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[2] = CStringGetTextDatum(ddl_message_write(message));
