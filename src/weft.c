@@ -9,6 +9,7 @@
 #include "copy/copy.h"
 #include "copy/progress.h"
 #include "ddl/capture.h"
+#include "ddl/created_names.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/filter.h"
 #include "ddl/script_rows.h"
@@ -89,6 +90,7 @@ _PG_init(void)
 	publication_options_install();
 	touched_install();
 	script_rows_install();
+	created_names_install();
 	ddl_queue_install();
 	ddl_skip_install();
 	capture_install();

@@ -45,6 +45,7 @@
 #include "ddl/capture.h"
 #include "ddl/changes.h"
 #include "ddl/convert.h"
+#include "ddl/created_names.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/dropped.h"
@@ -52,6 +53,7 @@
 #include "ddl/filter.h"
 #include "ddl/first_change.h"
 #include "ddl/group_tables.h"
+#include "ddl/local_object.h"
 #include "ddl/membership.h"
 #include "ddl/named.h"
 #include "ddl/never_notice.h"
@@ -109,6 +111,9 @@ typedef struct Capture
 	bool		concurrently;
 	bool		may_be_gone;	/* see DdlMessage */
 	List	   *values;
+	List	   *names;			/* of DdlName */
+	RangeVar   *like;			/* see local_object_like() */
+	bool		local_partition;	/* see local_object_is_partition() */
 	List	   *members;		/* see membership.c */
 	List	   *read;			/* see changes.c */
 	Touched		touched;
@@ -217,6 +222,8 @@ is_local(const Capture *capture)
 {
 	const Touched *touched = &capture->touched;
 
+	if (capture->local_partition)
+		return true;
 	if (touched->replicable || is_about_owned(capture->statement))
 		return false;
 	if (capture->requested != NIL)
@@ -228,6 +235,31 @@ is_local(const Capture *capture)
 	 */
 	return capture->kind == DDL_OF_TABLES || IsA(capture->statement, DropStmt) ||
 		touched->temporary || touched->unlogged || touched->own || touched->filtered;
+}
+
+/* Fails if a publication would get the text, and subscribers lack what that is about. */
+static void
+check_local(const Capture *capture)
+{
+	const Touched *touched = &capture->touched;
+	const RangeVar *like = capture->like;
+
+	if (touched->dependent)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate %s, because %s depends on an object that is %s",
+						capture->tag, touched->dependent,
+						local_object_name(touched->reason)),
+				 errdetail("Subscribers do not have temporary and unlogged tables, and what belongs to them."),
+				 errhint("Use permanent objects only.")));
+	if (like != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate a table that is LIKE the table \"%s\", which is temporary or unlogged",
+						like->relname),
+				 errdetail("Subscribers do not have such tables."),
+				 errhint("Use CREATE TABLE ... AS TABLE %s WITH NO DATA.",
+						 quote_qualified_identifier(like->schemaname, like->relname))));
 }
 
 /* Fails if the text means something else in another session. */
@@ -319,6 +351,7 @@ add_text(List **messages, const Capture *capture, const DdlPublication *publicat
 	if (text == NULL)
 		return;
 	message = message_with(messages, capture, text, NULL);
+	message->names = capture->names;
 	message->publications = lappend(message->publications, pstrdup(publication->name));
 	message->tables = add_tables(message->tables, publication, capture->touched.created);
 	membership_compare(message, capture->members, publication);
@@ -348,13 +381,30 @@ add_parts(List **messages, const Capture *capture, const DdlPublication *publica
 		((DropStmt *) capture->statement)->behavior == DROP_CASCADE :
 		IsA(capture->statement, DropOwnedStmt) &&
 		((DropOwnedStmt *) capture->statement)->behavior == DROP_CASCADE;
+	List	   *drops = NIL;
 
 	foreach_ptr(DdlPart, part, capture->parts)
-		if (wants(part->is_of_tables, part->publications, publication))
+	{
+		if (!wants(part->is_of_tables, part->publications, publication))
+			continue;
+		if (part->lacks)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("cannot replicate %s, because subscribers would not permit it",
+							capture->tag),
+					 errdetail("They execute %s, which needs %s.", part->text, part->lacks),
+					 errhint("Grant what is missing, or let a superuser execute the statement.")));
 		add_part(messages, capture, publication, part->text, part->schema);
+	}
+
+	/*
+	 * Their order matters without CASCADE, and another publication may get
+	 * the same statements in another order, between others.
+	 */
 	foreach_ptr(char, text, dropped_statements(capture->touched.dropped, cascade, wants,
 											   publication))
-		add_part(messages, capture, publication, text, NULL);
+		add_part(cascade ? messages : &drops, capture, publication, text, NULL);
+	*messages = list_concat(*messages, drops);
 }
 
 /*
@@ -401,6 +451,8 @@ describe(Capture *capture)
 			never_notice_unlogged();
 		return NIL;
 	}
+	capture->names = replayed && capture->outer == NULL ? replayed->names :
+		created_names_list(capture->touched.created, capture->touched.constraints);
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
 	{
 		bool text = wants_text(publication, capture);
@@ -408,7 +460,10 @@ describe(Capture *capture)
 		if (text &&publication->group)
 			change_group(publication, &capture->touched);
 		if (text)
+		{
+			check_local(capture);
 			add_text(&messages, capture, publication);
+		}
 		else if (capture->automatic)
 			add_parts(&messages, capture, publication);
 		publication_settings_complete(publication->oid);
@@ -533,20 +588,24 @@ publish(Capture *capture)
 	MemoryContextSwitchTo(old);
 }
 
-/* Publishes a statement before it is executed, if its script may store rows. */
+/*
+ * Publishes a statement before it is executed, if its script may store rows.  Its place is behind that of
+ * the statement that has caused it.
+ */
 static void
 publish_early(Capture *capture)
 {
 	List	   *messages = NIL;
 
-	/* Its place would be behind that of the statement that has caused it. */
-	if (capture->outer != NULL || XactReadOnly ||
+	if (XactReadOnly ||
 		(!IsA(capture->statement, CreateExtensionStmt) &&
 		 !IsA(capture->statement, AlterExtensionStmt)))
 		return;
 	foreach_ptr(DdlPublication, publication, publication_settings_list())
 		if (wants_early(publication, capture))
 		add_text(&messages, capture, publication);
+	if (messages != NIL && capture->outer)
+		write_so_far(capture->outer);
 	foreach_ptr(DdlMessage, message, messages)
 		ddl_queue_insert(message);
 	capture->early = messages != NIL;
@@ -633,6 +692,8 @@ prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
 	else
 		refuse_unreplayable(statement, source, &capture->values);
 	capture->members = membership_before(statement);
+	capture->like = local_object_like(statement);
+	capture->local_partition = local_object_is_partition(statement);
 	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
 	capture->touched.keep_names = is_in_group();
 	if (capture->touched.keep_names)

@@ -22,6 +22,7 @@
 #include "ddl/capture.h"
 #include "ddl/choose_statement.h"
 #include "ddl/concurrent.h"
+#include "ddl/created_names.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_conflict.h"
 #include "ddl/ddl_failure.h"
@@ -135,11 +136,14 @@ execute(const DdlMessage *message)
 	plans = pg_plan_queries(queries, message->statement, 0, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	capture_replay(message);
+	created_names_begin();
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
+	created_names_end();
 	capture_replay(NULL);
 	PopActiveSnapshot();
 	CommandCounterIncrement();
+	created_names_settle(message->names);
 	return true;
 }
 
@@ -301,6 +305,7 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	{
 		ErrorData  *error;
 
+		created_names_end();
 		capture_replay(NULL);
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();

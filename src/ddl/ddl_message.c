@@ -39,6 +39,8 @@
  *						before and after; missing if that is not known
  *		values			array of {column, value, constant}: what ADD COLUMN has stored in existing
  *						rows, and whether that is what the default is
+ *		names			array of {definition, name}: the indexes, sequences and constraints that it has
+ *						created (created_names.c)
  *		may_be_gone		true: the index that is dropped may not exist (concurrent.c)
  *
  * A reader ignores keys that it does not know.  Whatever must not be ignored needs a new
@@ -179,6 +181,25 @@ write_values(StringInfo json, List *values)
 	appendStringInfoChar(json, ']');
 }
 
+static void
+write_created(StringInfo json, List *names)
+{
+	const char *separator = "";
+
+	write_key(json, "names");
+	appendStringInfoChar(json, '[');
+	foreach_ptr(DdlName, name, names)
+	{
+		appendStringInfo(json, "%s{\"definition\":", separator);
+		escape_json(json, name->definition);
+		appendStringInfoString(json, ",\"name\":");
+		escape_json(json, name->name);
+		appendStringInfoChar(json, '}');
+		separator = ",";
+	}
+	appendStringInfoChar(json, ']');
+}
+
 /* Returns a message as text. */
 char *
 ddl_message_write(const DdlMessage *message)
@@ -223,6 +244,8 @@ ddl_message_write(const DdlMessage *message)
 		write_names(&json, "touched", message->touched);
 	if (message->values)
 		write_values(&json, message->values);
+	if (message->names)
+		write_created(&json, message->names);
 	if (message->may_be_gone)
 	{
 		write_key(&json, "may_be_gone");
@@ -417,6 +440,24 @@ read_values(JsonbContainer *object)
 	return result;
 }
 
+static List *
+read_created(JsonbContainer *object)
+{
+	JsonbContainer *array = read_container(object, "names", true);
+	List	   *result = NIL;
+
+	for (uint32 i = 0; i < JsonContainerSize(array); i++)
+	{
+		JsonbContainer *element = read_element(array, i, "a name is no object");
+		DdlName    *name = palloc(sizeof(DdlName));
+
+		name->definition = read_text(element, "definition");
+		name->name = read_text(element, "name");
+		result = lappend(result, name);
+	}
+	return result;
+}
+
 static JsonbContainer *
 parse(const char *json, int length)
 {
@@ -485,6 +526,8 @@ ddl_message_read(const char *json, int length)
 		result->touched = read_names(object, "touched");
 	if (has_key(object, "values"))
 		result->values = read_values(object);
+	if (has_key(object, "names"))
+		result->names = read_created(object);
 	if (has_key(object, "may_be_gone"))
 		result->may_be_gone = find_value(object, "may_be_gone", jbvBool)->val.boolean;
 	return result;

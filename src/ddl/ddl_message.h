@@ -44,6 +44,13 @@ typedef struct DdlChange
 	char	   *part;			/* such as a column; or empty */
 } DdlChange;
 
+/* What the publisher has called something to which the statement need not give a name. */
+typedef struct DdlName
+{
+	char	   *definition;		/* without the name */
+	char	   *name;
+} DdlName;
+
 typedef struct DdlMessage
 {
 	int64		id;				/* unique on the publisher */
@@ -78,6 +85,7 @@ typedef struct DdlMessage
 	/* Empty if the publisher does not know them. */
 	List	   *touched;		/* of char *: relations that it has touched */
 	List	   *values;			/* of DdlValue */
+	List	   *names;			/* of DdlName: what it has created */
 	bool		may_be_gone;	/* what it drops may never have been announced */
 } DdlMessage;
 

@@ -56,20 +56,12 @@ typedef struct ObjectKey
 	Oid			object_id;
 } ObjectKey;
 
-/* In which order such objects are dropped: the first may depend on the later ones. */
-typedef enum DropRank
-{
-	DROP_FIRST,					/* views, and parts of relations */
-	DROP_TABLE,
-	DROP_LAST,
-} DropRank;
-
 typedef struct DroppedObject
 {
 	ObjectKey	key;
 	bool		whole;			/* not a column */
-	DropRank	rank;
 	List	   *owners;			/* of ObjectKey: with each it goes anyway */
+	List	   *needed;			/* of ObjectKey: others that it depends on */
 	ObjectKey	extension;		/* that it belongs to, or zeros */
 	char	   *name;			/* of a table */
 	char	   *statement;		/* of anything else; may be followed by
@@ -94,14 +86,14 @@ catalog_row(Oid class_id, Oid object_id, TupleDesc *desc)
 	return tuple;
 }
 
-static void
-add_owner(DroppedObject *object, Oid class_id, Oid object_id)
+static List *
+add_key(List *keys, Oid class_id, Oid object_id)
 {
-	ObjectKey  *owner = palloc(sizeof(ObjectKey));
+	ObjectKey  *key = palloc(sizeof(ObjectKey));
 
-	owner->class_id = class_id;
-	owner->object_id = object_id;
-	object->owners = lappend(object->owners, owner);
+	key->class_id = class_id;
+	key->object_id = object_id;
+	return lappend(keys, key);
 }
 
 /* Finds what an object belongs to; returns false if it cannot be dropped without that. */
@@ -126,20 +118,21 @@ find_owners(DroppedObject *object, int sub_id)
 		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
 		if (form->deptype == DEPENDENCY_AUTO)
-			add_owner(object, form->refclassid, form->refobjid);
+			object->owners = add_key(object->owners, form->refclassid, form->refobjid);
 		else if (form->deptype == DEPENDENCY_EXTENSION)
 		{
 			object->extension.class_id = form->refclassid;
 			object->extension.object_id = form->refobjid;
 		}
-		else if (form->deptype != DEPENDENCY_NORMAL &&
-				 form->deptype != DEPENDENCY_AUTO_EXTENSION)
+		else if (form->deptype == DEPENDENCY_NORMAL)
+			object->needed = add_key(object->needed, form->refclassid, form->refobjid);
+		else if (form->deptype != DEPENDENCY_AUTO_EXTENSION)
 			result = false;
 	}
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	if (sub_id != 0)
-		add_owner(object, object->key.class_id, object->key.object_id);
+		object->owners = add_key(object->owners, object->key.class_id, object->key.object_id);
 	return result;
 }
 
@@ -167,7 +160,7 @@ describe_relation(DroppedObject *object, int sub_id)
 
 	if (sub_id != 0)
 	{
-		object->statement = psprintf("ALTER %s %s DROP COLUMN IF EXISTS %s",
+		object->statement = psprintf("ALTER %s IF EXISTS %s DROP COLUMN IF EXISTS %s",
 									 relkind == RELKIND_FOREIGN_TABLE ? "FOREIGN TABLE" : "TABLE",
 									 name, quote_identifier(get_attname(relid, sub_id, false)));
 		return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE ||
@@ -177,12 +170,9 @@ describe_relation(DroppedObject *object, int sub_id)
 	{
 		case RELKIND_RELATION:
 		case RELKIND_PARTITIONED_TABLE:
-			object->rank = DROP_TABLE;
 			object->name = name;
 			return true;
 		case RELKIND_SEQUENCE:
-			object->rank = DROP_LAST;
-			/* FALLTHROUGH */
 		case RELKIND_INDEX:
 		case RELKIND_PARTITIONED_INDEX:
 		case RELKIND_VIEW:
@@ -205,7 +195,8 @@ describe_default(DroppedObject *object)
 								 object_name(RelationRelationId, column.objectId),
 								 quote_identifier(get_attname(column.objectId,
 															  column.objectSubId, false)));
-	return get_rel_relkind(column.objectId) != RELKIND_VIEW;
+	return get_rel_relkind(column.objectId) != RELKIND_VIEW &&
+		get_attgenerated(column.objectId, column.objectSubId) == '\0';
 }
 
 static bool
@@ -322,7 +313,6 @@ describe(DroppedObject *object, int sub_id)
 		default:
 			if (goes_with_type(&object->key))
 				return false;
-			object->rank = DROP_LAST;
 			object->statement = psprintf("DROP %s IF EXISTS %s",
 										 object_type(object->key.class_id, object->key.object_id),
 										 object_name(object->key.class_id, object->key.object_id));
@@ -358,8 +348,24 @@ is_wanted(const DroppedObject *object, DroppedWanted wanted, const void *arg)
 }
 
 static bool
-goes_with_owner(const DroppedObject *object, HTAB *whole)
+is_owner(const DroppedObject *object, const ObjectKey *key)
 {
+	foreach_ptr(ObjectKey, owner, object->owners)
+		if (owner->class_id == key->class_id && owner->object_id == key->object_id)
+		return true;
+	return false;
+}
+
+/*
+ * A part of a table, such as a default or a foreign key, goes with the table.  But without CASCADE, it must be
+ * dropped before what it needs, a function or another table, and its own table may come after that.
+ */
+static bool
+goes_with_owner(const DroppedObject *object, HTAB *whole, bool cascade)
+{
+	foreach_ptr(ObjectKey, key, object->needed)
+		if (!cascade && !is_owner(object, key) && hash_search(whole, key, HASH_FIND, NULL))
+		return false;
 	foreach_ptr(ObjectKey, owner, object->owners)
 		if (hash_search(whole, owner, HASH_FIND, NULL))
 		return true;
@@ -371,7 +377,7 @@ goes_with_owner(const DroppedObject *object, HTAB *whole)
  * wanted if "wanted" is NULL.  What belongs to an extension cannot be dropped without it.
  */
 static List *
-roots_of(List *dropped, DroppedWanted wanted, const void *arg)
+roots_of(List *dropped, bool cascade, DroppedWanted wanted, const void *arg)
 {
 	HASHCTL		control = {.keysize = sizeof(ObjectKey),.entrysize = sizeof(ObjectKey)};
 	HTAB	   *whole;
@@ -386,7 +392,7 @@ roots_of(List *dropped, DroppedWanted wanted, const void *arg)
 	foreach_ptr(DroppedObject, object, dropped)
 	{
 		if ((wanted == NULL || is_wanted(object, wanted, arg)) &&
-			!goes_with_owner(object, whole) &&
+			!goes_with_owner(object, whole, cascade) &&
 			!hash_search(whole, &object->extension, HASH_FIND, NULL))
 			result = lappend(result, object);
 	}
@@ -398,57 +404,41 @@ roots_of(List *dropped, DroppedWanted wanted, const void *arg)
 bool
 dropped_all_wanted(List *dropped, DroppedWanted wanted, const void *arg)
 {
-	foreach_ptr(DroppedObject, object, roots_of(dropped, NULL, NULL))
+	foreach_ptr(DroppedObject, object, roots_of(dropped, true, NULL, NULL))
 		if (!is_wanted(object, wanted, arg))
 		return false;
 	return true;
 }
 
-/* Returns one statement for all tables, since their foreign keys may form a circle. */
-static List *
-drop_tables(List *roots, const char *end)
-{
-	StringInfoData text;
-	const char *separator = "DROP TABLE IF EXISTS ";
-
-	initStringInfo(&text);
-	foreach_ptr(DroppedObject, object, roots)
-	{
-		if (object->rank != DROP_TABLE)
-			continue;
-		appendStringInfo(&text, "%s%s", separator, object->name);
-		separator = ", ";
-	}
-	if (text.len == 0)
-		return NIL;
-	appendStringInfoString(&text, end);
-	return list_make1(text.data);
-}
-
-static List *
-drop_others(List *roots, DropRank rank, const char *end)
-{
-	List	   *result = NIL;
-
-	foreach_ptr(DroppedObject, object, roots)
-	{
-		/* DROP DEFAULT takes no CASCADE. */
-		if (object->rank == rank)
-			result = lappend(result, psprintf("%s%s", object->statement,
-											  object->key.class_id == AttrDefaultRelationId ?
-											  "" : end));
-	}
-	return result;
-}
-
-/* Returns the texts of statements that drop what is wanted of a list, in order. */
+/*
+ * Returns the texts of statements that drop what is wanted of a list, in the order in which the server has
+ * dropped it: what depends on something comes before that.  Tables that follow each other share a
+ * statement.
+ */
 List *
 dropped_statements(List *dropped, bool cascade, DroppedWanted wanted, const void *arg)
 {
-	List	   *roots = roots_of(dropped, wanted, arg);
 	const char *end = cascade ? " CASCADE" : "";
-	List	   *result = drop_others(roots, DROP_FIRST, end);
+	const char *tables = NULL;
+	List	   *result = NIL;
 
-	result = list_concat(result, drop_tables(roots, end));
-	return list_concat(result, drop_others(roots, DROP_LAST, end));
+	foreach_ptr(DroppedObject, object, roots_of(dropped, cascade, wanted, arg))
+	{
+		if (object->name)
+		{
+			tables = tables ? psprintf("%s, %s", tables, object->name) :
+				psprintf("DROP TABLE IF EXISTS %s", object->name);
+			continue;
+		}
+		if (tables)
+			result = lappend(result, psprintf("%s%s", tables, end));
+		tables = NULL;
+
+		/* DROP DEFAULT takes no CASCADE. */
+		result = lappend(result, psprintf("%s%s", object->statement,
+										  object->key.class_id == AttrDefaultRelationId ? "" : end));
+	}
+	if (tables)
+		result = lappend(result, psprintf("%s%s", tables, end));
+	return result;
 }

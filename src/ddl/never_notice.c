@@ -123,5 +123,5 @@ never_notice_unlogged(void)
 {
 	if (is_due(NEVER_UNLOGGED, DDL_LEVEL_TABLE))
 		ereport(NOTICE,
-				(errmsg("unlogged tables and sequences are not replicated")));
+				(errmsg("unlogged tables are not replicated")));
 }

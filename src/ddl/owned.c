@@ -5,10 +5,15 @@
  * REASSIGN OWNED and DROP OWNED mean whatever a role has in a database.  On a subscriber it may
  * have other objects, which are no publisher's business, and publications and subscriptions.
  * Therefore a subscriber gets one statement for each object that the role has on the
- * publisher: ALTER ... OWNER TO, REVOKE, and DROP (dropped.c).
+ * publisher: ALTER ... OWNER TO, REVOKE, DROP (dropped.c), and ALTER POLICY for policies that name
+ * other roles as well.
  *
- * Policies that name other roles as well, and objects of the whole server, are left out: whoever drops the role on the subscriber, where roles are managed separately, executes DROP
- * OWNED there.
+ * These may need privileges that a statement about all objects does not need: ALTER ... OWNER TO asks
+ * whether the new owner may create objects in the schema.  If the role lacks one of them, a subscriber would
+ * not permit the statement.  Therefore it is refused.
+ *
+ * Objects of the whole server are left out: whoever drops the role on the subscriber, where roles are
+ * managed separately, executes DROP OWNED there.
  */
 #include "postgres.h"
 
@@ -22,6 +27,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_conversion.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_default_acl.h"
 #include "catalog/pg_event_trigger.h"
 #include "catalog/pg_foreign_data_wrapper.h"
@@ -31,6 +37,7 @@
 #include "catalog/pg_opclass.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
+#include "catalog/pg_policy.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_shdepend.h"
 #include "catalog/pg_statistic_ext.h"
@@ -154,6 +161,28 @@ write_owner(Oid class_id, Oid object_id, Oid role)
 							   object_name(class_id, object_id), role_name(role)));
 }
 
+/* Returns the privilege that a role needs to own an object, and does not have; or NULL. */
+static const char *
+lacking_create(Oid class_id, Oid object_id, Oid role)
+{
+	ObjectAddress address;
+	Oid			schema;
+
+	if (superuser())
+		return NULL;
+	if (class_id == NamespaceRelationId)
+		return object_aclcheck(DatabaseRelationId, MyDatabaseId, role, ACL_CREATE) == ACLCHECK_OK ?
+			NULL : "the privilege CREATE on the database for the new owner";
+	if (get_object_attnum_namespace(class_id) == InvalidAttrNumber)
+		return NULL;
+	ObjectAddressSet(address, class_id, object_id);
+	schema = get_object_namespace(&address);
+	if (object_aclcheck(NamespaceRelationId, schema, role, ACL_CREATE) == ACLCHECK_OK)
+		return NULL;
+	return psprintf("the privilege CREATE on schema \"%s\" for the new owner",
+					get_namespace_name(schema));
+}
+
 /* Returns the words of ALTER DEFAULT PRIVILEGES before and between the verbs. */
 static const char *
 default_acl_type(char type)
@@ -272,6 +301,42 @@ write_revoke(Oid class_id, Oid object_id, Oid role)
 							   object_name(class_id, object_id), role_name(role)));
 }
 
+/*
+ * Returns ALTER POLICY without some roles.  NULL if it has none of them, or no others: then it is dropped.
+ */
+static char *
+write_policy(Oid policy, const List *roles)
+{
+	Relation	catalog = table_open(PolicyRelationId, AccessShareLock);
+	HeapTuple	tuple = get_catalog_object_by_oid(catalog, Anum_pg_policy_oid, policy);
+	StringInfoData text;
+	const char *separator = " TO ";
+	int			left = 0;
+	bool		isnull;
+	Datum	   *old;
+	int			count;
+
+	initStringInfo(&text);
+	appendStringInfo(&text, "ALTER POLICY %s", object_name(PolicyRelationId, policy));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for policy %u", policy);
+	deconstruct_array_builtin(DatumGetArrayTypeP(heap_getattr(tuple, Anum_pg_policy_polroles,
+															  RelationGetDescr(catalog), &isnull)),
+							  OIDOID, &old, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		Oid			role = DatumGetObjectId(old[i]);
+
+		if (list_member_oid(roles, role))
+			continue;
+		appendStringInfo(&text, "%s%s", separator, role_name(role));
+		separator = ", ";
+		left++;
+	}
+	table_close(catalog, AccessShareLock);
+	return left == 0 || left == count ? NULL : text.data;
+}
+
 /* Adds what pg_shdepend says about one role. */
 static List *
 add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatements write, Oid argument)
@@ -296,8 +361,11 @@ add_parts(List *parts, Oid role, SharedDependencyType type, WriteStatements writ
 		{
 			DdlPart    *part = owned_part(form->classid, form->objid, text);
 
-			if (part)
-				parts = lappend(parts, part);
+			if (part == NULL)
+				continue;
+			if (type == SHARED_DEPENDENCY_OWNER && write == write_owner)
+				part->lacks = lacking_create(form->classid, form->objid, argument);
+			parts = lappend(parts, part);
 		}
 	}
 	systable_endscan(scan);
@@ -320,6 +388,32 @@ owned_reassign(ReassignOwnedStmt *statement)
 	return result;
 }
 
+/* Adds statements that take roles out of the policies that name others as well. */
+static List *
+add_policies(List *parts, const List *roles)
+{
+	Relation	catalog = table_open(PolicyRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(catalog, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Oid			policy = ((Form_pg_policy) GETSTRUCT(tuple))->oid;
+		char	   *text = write_policy(policy, roles);
+		DdlPart    *part = text ? owned_part(PolicyRelationId, policy, text) : NULL;
+
+		if (part == NULL)
+			continue;
+		if (!object_ownercheck(RelationRelationId,
+							   ((Form_pg_policy) GETSTRUCT(tuple))->polrelid, GetUserId()))
+			part->lacks = "the ownership of the table";
+		parts = lappend(parts, part);
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return parts;
+}
+
 /*
  * Returns the parts of DROP OWNED that revoke privileges.  Called before it is executed.
  */
@@ -327,14 +421,17 @@ List *
 owned_revoke(DropOwnedStmt *statement)
 {
 	List	   *result = NIL;
+	List	   *roles = NIL;
 
 	foreach_node(RoleSpec, role, statement->roles)
 	{
 		Oid			oid = get_rolespec_oid(role, false);
 
+		roles = lappend_oid(roles, oid);
 		result = add_parts(result, oid, SHARED_DEPENDENCY_ACL, write_revoke, oid);
 		result = add_parts(result, oid, SHARED_DEPENDENCY_OWNER, write_reset, oid);
 	}
+	result = add_policies(result, roles);
 
 	/* Not even the privileges on tables are. */
 	foreach_ptr(DdlPart, part, result)

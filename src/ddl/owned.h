@@ -14,6 +14,9 @@ typedef struct DdlPart
 	char	   *schema;			/* to be search_path, or NULL */
 	bool		is_of_tables;	/* level "table" replicates it */
 	List	   *publications;	/* OIDs of those that include the object */
+	const char *lacks;			/* what this statement needs, unlike the one
+								 * about all objects, and its role does not
+								 * have; or NULL */
 } DdlPart;
 
 extern DdlPart *owned_part(Oid class_id, Oid object_id, char *text);

@@ -244,11 +244,14 @@ check_values(AlterTableStmt *statement, Oid relid, LOCKMODE lockmode, const char
 		*values = default_values(statement, source);
 }
 
-/* SET LOGGED and SET UNLOGGED: a table that was, or will be, on this server only. */
+/*
+ * SET LOGGED and SET UNLOGGED: a table that was, or will be, on this server only.  A sequence has no
+ * rows, so it is replicated anyway.
+ */
 static void
 refuse_persistence(Oid relid, char before)
 {
-	if (get_rel_persistence(relid) != before ||
+	if (get_rel_persistence(relid) != before || get_rel_relkind(relid) == RELKIND_SEQUENCE ||
 		!is_published(publications_of(relid), DDL_LEVEL_TABLE))
 		return;
 	ereport(ERROR,
@@ -256,7 +259,7 @@ refuse_persistence(Oid relid, char before)
 			 before == RELPERSISTENCE_UNLOGGED ?
 			 errmsg("cannot replicate that \"%s\" becomes logged", get_rel_name(relid)) :
 			 errmsg("cannot replicate that \"%s\" becomes unlogged", get_rel_name(relid)),
-			 errdetail("Subscribers have logged tables and sequences only."),
+			 errdetail("Subscribers have logged tables only."),
 			 errhint("Create a new one, insert the rows there, and drop this one.")));
 }
 

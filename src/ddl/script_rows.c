@@ -7,11 +7,13 @@
  * script creates: their rows come between the statement and the message with which the tables
  * join the subscription, so they are ignored as those of any table that does not belong to
  * it.  Nothing of the kind is possible for other tables.  A script that changes rows of such
- * a table is refused.
+ * a table is refused, whether it does so with a query, COPY or TRUNCATE.  (The server checks the privileges
+ * of COPY as those of a query.)
  */
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "ddl/script_rows.h"
@@ -21,6 +23,7 @@
 #include "utils/lsyscache.h"
 
 static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
+static object_access_hook_type previous_object_access = NULL;
 
 /* Is this process executing a statement about an extension that is published? */
 static bool watching = false;
@@ -53,6 +56,15 @@ check_permissions(List *rangeTable, List *permissions, bool ereport_on_violation
 		previous_check_permissions(rangeTable, permissions, ereport_on_violation);
 }
 
+static void
+object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	if (previous_object_access)
+		previous_object_access(access, class_id, object_id, sub_id, arg);
+	if (watching && creating_extension && access == OAT_TRUNCATE)
+		refuse(object_id);
+}
+
 /* Begins to watch scripts; returns what is to be given to script_rows_end(). */
 bool
 script_rows_begin(void)
@@ -69,10 +81,12 @@ script_rows_end(bool before)
 	watching = before;
 }
 
-/* Installs the hook; called once, while the postmaster loads the library. */
+/* Installs the hooks; called once, while the postmaster loads the library. */
 void
 script_rows_install(void)
 {
 	previous_check_permissions = ExecutorCheckPerms_hook;
 	ExecutorCheckPerms_hook = check_permissions;
+	previous_object_access = object_access_hook;
+	object_access_hook = object_access;
 }

@@ -26,12 +26,14 @@
 #include "catalog/pg_amproc.h"
 #include "catalog/pg_attrdef.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_cast.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
 #include "catalog/pg_default_acl.h"
 #include "catalog/pg_depend.h"
+#include "catalog/pg_event_trigger.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_foreign_table.h"
 #include "catalog/pg_index.h"
@@ -39,9 +41,12 @@
 #include "catalog/pg_largeobject.h"
 #include "catalog/pg_largeobject_metadata.h"
 #include "catalog/pg_namespace.h"
+#include "catalog/pg_opclass.h"
+#include "catalog/pg_operator.h"
 #include "catalog/pg_opfamily.h"
 #include "catalog/pg_parameter_acl.h"
 #include "catalog/pg_policy.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_publication_namespace.h"
 #include "catalog/pg_publication_rel.h"
@@ -57,6 +62,7 @@
 #include "ddl/dropped.h"
 #include "ddl/dropped_column.h"
 #include "ddl/filter.h"
+#include "ddl/local_object.h"
 #include "ddl/touched.h"
 #include "publication_settings.h"
 #include "utils/builtins.h"
@@ -71,7 +77,7 @@ typedef struct TouchedObject
 {
 	Oid			class_id;
 	Oid			object_id;
-	int			sub_id;
+	int			sub_id;			/* a column's number, or zero */
 	bool		created;
 } TouchedObject;
 
@@ -90,6 +96,8 @@ static object_access_hook_type previous_object_access_hook = NULL;
 
 /* What the statement that is being executed touches; NULL if nobody wants to know. */
 static Touched *current = NULL;
+
+static void look_at(Touched *touched, Oid class_id, Oid object_id);
 
 static void
 add_publications(Touched *touched, List *publications)
@@ -236,6 +244,18 @@ note_name(Touched *touched, Oid relid)
 	touched->relations = lappend(touched->relations, name);
 }
 
+/* Is a relation on this server only?  An unlogged sequence need not be (local_object.c). */
+static bool
+is_unlogged(Form_pg_class form)
+{
+	Oid			owner;
+
+	if (form->relpersistence != RELPERSISTENCE_UNLOGGED || form->relkind != RELKIND_SEQUENCE)
+		return form->relpersistence == RELPERSISTENCE_UNLOGGED;
+	owner = owner_of(form->oid, form->relkind);
+	return OidIsValid(owner) && local_object_persistence(owner) == RELPERSISTENCE_UNLOGGED;
+}
+
 static void
 look_at_relation(Touched *touched, Oid relid)
 {
@@ -249,7 +269,7 @@ look_at_relation(Touched *touched, Oid relid)
 		 /* part of its table */ ;
 	else if (form->relpersistence == RELPERSISTENCE_TEMP)
 		touched->temporary = true;
-	else if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
+	else if (is_unlogged(form))
 		touched->unlogged = true;
 	else if (is_own(RelationRelationId, relid))
 		touched->own = true;
@@ -384,7 +404,7 @@ look_at_constraint(Touched *touched, Oid constraint)
 	if (OidIsValid(form->conrelid))
 		look_at_relation(touched, form->conrelid);
 	if (OidIsValid(form->contypid))
-		look_at_type(touched, form->contypid);
+		look_at(touched, TypeRelationId, form->contypid);
 	ReleaseSysCache(tuple);
 }
 
@@ -481,11 +501,134 @@ look_at_other(Touched *touched, Oid class_id, Oid object_id)
 		look_at_member(touched, catalog_oid(class_id, object_id, attribute));
 }
 
+/* Is a type the row type of a table, or an array of such rows? */
+static bool
+is_of_table(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	Form_pg_type form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_type) GETSTRUCT(tuple);
+	result = IsTrueArrayType(form) ? is_of_table(form->typelem) : is_row_type(form);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/* Keeps that an object depends on one that subscribers do not have. */
+static void
+set_dependent(Touched *touched, Oid class_id, Oid object_id, int sub_id, LocalReason reason)
+{
+	ObjectAddress address;
+
+	if (reason == LOCAL_NOT)
+		return;
+	ObjectAddressSubSet(address, class_id, object_id, sub_id);
+	touched->dependent = getObjectDescription(&address, true);
+	touched->reason = reason;
+}
+
+/* Can an object be left out that depends on one that subscribers do not have? */
+static bool
+can_be_left_out(Oid class_id, Oid object_id)
+{
+	switch (class_id)
+	{
+		case RelationRelationId:
+			switch (get_rel_relkind(object_id))
+			{
+				case RELKIND_VIEW:
+				case RELKIND_MATVIEW:
+				case RELKIND_INDEX:
+				case RELKIND_PARTITIONED_INDEX:
+				case RELKIND_SEQUENCE:
+				case RELKIND_COMPOSITE_TYPE:
+					return true;
+				default:
+					return false;
+			}
+		case CastRelationId:
+		case EventTriggerRelationId:
+		case OperatorClassRelationId:
+		case OperatorFamilyRelationId:
+		case OperatorRelationId:
+		case PolicyRelationId:
+		case ProcedureRelationId:
+		case RewriteRelationId:
+		case StatisticExtRelationId:
+		case TriggerRelationId:
+			return true;
+		case TypeRelationId:
+			return !is_of_table(object_id);
+		default:
+			return false;
+	}
+}
+
+/*
+ * May a statement about an object be about others, too, and fail on a subscriber that lacks this one?  Indexes,
+ * triggers and the like of a partition are left out one by one.
+ */
+static bool
+is_independent(Oid class_id, Oid object_id)
+{
+	switch (class_id)
+	{
+		case RelationRelationId:
+			return local_object_persistence(object_id) == RELPERSISTENCE_PERMANENT &&
+				get_rel_relkind(object_id) != RELKIND_INDEX &&
+				get_rel_relkind(object_id) != RELKIND_PARTITIONED_INDEX;
+		case PolicyRelationId:
+		case RewriteRelationId:
+		case StatisticExtRelationId:
+		case TriggerRelationId:
+			return false;
+		default:
+			return true;
+	}
+}
+
+/* Has the relation of a composite type, or of the elements of an array, been dropped as a local one? */
+static bool
+was_local_type(Oid type)
+{
+	return current != NULL &&
+		(list_member_oid(current->local_types, type) ||
+		 list_member_oid(current->local_types, get_element_type(type)));
+}
+
+/* Notes that an object is left out, because it depends on one that subscribers do not have. */
+static bool
+is_left_out(Touched *touched, Oid class_id, Oid object_id)
+{
+	LocalReason reason;
+
+	if (!can_be_left_out(class_id, object_id))
+		return false;
+	if (class_id == TypeRelationId && was_local_type(object_id))
+	{
+		touched->temporary = true;
+		return true;
+	}
+	reason = local_object_reason(class_id, object_id, LOCAL_ALL_COLUMNS);
+	if (reason == LOCAL_TEMPORARY)
+		touched->temporary = true;
+	else if (reason == LOCAL_UNLOGGED)
+		touched->unlogged = true;
+	if (is_independent(class_id, object_id))
+		set_dependent(touched, class_id, object_id, 0, reason);
+	return reason != LOCAL_NOT;
+}
+
 static void
 look_at(Touched *touched, Oid class_id, Oid object_id)
 {
 	Oid			schema;
 
+	if (is_left_out(touched, class_id, object_id))
+		return;
 	switch (class_id)
 	{
 		case RelationRelationId:
@@ -592,12 +735,18 @@ keep_name(Touched *touched, ChangedHow how, Oid class_id, Oid object_id, int sub
 		touched->names = changes_note(touched->names, how, class_id, object_id, sub_id);
 }
 
-/* Looks at an object in the hook, with memory that lives as long as "current". */
+/*
+ * Looks at an object in the hook, with memory that lives as long as "current".  What the statement itself
+ * has created need not be complete yet: a sequence may lack its owner.
+ */
 static void
 look_early(Oid class_id, Oid object_id, int sub_id)
 {
-	MemoryContext old = MemoryContextSwitchTo(current->context);
+	MemoryContext old;
 
+	if (class_id == RelationRelationId && has_created(current, object_id))
+		return;
+	old = MemoryContextSwitchTo(current->context);
 	look_at(current, class_id, object_id);
 	keep_name(current, CHANGED_ALTERED, class_id, object_id, sub_id);
 	MemoryContextSwitchTo(old);
@@ -658,6 +807,9 @@ look_last(Oid class_id, Oid object_id, int sub_id)
 	if (class_id == RelationRelationId)
 		keep_lost(object_id, sub_id);
 	keep_name(current, CHANGED_DROPPED, class_id, object_id, sub_id);
+	if (class_id == RelationRelationId && !look.replicable &&
+		get_rel_relkind(object_id) == RELKIND_COMPOSITE_TYPE)
+		current->local_types = lappend_oid(current->local_types, get_rel_type_id(object_id));
 	merge(current, &look);
 	if (current->keep_dropped)
 		current->dropped = dropped_add(current->dropped, class_id, object_id, sub_id,
@@ -748,6 +900,65 @@ touched_end(Touched *outer)
 	current = outer;
 }
 
+static bool
+is_table(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
+		local_object_persistence(relid) == RELPERSISTENCE_PERMANENT;
+}
+
+/* Looks for what a part of a table, or a new table, depends on. */
+static void
+look_at_part(Touched *touched, const TouchedObject *object)
+{
+	Oid			class_id = object->class_id;
+	Oid			object_id = object->object_id;
+	Oid			relid = object_id;
+	int			sub_id = object->sub_id;
+
+	switch (class_id)
+	{
+		case RelationRelationId:
+			if (object->created)
+				sub_id = LOCAL_ALL_COLUMNS;
+			else if (sub_id == 0)
+				return;
+			break;
+		case InheritsRelationId:
+			class_id = RelationRelationId;
+			break;
+		case AttrDefaultRelationId:
+			object_id = GetAttrDefaultOid(relid, sub_id);
+			sub_id = 0;
+			break;
+		case ConstraintRelationId:
+			relid = catalog_oid(class_id, object_id, Anum_pg_constraint_conrelid);
+			break;
+		default:
+			return;
+	}
+	if (!OidIsValid(object_id) || !is_table(relid))
+		return;
+	set_dependent(touched, class_id, object_id, Max(sub_id, 0),
+				  local_object_reason(class_id, object_id, sub_id));
+}
+
+/* Lists what has been created, and still exists. */
+static void
+list_created(Touched *touched, const TouchedObject *object)
+{
+	Datum		key = ObjectIdGetDatum(object->object_id);
+
+	if (!object->created)
+		return;
+	if (object->class_id == RelationRelationId && SearchSysCacheExists1(RELOID, key))
+		touched->created = list_append_unique_oid(touched->created, object->object_id);
+	if (object->class_id == ConstraintRelationId && SearchSysCacheExists1(CONSTROID, key))
+		touched->constraints = list_append_unique_oid(touched->constraints, object->object_id);
+}
+
 /* The statement has succeeded: looks at what it has left. */
 void
 touched_finish(Touched *touched)
@@ -759,9 +970,8 @@ touched_finish(Touched *touched)
 		look_at(touched, object->class_id, object->object_id);
 		keep_name(touched, object->created ? CHANGED_CREATED : CHANGED_ALTERED,
 				  object->class_id, object->object_id, object->sub_id);
-		if (object->created && object->class_id == RelationRelationId &&
-			SearchSysCacheExists1(RELOID, ObjectIdGetDatum(object->object_id)))
-			touched->created = list_append_unique_oid(touched->created, object->object_id);
+		look_at_part(touched, object);
+		list_created(touched, object);
 	}
 	MemoryContextSwitchTo(old);
 }

@@ -5,6 +5,7 @@
 #ifndef WEFT_TOUCHED_H
 #define WEFT_TOUCHED_H
 
+#include "ddl/local_object.h"
 #include "nodes/pg_list.h"
 
 /* No publication: stands for a table that this member of a node group keeps for itself. */
@@ -16,6 +17,8 @@ typedef struct Touched
 	MemoryContext context;
 	List	   *objects;		/* internal to touched.c */
 	List	   *memberships;
+	List	   *local_types;	/* OIDs of dropped composite types that
+								 * subscribers did not have */
 	bool		keep_dropped;	/* set it to fill the following */
 	List	   *dropped;		/* for dropped.c */
 	bool		keep_names;		/* set it to fill the following */
@@ -32,6 +35,11 @@ typedef struct Touched
 								 * which a part has been touched */
 	List	   *created;		/* OIDs of relations that were created, and
 								 * exist */
+	List	   *constraints;	/* OIDs of constraints that were created, and
+								 * exist */
+	char	   *dependent;		/* an object that was created or altered, and
+								 * depends on a local one, or NULL; */
+	LocalReason reason;			/* and why that one is local */
 	List	   *relations;		/* qualified names (char *) of those that can
 								 * be replicated, before and after, and of the
 								 * tables of indexes and sequences */

@@ -473,6 +473,8 @@ is( query(
 		q{SELECT relowner::regrole FROM pg_class WHERE relname = 'of_owner'}),
 	'alice',
 	'level table: REASSIGN OWNED');
+query($level_table,
+	'CREATE FUNCTION ordered() RETURNS int LANGUAGE sql AS $$ SELECT 7 $$');
 query($pub, $_)
   foreach
   'ALTER DEFAULT PRIVILEGES FOR ROLE alice REVOKE ALL ON FUNCTIONS FROM PUBLIC',
@@ -480,9 +482,44 @@ query($pub, $_)
   'ALTER DEFAULT PRIVILEGES FOR ROLE owner GRANT USAGE ON TYPES TO alice',
   'SET ROLE alice; CREATE TYPE her_type AS (a int)',
   'SET ROLE alice; CREATE TABLE her_table (id int PRIMARY KEY); GRANT SELECT ON her_table TO owner WITH GRANT OPTION; SET ROLE owner; GRANT SELECT ON her_table TO "Bob; DROP TABLE t"',
+  'ALTER TABLE her_table ENABLE ROW LEVEL SECURITY',
+  'CREATE POLICY shared ON her_table TO alice, owner, "Bob; DROP TABLE t"',
+  'CREATE POLICY whole ON her_table TO PUBLIC',
+  'CREATE POLICY own ON her_table TO owner',
+  'SET ROLE owner; CREATE TYPE ordered_type AS (a int); CREATE FUNCTION ordered() RETURNS int LANGUAGE sql AS $$ SELECT 7 $$',
+  'SET ROLE owner; CREATE TABLE ordered_a (k ordered_type, s int DEFAULT ordered(), id int PRIMARY KEY)',
+  'SET ROLE owner; CREATE FUNCTION ordered_row(ordered_a) RETURNS int LANGUAGE sql AS $$ SELECT 7 $$',
+  'SET ROLE owner; CREATE VIEW ordered_view AS SELECT ordered_row(a) FROM ordered_a a',
+  'SET ROLE owner; CREATE FUNCTION ordered_view_row(ordered_view) RETURNS int LANGUAGE sql AS $$ SELECT 7 $$',
+  'SET ROLE owner; CREATE TABLE ordered_b (id int PRIMARY KEY REFERENCES ordered_a)',
+  'SET ROLE owner; ALTER TABLE ordered_a ADD FOREIGN KEY (id) REFERENCES ordered_b',
   'DROP OWNED BY owner';
 caught_up();
 all_the_same('DROP OWNED of grants');
+
+# What a subscriber would not permit is refused.
+query_all([ $pub, @subscribers ], $_)
+  foreach 'CREATE ROLE newcomer', 'GRANT newcomer TO owner',
+  'GRANT CREATE ON SCHEMA public TO owner';
+query($pub, 'CREATE POLICY shared_again ON her_table TO newcomer, owner');
+query($pub, 'SET ROLE owner; CREATE TABLE kept_by_owner (id int)');
+{
+	my $err = (
+		$pub->psql(
+			'postgres', 'SET ROLE owner; REASSIGN OWNED BY owner TO newcomer')
+	)[2];
+	like(
+		$err,
+		qr/cannot replicate REASSIGN OWNED.*ALTER TABLE public.kept_by_owner OWNER TO newcomer, which needs the privilege CREATE on schema "public"/s,
+		'REASSIGN OWNED to a role without CREATE');
+	$err = ($pub->psql('postgres', 'SET ROLE owner; DROP OWNED BY owner'))[2];
+	like(
+		$err,
+		qr/cannot replicate DROP OWNED.*ALTER POLICY .*needs the ownership of the table/s,
+		'DROP OWNED of a policy on the table of somebody else');
+}
+query($pub, 'DROP POLICY shared_again ON her_table');
+query($pub, 'DROP TABLE kept_by_owner');
 query($pub, 'DROP OWNED BY alice CASCADE');
 caught_up();
 all_the_same('DROP OWNED CASCADE');
@@ -493,6 +530,44 @@ is( query(
 	),
 	'',
 	'level table: nothing else has been replicated');
+
+# --- what depends on temporary and unlogged tables is left out like these ---
+
+query($pub, $_)
+  foreach (
+	'CREATE UNLOGGED TABLE quick (a int)',
+	'CREATE VIEW of_quick AS SELECT * FROM quick',
+	'CREATE VIEW of_view AS SELECT * FROM of_quick',
+	q{COMMENT ON VIEW of_view IS 'x'},
+	'GRANT SELECT ON of_view TO alice',
+	'GRANT SELECT ON quick TO alice',
+	'CREATE FUNCTION of_row(of_view) RETURNS int LANGUAGE sql AS $$ SELECT 1 $$',
+	'ALTER FUNCTION of_row STABLE',
+	'ALTER VIEW of_quick RENAME TO of_slow',
+	'CREATE MATERIALIZED VIEW of_all AS SELECT * FROM of_slow',
+	'CREATE INDEX ON of_all (a)',
+	'DROP MATERIALIZED VIEW of_all',
+	'DROP VIEW of_slow CASCADE',
+	q{CREATE FUNCTION quick_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'},
+	'CREATE TRIGGER on_quick BEFORE INSERT ON quick FOR EACH ROW EXECUTE FUNCTION quick_trigger()',
+	'DROP TABLE quick',
+	'CREATE TEMP TABLE here (a int); CREATE FUNCTION of_here(here) RETURNS int LANGUAGE sql AS $$ SELECT 1 $$; COMMENT ON FUNCTION of_here IS $$ x $$; GRANT EXECUTE ON FUNCTION of_here TO alice; GRANT SELECT ON here TO alice; CREATE RULE nothing AS ON INSERT TO t WHERE false DO ALSO DELETE FROM here; DROP TABLE here CASCADE',
+	'CREATE STATISTICS pg_temp.s ON id, v FROM t; DROP STATISTICS pg_temp.s',
+	'CREATE FUNCTION pg_temp.local() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; CREATE TRIGGER on_t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION pg_temp.local(); ALTER TRIGGER on_t ON t RENAME TO on_tt; DROP TRIGGER on_tt ON t',
+  );
+{
+	my $err = (
+		$pub->psql(
+			'postgres',
+			'BEGIN; CREATE VIEW changing AS SELECT 1 AS a; CREATE UNLOGGED TABLE quick (a int); CREATE OR REPLACE VIEW changing AS SELECT * FROM quick'
+		))[2];
+	like(
+		$err,
+		qr/cannot replicate CREATE VIEW, because view changing depends on an object that is unlogged/,
+		'a view that becomes local');
+}
+caught_up();
+all_the_same('objects that depend on temporary and unlogged tables');
 
 # --- publications of some tables ---
 
@@ -553,7 +628,7 @@ same_facts($pub, $sub, 'DROP TABLE of several');
 
 SKIP:
 {
-	skip 'extensions cannot be outside of the installation', 6
+	skip 'extensions cannot be outside of the installation', 10
 	  if $pub->pg_version < 18;
 	my $directory = PostgreSQL::Test::Utils::tempdir();
 
@@ -567,7 +642,13 @@ CREATE TABLE settings (name text PRIMARY KEY, value text);
 CREATE TABLE lines (line text PRIMARY KEY);
 INSERT INTO settings VALUES ('a', 'b'), ('server', current_setting('port'));
 INSERT INTO lines SELECT 'line ' || g FROM generate_series(1, 10) g;
+CREATE TABLE lines_made AS SELECT 1 AS a;
 EOF2
+	append_to_file("$directory/extension/scripted--1--3.sql", <<'EOF2');
+TRUNCATE lines;
+EOF2
+	append_to_file("$directory/extension/scripted--1--4.sql",
+		"COPY lines FROM '$directory/extension/scripted.control';\n");
 	append_to_file("$directory/extension/scripted--1--2.sql", <<'EOF2');
 ALTER TABLE lines ADD COLUMN length int;
 UPDATE lines SET length = length(line);
@@ -590,18 +671,37 @@ EOF2
 		"a|b\nc|d\nserver|" . $sub->port,
 		'... as the script has stored them here');
 
-	my ($ret, $out, $err) =
-	  $pub->psql('postgres', q{ALTER EXTENSION scripted UPDATE TO '2'});
-	like(
-		$err,
-		qr/cannot replicate that the script of an extension changes rows of table "lines"/,
-		'a script that changes rows of other tables');
+	foreach my $version (2, 3, 4)
+	{
+		my ($ret, $out, $err) = $pub->psql('postgres',
+			"ALTER EXTENSION scripted UPDATE TO '$version'");
+		like(
+			$err,
+			qr/cannot replicate that the script of an extension changes rows of table "lines"/,
+			"a script that changes rows of other tables, $version");
+	}
 	query($pub,
 		q{BEGIN; DROP EXTENSION scripted; CREATE EXTENSION scripted; SAVEPOINT a; DROP EXTENSION scripted; CREATE EXTENSION scripted; ROLLBACK TO a; INSERT INTO lines VALUES ('11'); COMMIT}
 	);
 	wait_for_apply($pub, $sub, 'sub');
 	same_facts($pub, $sub, 'an extension that is created again');
-	same_tables($pub, $sub, ['lines'], '... rows');
+	same_tables($pub, $sub, [ 'lines', 'lines_made' ], '... rows');
+
+	query($pub, $_)
+	  foreach 'DROP EXTENSION scripted',
+	  <<'EOS', 'CREATE TABLE extending (id int)', 'DROP EVENT TRIGGER extend';
+CREATE FUNCTION extend() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'scripted') THEN
+		CREATE EXTENSION scripted;
+		INSERT INTO lines VALUES ('nested');
+	END IF;
+END $$;
+CREATE EVENT TRIGGER extend ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION extend();
+EOS
+	wait_for_apply($pub, $sub, 'sub');
+	same_facts($pub, $sub, 'CREATE EXTENSION of an event trigger');
+	same_tables($pub, $sub, [ 'lines', 'lines_made', 'extending' ],
+		'... rows');
 }
 
 # --- Weft itself ---

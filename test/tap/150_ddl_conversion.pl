@@ -399,6 +399,144 @@ like(
 $_->quit foreach $session, $altering;
 all_the_same('after sessions that waited');
 
+# --- sequences have no rows that could be missing ---
+
+query($pub, $_)
+  foreach 'CREATE SEQUENCE swift',
+  'ALTER SEQUENCE swift SET UNLOGGED',
+  'ALTER SEQUENCE swift INCREMENT 7',
+  'ALTER SEQUENCE swift SET LOGGED',
+  'CREATE UNLOGGED SEQUENCE quick',
+  'ALTER SEQUENCE quick RENAME TO quicker',
+  q{CREATE TABLE of_quicker (id int DEFAULT nextval('quicker'))},
+  'CREATE UNLOGGED TABLE unlogged_serial (id serial)',
+  'DROP TABLE unlogged_serial';
+all_the_same('unlogged sequences');
+
+is( query(
+		$pub,
+		q{SELECT nextval('swift') > 0; CREATE TABLE counted (id int); SELECT lastval() = currval('swift')}
+	),
+	"t\nt",
+	'a schema change does not use a sequence of the session');
+query($pub, 'GRANT CREATE ON SCHEMA public TO stranger');
+refused(
+	'SET ROLE stranger; BEGIN; CREATE TABLE uncounted (id int); SELECT lastval()',
+	qr/lastval is not yet defined/);
+query($pub, 'REVOKE CREATE ON SCHEMA public FROM stranger');
+
+# --- what depends on temporary and unlogged tables ---
+
+$schema = schema_of($pub);
+my $here = 'CREATE TEMP TABLE here (a int); CREATE TEMP SEQUENCE nums;';
+my $fast = 'BEGIN; CREATE UNLOGGED TABLE fast (a int);';
+refused(@$_)
+  foreach (
+	[
+		"$here CREATE TABLE like_here (LIKE here INCLUDING ALL)" =>
+		  qr/LIKE the table "here", which is temporary or unlogged.*AS TABLE here WITH NO DATA/s
+	],
+	[
+		"$fast CREATE TABLE like_fast (b int, LIKE fast)" =>
+		  qr/LIKE the table "fast"/
+	],
+	[
+		"$fast CREATE TABLE of_fast () INHERITS (fast)" =>
+		  qr/CREATE TABLE, because table of_fast depends on an object that is unlogged/
+	],
+	[
+		"$here CREATE TABLE of_here (a here[])" =>
+		  qr/because table of_here depends on an object that is temporary/
+	],
+	[
+		"$here CREATE TABLE of_nums (a int DEFAULT nextval('nums'))" =>
+		  qr/because default value for column a of table of_nums depends on/
+	],
+	[
+		"$here ALTER TABLE racy ALTER id SET DEFAULT nextval('nums')" =>
+		  qr/because default value for column id of table racy depends on/
+	],
+	[
+		"$here ALTER TABLE racy ADD COLUMN a here" =>
+		  qr/because column a of table racy depends on/
+	],
+	[
+		"$here CREATE FUNCTION pg_temp.positive(int) RETURNS bool LANGUAGE sql AS 'SELECT \$1 > 0';
+			ALTER TABLE racy ADD CHECK (pg_temp.positive(id))" =>
+		  qr/because constraint racy_id_check on table racy depends on/
+	],
+	[
+		"$fast CREATE TYPE of_fast AS (f fast); CREATE TABLE of_type OF of_fast"
+		  => qr/because table of_type depends on an object that is unlogged/
+	],);
+is(schema_of($pub), $schema, 'nothing of that has happened');
+query($pub, $_)
+  foreach (
+	"$here CREATE DOMAIN here_domain AS here[]; CREATE DOMAIN here_second AS here_domain;
+		ALTER DOMAIN here_domain SET NOT NULL; ALTER DOMAIN here_second RENAME TO here_third;
+		CREATE TYPE here_type AS (h here_third); DROP TYPE here_type;
+		DROP TABLE here CASCADE",
+	"$here CREATE TABLE like_here AS TABLE here WITH NO DATA; CREATE TEMP TABLE there (LIKE here)",
+	"CREATE FUNCTION pg_temp.next(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT \$1 + 1';
+		CREATE INDEX racy_next ON racy (pg_temp.next(id)); DROP INDEX racy_next",
+	'CREATE TABLE mixed (id int) PARTITION BY LIST (id)',
+	'CREATE TABLE mixed_1 PARTITION OF mixed FOR VALUES IN (1)',
+	'CREATE UNLOGGED TABLE mixed_2 PARTITION OF mixed FOR VALUES IN (2)',
+	'CREATE INDEX ON mixed (id)',
+	'ALTER TABLE mixed DETACH PARTITION mixed_2',
+	'ALTER TABLE mixed ATTACH PARTITION mixed_2 FOR VALUES IN (2)',
+	'DROP TABLE mixed_2',);
+all_the_same('objects that depend on temporary ones');
+
+# --- names that the server chooses ---
+
+# On the publisher only, other names are in use.
+query($pub, <<'EOS');
+SET weft.ddl_replication = off;
+CREATE TABLE obstacle (id int CONSTRAINT named_v_check CHECK (id > 0),
+	CONSTRAINT named_part_part_fkey CHECK (id > 1));
+CREATE INDEX named_pkey ON obstacle (id);
+CREATE INDEX named_w_key ON obstacle (id);
+CREATE INDEX named_part_lower_idx ON obstacle (id);
+CREATE INDEX named_part_id_idx ON obstacle (id);
+CREATE SEQUENCE named_id_seq;
+CREATE SEQUENCE named_i_seq;
+EOS
+query($pub, $_)
+  foreach (
+	'CREATE TABLE named (id serial PRIMARY KEY, i int GENERATED ALWAYS AS IDENTITY, v int CHECK (v > 0), w int UNIQUE)',
+	'ALTER TABLE named ADD CHECK (v < 100), ADD CHECK (v < 200), ADD UNIQUE (w, v)',
+	'CREATE TABLE named_root (id int, part int, v text) PARTITION BY RANGE (id)',
+	'CREATE TABLE named_part PARTITION OF named_root FOR VALUES FROM (1) TO (10)',
+	'CREATE INDEX ON named_root (lower(v))',
+	'CREATE INDEX ON named_root (id)',
+	'ALTER TABLE named_root ADD FOREIGN KEY (part) REFERENCES named',
+	'CREATE TABLE named_late (v text, part int, id int)',
+	'ALTER TABLE named_root ATTACH PARTITION named_late FOR VALUES FROM (10) TO (20)',
+	'CREATE DOMAIN named_domain AS int CHECK (VALUE > 0) CHECK (VALUE < 10)',
+	'SET weft.ddl_replication = off; DROP TABLE obstacle; DROP SEQUENCE named_id_seq, named_i_seq',
+  );
+all_the_same('names that the server chooses');
+query($pub, $_)
+  foreach 'ALTER INDEX named_part_lower_idx1 SET (fillfactor = 80)',
+  'ALTER TABLE named RENAME CONSTRAINT named_v_check1 TO named_v_positive',
+  'ALTER TABLE named DROP CONSTRAINT named_w_key1',
+  'ALTER SEQUENCE named_id_seq1 INCREMENT 2',
+  'ALTER TABLE named ADD CHECK (v > 7)';
+all_the_same('... and statements with them');
+
+# What has such a name on the subscriber is left alone.
+query($sub, 'CREATE SEQUENCE taken_id_seq');
+my $begin = query($sub, 'SELECT clock_timestamp()');
+query($pub, 'CREATE TABLE taken (id serial)');
+my ($problem) = apply_error($sub, 'sub', $begin);
+like(
+	$problem,
+	qr/relation "taken_id_seq" already exists/,
+	'a name that is in use on the subscriber');
+query($sub, 'DROP SEQUENCE taken_id_seq');
+all_the_same('... until it is not');
+
 # --- tables that join a publication ---
 
 query($other, 'DROP SUBSCRIPTION other');
@@ -423,6 +561,13 @@ query($pub,
 	'ALTER TABLE published.root ATTACH PARTITION outside_empty FOR VALUES FROM (0) TO (10)'
 );
 query($pub, 'DROP PUBLICATION several');
+query($pub,
+	'CREATE PUBLICATION by_root FOR TABLE published.root WITH (ddl = table, publish_via_partition_root)'
+);
+refused(
+	'ALTER TABLE published.root ATTACH PARTITION outside FOR VALUES FROM (10) TO (20)',
+	qr/table "outside" joins publication "by_root"/);
+query($pub, 'DROP PUBLICATION by_root');
 
 # --- what else executes a query ---
 
