@@ -63,21 +63,25 @@ poll($_, 'SELECT sum(n) > 100 FROM t') foreach @nodes;
 my ($longest, $which) = (0, '');
 foreach my $i (1 .. $statements)
 {
-	my $node = $nodes[ $i % 3 ];
+	# The indexes that are dropped were created on the same member.
+	my $node = $nodes[ int($i / 7) % 3 ];
 	my $sql = (
 		"ALTER TABLE t ADD COLUMN c$i int DEFAULT $i",
 		"CREATE TABLE t$i (id int PRIMARY KEY)",
 		"CREATE INDEX t_v$i ON t (v)",
 		"ALTER TABLE t ADD COLUMN d$i text",
-		"DROP INDEX IF EXISTS t_v" . ($i - 2))[ $i % 5 ];
+		"DROP INDEX IF EXISTS t_v" . ($i - 2),
+		"CREATE INDEX CONCURRENTLY t_c$i ON t (v, n)",
+		"DROP INDEX CONCURRENTLY IF EXISTS t_c" . ($i - 1))[ $i % 7 ];
 	my $start = time;
 
 	query($node, $sql);
 	my $duration = time - $start;
 	($longest, $which) = ($duration, $sql) if $duration > $longest;
-	wait_for_group('g', @nodes) if $i % 5 == 4;
+	wait_for_group('g', @nodes) if $i % 7 == 4;
 }
 wait_for_group('g', @nodes);
+poll($_, 'SELECT count(*) = 0 FROM weft.ddl_concurrent') foreach @nodes;
 end_load($_) foreach @loads;
 wait_for_group('g', @nodes);
 same_everything($a, $_, 'a and ' . $_->name) foreach ($b, $c);
