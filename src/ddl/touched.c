@@ -229,19 +229,24 @@ look_at_table(Touched *touched, Oid relid)
 		add_publications(touched, list_make1_oid(TOUCHED_STRAY));
 }
 
+static void
+add_name(Touched *touched, char *name)
+{
+	foreach_ptr(char, other, touched->relations)
+		if (strcmp(other, name) == 0)
+		return;
+	touched->relations = lappend(touched->relations, name);
+}
+
 /* Notes the name that a relation has now. */
 static void
 note_name(Touched *touched, Oid relid)
 {
 	char	   *name = get_rel_name(relid);
 
-	if (name == NULL)
-		return;
-	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name);
-	foreach_ptr(char, other, touched->relations)
-		if (strcmp(other, name) == 0)
-		return;
-	touched->relations = lappend(touched->relations, name);
+	if (name != NULL)
+		add_name(touched,
+				 quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name));
 }
 
 /* Is a relation on this server only?  An unlogged sequence need not be (local_object.c). */
@@ -403,6 +408,10 @@ look_at_constraint(Touched *touched, Oid constraint)
 	form = (Form_pg_constraint) GETSTRUCT(tuple);
 	if (OidIsValid(form->conrelid))
 		look_at_relation(touched, form->conrelid);
+
+	/* A foreign key needs the other table's index. */
+	if (OidIsValid(form->confrelid))
+		note_name(touched, form->confrelid);
 	if (OidIsValid(form->contypid))
 		look_at(touched, TypeRelationId, form->contypid);
 	ReleaseSysCache(tuple);
@@ -710,6 +719,8 @@ static void
 merge(Touched *touched, const Touched *look)
 {
 	add_publications(touched, look->publications);
+	foreach_ptr(char, name, look->relations)
+		add_name(touched, name);
 	touched->replicable |= look->replicable;
 	touched->tables |= look->tables;
 	touched->temporary |= look->temporary;
