@@ -13,6 +13,7 @@ CREATE TABLE weft.ddl_concurrent (
 	attempts int NOT NULL,
 	retry_at timestamptz NOT NULL,
 	last_error text,
+	made oid NOT NULL,
 	message json NOT NULL);
 
 ALTER TABLE weft.ddl_concurrent REPLICA IDENTITY NOTHING;

@@ -22,6 +22,14 @@ LANGUAGE C STRICT VOLATILE;
 COMMENT ON FUNCTION weft.skip_ddl(name, bigint) IS
 	'a schema change that has failed counts as applied by hand';
 
+-- Everybody may execute it, for the same reason.
+CREATE FUNCTION weft.retry_ddl(subscription name, id bigint)
+RETURNS void AS 'MODULE_PATHNAME', 'weft_retry_ddl'
+LANGUAGE C STRICT VOLATILE;
+
+COMMENT ON FUNCTION weft.retry_ddl(name, bigint) IS
+	'executes again a schema change with CONCURRENTLY that has failed';
+
 -- Statements may contain what is nobody else's business.  Whoever may see the statements of all
 -- sessions (pg_read_all_stats, and with it pg_monitor) may see these.  Owners of subscriptions must
 -- find out what has failed; but another subscription may have had the same name before.

@@ -26,20 +26,38 @@
  *	  the role's code could get at.  In P's last transaction, B removes it from the table and
  *	  notes it in the history.  Therefore P is removed exactly if it is complete.
  * 4. If P fails, B drops what it has left behind, and L starts it again later, up to
- *	  CONCURRENT_ATTEMPTS times.  Then it stays in the table as failed, with its error.
+ *	  CONCURRENT_ATTEMPTS times.  Then it stays in the table as failed, with its error, until a user
+ *	  calls weft.retry_ddl() or weft.skip_ddl(), or a later DROP INDEX makes it needless.  If B is
+ *	  told to end, because the server is being shut down, for instance, that does not count as an attempt.
+ *
+ * If the index exists already, with the same definition, then P is complete: two members of a group
+ * have created it, or several publishers.  (concurrent_index.c)
  *
  * Crashes.  What is between 1 and 3 is in the table.  After a crash, L starts B again, which drops
- * an invalid index of that name on that table, if it belongs to the role, before it builds anew.
+ * the invalid index that the attempt before has created, before it builds anew.  Its OID is in the
+ * table: the transaction that creates the index stores it there.  An invalid index that a
+ * session has left behind is not dropped; P fails.
  *
  * The lock.  B holds a lock on (subscription) while it executes P, L holds it while it counts an
- * attempt, and so does W in step 5.  All of them change rows only under this lock, apart from step 1.
- * L never waits for it: if it is held, B is at work, or W.  If L ends, B goes on; the next L
+ * attempt, and so does W in step 5.  All of them change rows only under this lock, apart from step 1
+ * and DROP SUBSCRIPTION, which removes all rows of its own; whoever comes later finds none.
+ * Users' functions change only rows that have failed, which nobody else does, and hold another lock
+ * among themselves.
+ * L never waits for the lock: if it is held, B is at work, or W.  If L ends, B goes on; the next L
  * finds the lock held.
  *
- * 5. A later schema change S that touches the same relations must not overtake P.  W compares the
- *	  names that the publisher has sent along with both.  If these have one in common, or if it does not know them, W takes
- *	  the lock, so it waits for B, if B is running.  Then, if P is still in the table, W
- *	  executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.
+ * 5. A later schema change S that touches the same relations must not overtake P (concurrent_order.c).
+ *	  W takes the lock, so it waits for B, if B is running.  Then, if P is still in the table, W
+ *	  executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
+ *	  in a subtransaction: if P fails, it has failed for good, and S is executed nevertheless.
+ *
+ * Groups.  P and S may have come from different members, by different subscriptions.  W looks at the rows of all
+ * subscriptions of its group, and takes the locks of several in the order of their OIDs.  If S is
+ * concurrent, too, L does not start a worker for it before P is gone.
+ *
+ * The table of P.  B locks it before it has a snapshot, as P itself will, and keeps the lock.  Whoever holds
+ * that lock, building another index of the table, waits for all older snapshots, and would otherwise
+ * wait for B.
  *
  * Possible deadlock: W has applied rows of P's table T in the transaction with S, or has an old snapshot.  B waits for
  * W's transaction, because P has to wait for all that have T's old list of indexes.  W waits for B's
@@ -51,19 +69,14 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
-#include "catalog/dependency.h"
-#include "catalog/index.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription.h"
-#include "commands/extension.h"
+#include "common/int.h"
+#include "ddl/capture.h"
 #include "ddl/concurrent.h"
+#include "ddl/concurrent_order.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
 #include "miscadmin.h"
@@ -75,177 +88,17 @@
 #include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/pg_lsn.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
-/* Distinguishes the lock from those of the server on subscriptions. */
+/* Distinguish the locks from those of the server on subscriptions. */
 #define LOCK_SUBID 1
+#define LOCK_BY_HAND 2
 
-/* Columns of weft.ddl_concurrent. */
-enum
-{
-	COLUMN_SUBID,
-	COLUMN_ID,
-	COLUMN_LSN,
-	COLUMN_STORED_AT,
-	COLUMN_STATE,
-	COLUMN_ATTEMPTS,
-	COLUMN_RETRY_AT,
-	COLUMN_LAST_ERROR,
-	COLUMN_MESSAGE,
-	NUM_COLUMNS
-};
-
-/* The subscription of which this transaction has stored a statement. */
-static Oid	stored_for = InvalidOid;
-
-/* The table, or InvalidOid if this database has no extension. */
-static Oid
-table_oid(void)
-{
-	Oid			extension = get_extension_oid("weft", true);
-	Oid			relid;
-
-	if (!OidIsValid(extension))
-		return InvalidOid;
-	relid = get_relname_relid("ddl_concurrent", get_namespace_oid("weft", true));
-	if (!OidIsValid(relid) || getExtensionOfObject(RelationRelationId, relid) != extension)
-		return InvalidOid;
-	return relid;
-}
-
-static const char *
-state_of(const ConcurrentRow *row)
-{
-	if (row->failed)
-		return "failed";
-	return row->attempts > 0 ? "started" : "waiting";
-}
-
-/* Logical decoding ignores the table, as far as it can. */
-static void
-insert_row(const ConcurrentRow *row)
-{
-	Relation	rel = table_open(table_oid(), RowExclusiveLock);
-	Datum		values[NUM_COLUMNS];
-	bool		nulls[NUM_COLUMNS] = {0};
-	HeapTuple	tuple;
-
-	values[COLUMN_SUBID] = ObjectIdGetDatum(row->subid);
-	values[COLUMN_ID] = Int64GetDatum(row->id);
-	values[COLUMN_LSN] = LSNGetDatum(row->lsn);
-	values[COLUMN_STORED_AT] = TimestampTzGetDatum(row->stored_at);
-	values[COLUMN_STATE] = CStringGetTextDatum(state_of(row));
-	values[COLUMN_ATTEMPTS] = Int32GetDatum(row->attempts);
-	values[COLUMN_RETRY_AT] = TimestampTzGetDatum(row->retry_at);
-	nulls[COLUMN_LAST_ERROR] = row->last_error == NULL;
-	values[COLUMN_LAST_ERROR] = row->last_error ? CStringGetTextDatum(row->last_error) : (Datum) 0;
-	values[COLUMN_MESSAGE] = CStringGetTextDatum(row->json);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	heap_insert(rel, tuple, GetCurrentCommandId(true), HEAP_INSERT_NO_LOGICAL, NULL);
-	PopActiveSnapshot();
-	heap_freetuple(tuple);
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-}
-
-void
-concurrent_remove(const ConcurrentRow *row)
-{
-	Relation	rel = table_open(table_oid(), RowExclusiveLock);
-	ItemPointerData place = row->place;
-
-	PushActiveSnapshot(GetTransactionSnapshot());
-	simple_heap_delete(rel, &place);
-	PopActiveSnapshot();
-	table_close(rel, NoLock);
-	CommandCounterIncrement();
-}
-
-/* Changes a row. */
-void
-concurrent_replace(const ConcurrentRow *row)
-{
-	concurrent_remove(row);
-	insert_row(row);
-}
-
-static ConcurrentRow *
-read_row(HeapTuple tuple, TupleDesc desc)
-{
-	ConcurrentRow *row = palloc0(sizeof(ConcurrentRow));
-	Datum		values[NUM_COLUMNS];
-	bool		nulls[NUM_COLUMNS];
-
-	heap_deform_tuple(tuple, desc, values, nulls);
-	row->place = tuple->t_self;
-	row->subid = DatumGetObjectId(values[COLUMN_SUBID]);
-	row->id = DatumGetInt64(values[COLUMN_ID]);
-	row->lsn = DatumGetLSN(values[COLUMN_LSN]);
-	row->stored_at = DatumGetTimestampTz(values[COLUMN_STORED_AT]);
-	row->failed = strcmp(TextDatumGetCString(values[COLUMN_STATE]), "failed") == 0;
-	row->attempts = DatumGetInt32(values[COLUMN_ATTEMPTS]);
-	row->retry_at = DatumGetTimestampTz(values[COLUMN_RETRY_AT]);
-	if (!nulls[COLUMN_LAST_ERROR])
-		row->last_error = TextDatumGetCString(values[COLUMN_LAST_ERROR]);
-	row->json = TextDatumGetCString(values[COLUMN_MESSAGE]);
-	return row;
-}
-
-static int
-compare_ids(const ListCell *a, const ListCell *b)
-{
-	int64		first = ((ConcurrentRow *) lfirst(a))->id;
-	int64		second = ((ConcurrentRow *) lfirst(b))->id;
-
-	return first < second ? -1 : first > second;
-}
-
-/* Returns the rows of a subscription, or all of them, as they are now, in the order of their IDs. */
-static List *
-read_rows(Oid subid)
-{
-	Oid			relid = table_oid();
-	List	   *result = NIL;
-	Relation	rel;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	if (!OidIsValid(relid))
-		return NIL;
-	rel = table_open(relid, AccessShareLock);
-	ScanKeyInit(&key, COLUMN_SUBID + 1, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(subid));
-	scan = systable_beginscan(rel, InvalidOid, false, NULL, OidIsValid(subid) ? 1 : 0, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = lappend(result, read_row(tuple, RelationGetDescr(rel)));
-	systable_endscan(scan);
-	table_close(rel, NoLock);
-	list_sort(result, compare_ids);
-	return result;
-}
-
-/* Returns a statement that is waiting, or NULL. */
-ConcurrentRow *
-concurrent_get(Oid subid, int64 id)
-{
-	foreach_ptr(ConcurrentRow, row, read_rows(subid))
-		if (row->id == id && !row->failed)
-		return row;
-	return NULL;
-}
-
-DdlMessage *
-concurrent_message(const ConcurrentRow *row)
-{
-	return ddl_message_read(row->json, strlen(row->json));
-}
+/* The subscriptions whose leaders are to look for statements once this transaction has committed. */
+static List *told = NIL;
 
 /*
  * Takes the lock of a subscription, until the transaction ends, or the session.  Returns false if it is held, and
@@ -260,19 +113,21 @@ concurrent_lock(Oid subid, bool session, bool wait)
 	return LockAcquire(&tag, ExclusiveLock, session, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
-/* Once a statement is stored, tells the leader. */
+/* Once a statement is stored, tells the leaders. */
 static void
 transaction_event(XactEvent event, void *arg)
 {
-	SubscriptionShared *entry;
-
-	if (!OidIsValid(stored_for) ||
-		(event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT))
+	if (told == NIL || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
+						event != XACT_EVENT_PREPARE))
 		return;
-	entry = shmem_find(stored_for);
-	if (entry && event == XACT_EVENT_COMMIT)
-		pg_atomic_write_u32(&entry->concurrent_ddl, 1);
-	stored_for = InvalidOid;
+	foreach_oid(subid, told)
+	{
+		SubscriptionShared *entry = shmem_find(subid);
+
+		if (entry && event == XACT_EVENT_COMMIT)
+			pg_atomic_write_u32(&entry->concurrent_ddl, 1);
+	}
+	told = NIL;
 }
 
 /* The leader is to be told when the transaction commits. */
@@ -280,11 +135,13 @@ static void
 tell_leader(Oid subid)
 {
 	static bool registered = false;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
 	if (!registered)
 		RegisterXactCallback(transaction_event, NULL);
 	registered = true;
-	stored_for = subid;
+	told = list_append_unique_oid(told, subid);
+	MemoryContextSwitchTo(old);
 }
 
 /*
@@ -296,98 +153,16 @@ concurrent_store(const DdlMessage *message, const char *json, int length, XLogRe
 {
 	ConcurrentRow row = {0};
 
-	if (!OidIsValid(table_oid()))
+	if (!OidIsValid(concurrent_table()))
 		return false;
 	row.subid = MySubscription->oid;
 	row.id = message->id;
 	row.lsn = lsn;
 	row.stored_at = row.retry_at = GetCurrentTimestamp();
 	row.json = pnstrdup(json, length);
-	insert_row(&row);
+	concurrent_insert(&row);
 	tell_leader(row.subid);
 	return true;
-}
-
-static bool
-have_common(List *names, List *others)
-{
-	foreach_ptr(char, name, names)
-		foreach_ptr(char, other, others)
-		if (strcmp(name, other) == 0)
-		return true;
-	return false;
-}
-
-/* Must a schema change not overtake another one?  Nothing may be known of either. */
-static bool
-depends(const DdlMessage *later, const DdlMessage *earlier)
-{
-	return later->touched == NIL || earlier->touched == NIL ||
-		have_common(later->touched, earlier->touched);
-}
-
-static bool
-is_blocked(const DdlMessage *later)
-{
-	foreach_ptr(ConcurrentRow, row, read_rows(MySubscription->oid))
-		if (!row->failed && depends(later, concurrent_message(row)))
-		return true;
-	return false;
-}
-
-/* Drops an index that a worker has left behind. */
-static void
-drop_leftover(Oid index)
-{
-	ObjectAddress address;
-
-	ObjectAddressSet(address, RelationRelationId, index);
-	performDeletion(&address, DROP_RESTRICT, PERFORM_DELETION_INTERNAL);
-	CommandCounterIncrement();
-}
-
-/* Is it an invalid index of that table, and does it belong to the role? */
-static bool
-is_leftover(Oid index, Oid table, Oid role)
-{
-	return get_rel_relkind(index) == RELKIND_INDEX && IndexGetRelation(index, true) == table &&
-		!get_index_isvalid(index) && object_ownercheck(RelationRelationId, index, role);
-}
-
-/*
- * The invalid index that an earlier attempt to create it has left behind, or InvalidOid.  While another
- * session builds an index, that is invalid, too; so the table is locked until the transaction ends.
- */
-static Oid
-find_leftover(Node *statement, Oid role)
-{
-	IndexStmt  *create = (IndexStmt *) statement;
-	Oid			table;
-	Oid			index;
-
-	if (!IsA(statement, IndexStmt) || create->idxname == NULL)
-		return InvalidOid;
-	table = RangeVarGetRelid(create->relation, NoLock, true);
-	if (!OidIsValid(table))
-		return InvalidOid;
-	index = get_relname_relid(create->idxname, get_rel_namespace(table));
-	if (!OidIsValid(index) || !is_leftover(index, table, role))
-		return InvalidOid;
-	LockRelationOid(table, ShareUpdateExclusiveLock);
-	return SearchSysCacheExists1(INDEXRELID, ObjectIdGetDatum(index)) &&
-		is_leftover(index, table, role) ? index : InvalidOid;
-}
-
-/* Returns its qualified name, or NULL. */
-char *
-concurrent_leftover(Node *statement, Oid role)
-{
-	Oid			index = find_leftover(statement, role);
-
-	if (!OidIsValid(index))
-		return NULL;
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)),
-									  get_rel_name(index));
 }
 
 /* Completes a DETACH PARTITION CONCURRENTLY that an earlier attempt has begun. */
@@ -418,51 +193,176 @@ concurrent_set_mode(Node *statement, bool concurrent)
 {
 	ddl_set_concurrent(statement, concurrent);
 	finalize_detach(statement);
-	if (!concurrent)
-	{
-		Oid			leftover = find_leftover(statement, GetUserId());
+}
 
-		if (OidIsValid(leftover))
-			drop_leftover(leftover);
+/* A statement has failed for good. */
+void
+concurrent_fail(ConcurrentRow *row, const char *subscription, const char *problem)
+{
+	DdlMessage *message = concurrent_message(row);
+	const char *name = quote_literal_cstr(subscription);
+
+	row->failed = true;
+	row->last_error = pstrdup(problem);
+	concurrent_replace(row);
+	ereport(WARNING,
+			(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has failed",
+					row->id, subscription),
+			 errdetail("%s", problem),
+			 errcontext("schema change of role \"%s\": %s", message->role, message->statement),
+			 errhint("Remove the cause, and run SELECT weft.retry_ddl(%s, " INT64_FORMAT
+					 "). If you have made the schema change by hand, or do not want it, run SELECT weft.skip_ddl(%s, " INT64_FORMAT ").",
+					 name, row->id, name, row->id)));
+}
+
+/*
+ * A DROP INDEX must not fail because the CREATE INDEX has failed here: then there is nothing to be
+ * dropped.
+ */
+void
+concurrent_allow_missing(DdlMessage *later)
+{
+	if (concurrent_dropped(later) != NULL)
+		later->may_be_gone = true;
+}
+
+/* The same DROP INDEX has been executed, in this transaction: nobody needs the CREATE INDEX any more. */
+void
+concurrent_forget_dropped(const DdlMessage *later)
+{
+	ConcurrentRow *row;
+
+	while ((row = concurrent_dropped(later)) != NULL && concurrent_remove(row))
+		ddl_queue_record_with(get_subscription_name(row->subid, false), concurrent_message(row),
+							  row->lsn, "skipped",
+							  psprintf("schema change " INT64_FORMAT " has dropped the index",
+									   later->id));
+}
+
+/* May the statement succeed if it is tried again, without anybody doing anything? */
+static bool
+is_temporary(const ErrorData *error)
+{
+	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
+	{
+		case ERRCODE_TRANSACTION_ROLLBACK:
+		case ERRCODE_INSUFFICIENT_RESOURCES:
+		case ERRCODE_OPERATOR_INTERVENTION:
+			return true;
+		default:
+			return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE;
 	}
+}
+
+/* Executes a statement, on behalf of its subscription, in the current subtransaction. */
+static void
+execute_row(const ConcurrentRow *row, ConcurrentExecute execute)
+{
+	DdlMessage *message = concurrent_message(row);
+	bool		made;
+
+	concurrent_allow_missing(message);
+	made = execute(message, row->made);
+	ddl_queue_record_with(MySubscription->name, message, row->lsn, "applied",
+						  made ? NULL : CONCURRENT_EXISTS);
+	concurrent_forget_dropped(message);
+	(void) concurrent_remove(row);
+}
+
+/*
+ * Executes a statement before a later one.  If it fails, it has failed for good, and what follows
+ * does not wait for it any more.
+ */
+static void
+execute_early(ConcurrentRow *row, ConcurrentExecute execute)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Subscription *own = MySubscription;
+	Subscription *subscription = row->subid == own->oid ? own : GetSubscription(row->subid, true);
+	ErrorData  *error = NULL;
+
+	if (subscription == NULL)
+		return;
+	ereport(LOG,
+			(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" is executed without CONCURRENTLY",
+					row->id, subscription->name),
+			 errdetail("A later schema change touches the same relations.")));
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		MySubscription = subscription;
+		execute_row(row, execute);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		capture_replay(NULL);
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MySubscription = own;
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (error != NULL && is_temporary(error))
+		ReThrowError(error);
+	if (error != NULL)
+		concurrent_fail(row, subscription->name, error->message);
+}
+
+static int
+compare_oids(const ListCell *a, const ListCell *b)
+{
+	return pg_cmp_u32(lfirst_oid(a), lfirst_oid(b));
+}
+
+/* Takes the locks of the subscriptions of rows, all in the same order; returns the subscriptions. */
+static List *
+lock_all(List *rows)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(ConcurrentRow, row, rows)
+		result = list_append_unique_oid(result, row->subid);
+	list_sort(result, compare_oids);
+	foreach_oid(subid, result)
+		(void) concurrent_lock(subid, false, true);
+	return result;
 }
 
 /*
  * Executes all statements that are waiting and that a later one must not overtake; see the head of this file.
  */
 void
-concurrent_finish(const DdlMessage *later, ConcurrentExecute execute)
+concurrent_finish(DdlMessage *later, ConcurrentExecute execute)
 {
-	if (!is_blocked(later))
-		return;
-	(void) concurrent_lock(MySubscription->oid, false, true);
-	foreach_ptr(ConcurrentRow, row, read_rows(MySubscription->oid))
-	{
-		DdlMessage *message = concurrent_message(row);
+	List	   *rows = concurrent_before(later, concurrent_rows(InvalidOid));
 
-		if (row->failed || !depends(later, message))
-			continue;
-		ereport(LOG,
-				(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" is executed without CONCURRENTLY",
-						message->id, MySubscription->name),
-				 errdetail("A later schema change touches the same relations.")));
-		execute(message);
-		ddl_queue_record(MySubscription->name, message, row->lsn, "applied");
-		concurrent_remove(row);
+	if (rows != NIL)
+	{
+		List	   *locked = lock_all(rows);
+
+		foreach_ptr(ConcurrentRow, row, concurrent_before(later, concurrent_rows(InvalidOid)))
+			if (list_member_oid(locked, row->subid))
+			execute_early(row, execute);
 	}
+	concurrent_allow_missing(later);
 }
 
-/* Marks a statement as failed for good. */
-static void
-give_up(ConcurrentRow *row, const char *problem)
+/* Must a statement wait for one of another member of the group, which was stored before it? */
+static bool
+must_wait(const ConcurrentRow *row, const DdlMessage *message)
 {
-	row->failed = true;
-	row->last_error = pstrdup(problem);
-	concurrent_replace(row);
-	ereport(WARNING,
-			(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has failed",
-					row->id, MySubscription->name),
-			 errdetail("%s", problem)));
+	List	   *others = NIL;
+
+	foreach_ptr(ConcurrentRow, other, concurrent_rows(InvalidOid))
+		if (other->subid != row->subid && concurrent_compare(other, row) < 0)
+		others = lappend(others, other);
+	return concurrent_before(message, others) != NIL;
 }
 
 /*
@@ -473,14 +373,14 @@ give_up(ConcurrentRow *row, const char *problem)
 ConcurrentChoice
 concurrent_take(Oid subid, ConcurrentTask *task)
 {
-	Oid			relid = table_oid();
+	Oid			relid = concurrent_table();
 
 	if (!OidIsValid(relid))
 		return CONCURRENT_NONE;
 	if (!ConditionalLockRelationOid(relid, RowExclusiveLock) ||
 		!concurrent_lock(subid, false, false))
 		return CONCURRENT_LATER;
-	foreach_ptr(ConcurrentRow, row, read_rows(subid))
+	foreach_ptr(ConcurrentRow, row, concurrent_rows(subid))
 	{
 		DdlMessage *message;
 
@@ -496,11 +396,12 @@ concurrent_take(Oid subid, ConcurrentTask *task)
 		task->id = row->id;
 		task->role = get_role_oid(message->role, true);
 		if (OidIsValid(task->role) && row->attempts <= CONCURRENT_ATTEMPTS)
-			return CONCURRENT_TAKEN;
+			return must_wait(row, message) ? CONCURRENT_LATER : CONCURRENT_TAKEN;
 
 		/* The last worker had only to clean up, and did not even do that. */
-		give_up(row, OidIsValid(task->role) ? "The background worker has ended unexpectedly." :
-				psprintf("Role \"%s\" does not exist.", message->role));
+		concurrent_fail(row, MySubscription->name,
+						OidIsValid(task->role) ? "The background worker has ended unexpectedly." :
+						psprintf("Role \"%s\" does not exist.", message->role));
 	}
 	return CONCURRENT_NONE;
 }
@@ -509,7 +410,7 @@ concurrent_take(Oid subid, ConcurrentTask *task)
 void
 concurrent_taken(const ConcurrentTask *task)
 {
-	ConcurrentRow *row = concurrent_get(task->subid, task->id);
+	ConcurrentRow *row = concurrent_get(task->subid, task->id, false);
 
 	row->attempts++;
 	row->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
@@ -517,11 +418,47 @@ concurrent_taken(const ConcurrentTask *task)
 	concurrent_replace(row);
 }
 
-/* Removes the statements of subscriptions that were dropped. */
-void
-concurrent_forget_others(void)
+/*
+ * Returns a statement that has failed, for a user's session.  Nobody else touches it; a second
+ * session waits until the transaction ends.
+ */
+static ConcurrentRow *
+failed_row(Oid subid, int64 id)
 {
-	foreach_ptr(ConcurrentRow, row, read_rows(InvalidOid))
-		if (!SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(row->subid)))
-		concurrent_remove(row);
+	LOCKTAG		tag;
+
+	if (!OidIsValid(concurrent_table()))
+		return NULL;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_BY_HAND);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	return concurrent_get(subid, id, true);
+}
+
+/* Makes a statement that has failed be executed again; returns false if there is none. */
+bool
+concurrent_retry(Oid subid, int64 id)
+{
+	ConcurrentRow *row = failed_row(subid, id);
+
+	if (row == NULL)
+		return false;
+	row->failed = false;
+	row->attempts = 0;
+	row->retry_at = GetCurrentTimestamp();
+	concurrent_replace(row);
+	tell_leader(subid);
+	return true;
+}
+
+/* Gives up a statement that has failed; returns false if there is none. */
+bool
+concurrent_give_up(Oid subid, const char *subscription, int64 id, const char *user)
+{
+	ConcurrentRow *row = failed_row(subid, id);
+
+	if (row == NULL)
+		return false;
+	ddl_queue_record_skipped(subscription, concurrent_message(row), row->lsn, user);
+	(void) concurrent_remove(row);
+	return true;
 }

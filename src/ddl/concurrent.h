@@ -5,29 +5,14 @@
 #ifndef WEFT_CONCURRENT_H
 #define WEFT_CONCURRENT_H
 
-#include "access/xlogdefs.h"
-#include "datatype/timestamp.h"
-#include "ddl/ddl_message.h"
+#include "ddl/concurrent_row.h"
 #include "nodes/nodes.h"
-#include "storage/itemptr.h"
 
 /* How many times a statement is tried. */
 #define CONCURRENT_ATTEMPTS 3
 
-/* A row of weft.ddl_concurrent. */
-typedef struct ConcurrentRow
-{
-	ItemPointerData place;
-	Oid			subid;
-	int64		id;
-	XLogRecPtr	lsn;
-	TimestampTz stored_at;
-	bool		failed;			/* for good */
-	int			attempts;		/* begun so far */
-	TimestampTz retry_at;
-	char	   *last_error;		/* or NULL */
-	char	   *json;
-} ConcurrentRow;
+/* What the history says of an index that did not have to be built. */
+#define CONCURRENT_EXISTS "it existed already"
 
 /* What a background worker is started with. */
 typedef struct ConcurrentTask
@@ -45,23 +30,27 @@ typedef enum ConcurrentChoice
 	CONCURRENT_TAKEN,
 } ConcurrentChoice;
 
-/* Executes a statement in the current transaction, as its role. */
-typedef void (*ConcurrentExecute) (const DdlMessage *message);
+/*
+ * Executes a statement in the current transaction, as its role, after an attempt that has begun to build an
+ * index.  Returns false if its index exists already.
+ */
+typedef bool (*ConcurrentExecute) (const DdlMessage *message, Oid made);
 
 extern bool concurrent_store(const DdlMessage *message, const char *json, int length,
 							 XLogRecPtr lsn);
-extern void concurrent_finish(const DdlMessage *later, ConcurrentExecute execute);
+extern void concurrent_finish(DdlMessage *later, ConcurrentExecute execute);
+extern void concurrent_allow_missing(DdlMessage *later);
+extern void concurrent_forget_dropped(const DdlMessage *later);
 extern ConcurrentChoice concurrent_take(Oid subid, ConcurrentTask *task);
 extern void concurrent_taken(const ConcurrentTask *task);
-extern void concurrent_forget_others(void);
 
 /* For the worker. */
 extern bool concurrent_lock(Oid subid, bool session, bool wait);
-extern ConcurrentRow *concurrent_get(Oid subid, int64 id);
-extern DdlMessage *concurrent_message(const ConcurrentRow *row);
-extern void concurrent_replace(const ConcurrentRow *row);
-extern void concurrent_remove(const ConcurrentRow *row);
 extern void concurrent_set_mode(Node *statement, bool concurrent);
-extern char *concurrent_leftover(Node *statement, Oid role);
+extern void concurrent_fail(ConcurrentRow *row, const char *subscription, const char *problem);
+
+/* For users. */
+extern bool concurrent_retry(Oid subid, int64 id);
+extern bool concurrent_give_up(Oid subid, const char *subscription, int64 id, const char *user);
 
 #endif							/* WEFT_CONCURRENT_H */

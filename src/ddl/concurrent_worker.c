@@ -9,6 +9,9 @@
  * connected, and its code can do no more than the role may.  The worker's own changes of Weft's
  * tables are made below SQL.
  *
+ * Signals.  SIGTERM, with which a server that is shut down ends its workers, is handled like a request to cancel the
+ * statement.  Then the worker notes that this attempt does not count, and ends.
+ *
  * Settings.  Those of the statement are set for the session, because each of its transactions ends
  * what is set locally.  Like a writer, the worker is a replica: triggers that are not meant for replicas
  * do not fire.
@@ -20,8 +23,11 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
 #include "compat.h"
 #include "ddl/concurrent.h"
+#include "ddl/concurrent_index.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/statement_settings.h"
@@ -35,11 +41,14 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -47,6 +56,14 @@
 PGDLLEXPORT void weft_ddl_worker_main(Datum arg);
 
 static ConcurrentTask task;
+
+/* Was the worker told to end? */
+static volatile sig_atomic_t terminated = false;
+
+/* Has the statement's index not been created yet? */
+static bool index_expected = false;
+
+static object_access_hook_type previous_object_access_hook = NULL;
 
 /* Lives as long as the worker: the statement's transactions end before it does. */
 static MemoryContext context;
@@ -103,22 +120,43 @@ execute(RawStmt *tree, const char *text)
 	MemoryContextSwitchTo(context);
 }
 
-/* Drops the invalid index that an earlier attempt has left behind, if there is one. */
+/*
+ * Locks the table for the session, as the statement will do, as long as there is no snapshot: see the head of
+ * concurrent.c.
+ */
 static void
-clean_up(Node *statement)
+lock_table(Node *statement)
 {
-	bool		replication = weft_ddl_replication;
-	char	   *text;
-	char	   *index;
+	LockRelId	id = {.dbId = MyDatabaseId};
 
 	begin();
-	index = concurrent_leftover(statement, GetUserId());
-	if (index == NULL)
+	id.relId = concurrent_index_table(statement);
+	InvalidateCatalogSnapshot();
+	if (OidIsValid(id.relId))
+		LockRelationIdForSession(&id, ShareUpdateExclusiveLock);
+	commit();
+}
+
+/* Drops the invalid index that an earlier attempt has left behind, if there is one. */
+static void
+clean_up(Node *statement, Oid made)
+{
+	bool		replication = weft_ddl_replication;
+	char	   *text = NULL;
+	Oid			index;
+
+	begin();
+	index = concurrent_index_leftover(statement, made);
+	if (OidIsValid(index))
+		text = psprintf("DROP INDEX CONCURRENTLY %s",
+						quote_qualified_identifier(get_namespace_name(get_rel_namespace(index)),
+												   get_rel_name(index)));
+
+	if (text == NULL)
 	{
 		commit();
 		return;
 	}
-	text = psprintf("DROP INDEX CONCURRENTLY %s", index);
 
 	weft_ddl_replication = false;
 	PG_TRY();
@@ -133,6 +171,25 @@ clean_up(Node *statement)
 	commit();
 }
 
+/* Notes the index that the statement creates, in the same transaction: the next attempt may find it. */
+static void
+object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	ConcurrentRow *row;
+
+	if (previous_object_access_hook)
+		previous_object_access_hook(access, class_id, object_id, sub_id, arg);
+	if (!index_expected || access != OAT_POST_CREATE || class_id != RelationRelationId ||
+		sub_id != 0)
+		return;
+	index_expected = false;
+	row = concurrent_get(task.subid, task.id, false);
+	if (row == NULL)
+		return;
+	row->made = object_id;
+	concurrent_replace(row);
+}
+
 /*
  * Takes the lock, and reads the statement; returns NULL if there is nothing to be done any more.  Called in a
  * transaction.
@@ -142,7 +199,7 @@ load(void)
 {
 	(void) concurrent_lock(task.subid, true, true);
 	MySubscription = GetSubscription(task.subid, true);
-	return MySubscription ? concurrent_get(task.subid, task.id) : NULL;
+	return MySubscription ? concurrent_get(task.subid, task.id, false) : NULL;
 }
 
 /* Who executes the statement, and how. */
@@ -162,17 +219,19 @@ prepare(const DdlMessage *message)
 	pgstat_report_activity(STATE_RUNNING, message->statement);
 }
 
-/* The statement has been executed, in the transaction that is open. */
+/* The statement has been executed, in the transaction that is open.  "detail" may be NULL. */
 static void
-finish(const DdlMessage *message)
+finish(const DdlMessage *message, const char *detail)
 {
-	ConcurrentRow *row = concurrent_get(task.subid, task.id);
+	ConcurrentRow *row = concurrent_get(task.subid, task.id, false);
 
 	compat_injection_point("weft-ddl-worker-done");
-	if (row == NULL)
+
+	/* The subscription may have been dropped. */
+	if (row == NULL || !concurrent_remove(row))
 		return;
-	ddl_queue_record(MySubscription->name, message, row->lsn, "applied");
-	concurrent_remove(row);
+	ddl_queue_record_with(MySubscription->name, message, row->lsn, "applied", detail);
+	concurrent_forget_dropped(message);
 }
 
 static void
@@ -188,15 +247,24 @@ error_callback(void *arg)
 static void
 attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree)
 {
-	clean_up(tree->stmt);
+	lock_table(tree->stmt);
+	clean_up(tree->stmt, row->made);
 	if (row->attempts > CONCURRENT_ATTEMPTS)
 		ereport(ERROR,
 				(errmsg("the background worker has ended unexpectedly")));
 	compat_injection_point("weft-ddl-worker-begin");
 	begin();
+	if (concurrent_index_exists(tree->stmt))
+	{
+		finish(message, CONCURRENT_EXISTS);
+		commit();
+		return;
+	}
 	concurrent_set_mode(tree->stmt, true);
+	index_expected = IsA(tree->stmt, IndexStmt);
 	execute(tree, message->statement);
-	finish(message);
+	index_expected = false;
+	finish(message, NULL);
 	commit();
 }
 
@@ -216,6 +284,7 @@ run(void)
 		return;
 	}
 	message = concurrent_message(row);
+	concurrent_allow_missing(message);
 	callback.arg = message;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
@@ -227,7 +296,10 @@ run(void)
 	error_context_stack = callback.previous;
 }
 
-/* The statement has failed: another attempt follows, or none. */
+/*
+ * The statement has failed: another attempt follows, or none.  If the worker was told to end, the
+ * statement has not failed.
+ */
 static void
 note_failure(const char *problem)
 {
@@ -237,25 +309,22 @@ note_failure(const char *problem)
 	row = load();
 	if (row != NULL)
 	{
-		DdlMessage *message = concurrent_message(row);
-
-		row->failed = row->attempts >= CONCURRENT_ATTEMPTS;
+		row->attempts -= terminated ? 1 : 0;
 		row->last_error = pstrdup(problem);
 		row->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													wal_retrieve_retry_interval);
-		concurrent_replace(row);
-		if (row->failed)
-			ereport(WARNING,
-					(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has failed",
-							row->id, MySubscription->name),
-					 errdetail("%s", problem),
-					 errhint("Remove the cause, and execute the statement here: %s",
-							 message->statement)));
+		if (row->attempts >= CONCURRENT_ATTEMPTS)
+			concurrent_fail(row, MySubscription->name, problem);
+		else
+			concurrent_replace(row);
 	}
 	commit();
 }
 
-/* Drops what a failed attempt has left behind.  If that fails, the next one does it. */
+/*
+ * Drops what a failed attempt has left behind.  If that fails, the next one does it.  The statement may have
+ * gone with its subscription; then the index remains.
+ */
 static void
 clean_up_failure(void)
 {
@@ -267,8 +336,10 @@ clean_up_failure(void)
 	if (row != NULL)
 		tree = ddl_apply_parse(concurrent_message(row));
 	commit();
-	if (tree != NULL)
-		clean_up(tree->stmt);
+	if (tree == NULL)
+		return;
+	lock_table(tree->stmt);
+	clean_up(tree->stmt, row->made);
 }
 
 /* Runs a step; returns the problem if it fails. */
@@ -301,6 +372,14 @@ release_locks(int code, Datum arg)
 	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
+/* Ends the statement with an error, so that the worker can say that it has been interrupted. */
+static void
+handle_sigterm(SIGNAL_ARGS)
+{
+	terminated = true;
+	StatementCancelHandler(postgres_signal_arg);
+}
+
 /* Entry point of the background worker. */
 void
 weft_ddl_worker_main(Datum arg)
@@ -310,7 +389,7 @@ weft_ddl_worker_main(Datum arg)
 	memcpy(&task, MyBgworkerEntry->bgw_extra, sizeof(task));
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGINT, StatementCancelHandler);
-	pqsignal(SIGTERM, die);
+	pqsignal(SIGTERM, handle_sigterm);
 	BackgroundWorkerUnblockSignals();
 	before_shmem_exit(release_locks, (Datum) 0);
 	BackgroundWorkerInitializeConnectionByOid(task.database, task.role,
@@ -319,11 +398,14 @@ weft_ddl_worker_main(Datum arg)
 	/* Some commands keep there what they need after their first transaction. */
 	PortalContext = context;
 	set_parameters();
+	previous_object_access_hook = object_access_hook;
+	object_access_hook = object_access;
 
 	problem = run_step(run);
 	if (problem != NULL)
 	{
-		(void) run_step(clean_up_failure);
+		if (!terminated)
+			(void) run_step(clean_up_failure);
 		note_failure(problem);
 	}
 	proc_exit(0);

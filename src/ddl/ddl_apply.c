@@ -23,6 +23,7 @@
 #include "ddl/choose_statement.h"
 #include "ddl/concurrent.h"
 #include "ddl/created_names.h"
+#include "ddl/concurrent_index.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_conflict.h"
 #include "ddl/ddl_failure.h"
@@ -119,9 +120,12 @@ ddl_apply_parse(const DdlMessage *message)
 	return tablespace_forget(tree->stmt) ? tree : NULL;
 }
 
-/* Returns false if the statement is left out. */
+/*
+ * Executes the statement; "made" is what an earlier attempt has begun to build (concurrent.h).  Returns false if
+ * it is left out, or if it is to build an index that exists already.
+ */
 static bool
-execute(const DdlMessage *message)
+execute(const DdlMessage *message, Oid made)
 {
 	RawStmt    *tree = ddl_apply_parse(message);
 	List	   *queries;
@@ -130,7 +134,15 @@ execute(const DdlMessage *message)
 	if (tree == NULL)
 		return false;
 	if (ddl_is_concurrent(tree->stmt))
+	{
+		Oid			leftover = concurrent_index_leftover(tree->stmt, made);
+
+		if (OidIsValid(leftover))
+			concurrent_index_drop(leftover);
+		if (concurrent_index_exists(tree->stmt))
+			return false;
 		concurrent_set_mode(tree->stmt, false);
+	}
 	queries = pg_analyze_and_rewrite_fixedparams(tree, message->statement, NULL, 0, NULL);
 	matview_data_choose(linitial_node(Query, queries)->utilityStmt);
 	plans = pg_plan_queries(queries, message->statement, 0, NULL);
@@ -152,7 +164,7 @@ execute(const DdlMessage *message)
  * code sets is forgotten: other roles' code runs later in this process.
  */
 static bool
-execute_as_role(const DdlMessage *message)
+execute_as_role(const DdlMessage *message, Oid made)
 {
 	UserContext context;
 	int			level;
@@ -161,17 +173,10 @@ execute_as_role(const DdlMessage *message)
 	SwitchToUntrustedUser(ddl_apply_role(message), &context);
 	level = NewGUCNestLevel();
 	statement_settings_set(message->settings);
-	executed = execute(message);
+	executed = execute(message, made);
 	AtEOXact_GUC(false, level);
 	RestoreUserContext(&context);
 	return executed;
-}
-
-/* The same for one that has waited to be executed by another process, so it is not left out. */
-static void
-execute_postponed(const DdlMessage *message)
-{
-	(void) execute_as_role(message);
 }
 
 static void
@@ -226,14 +231,15 @@ fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 
 /* Executes a statement in the stream; returns false if it is left out. */
 static bool
-execute_in_place(const DdlMessage *message, XLogRecPtr final_lsn)
+execute_in_place(DdlMessage *message, XLogRecPtr final_lsn)
 {
 	List	   *copies;
 	bool		executed;
 
-	concurrent_finish(message, execute_postponed);
+	concurrent_finish(message, execute_as_role);
 	copies = newer_copy_find(final_lsn);
-	executed = execute_as_role(message);
+	executed = execute_as_role(message, InvalidOid);
+	concurrent_forget_dropped(message);
 	ddl_conflict_check_again(message);
 	newer_copy_settle(copies);
 	return executed;
@@ -241,7 +247,7 @@ execute_in_place(const DdlMessage *message, XLogRecPtr final_lsn)
 
 /* Executes a schema change, and does what belongs to it. */
 static void
-apply(const DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
+apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 {
 	const char *by_hand = ddl_skip_take(MySubscription->oid, message->id);
 	bool		to_execute = by_hand == NULL && !message->only_tables;

@@ -276,16 +276,24 @@ record(Oid relid, const char *subscription, const DdlMessage *message, XLogRecPt
 	CommandCounterIncrement();
 }
 
-/* Records a schema change that was applied here. */
+/* Records what has become of a schema change here; "detail" may be NULL. */
 void
-ddl_queue_record(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
-				 const char *result)
+ddl_queue_record_with(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
+					  const char *result, const char *detail)
 {
 	Oid			relid = find_relation("ddl_applied");
 
 	/* A subscriber need not have the extension. */
 	if (OidIsValid(relid))
-		record(relid, subscription, message, lsn, result, NULL);
+		record(relid, subscription, message, lsn, result, detail);
+}
+
+/* Records a schema change that was applied here. */
+void
+ddl_queue_record(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
+				 const char *result)
+{
+	ddl_queue_record_with(subscription, message, lsn, result, NULL);
 }
 
 /* The same for one that a user has applied by hand. */

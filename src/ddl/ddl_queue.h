@@ -15,6 +15,8 @@ extern void ddl_queue_set_origin(RepOriginId own_origin);
 extern void ddl_queue_insert(DdlMessage *message);
 extern void ddl_queue_record(const char *subscription, const DdlMessage *message,
 							 XLogRecPtr lsn, const char *result);
+extern void ddl_queue_record_with(const char *subscription, const DdlMessage *message,
+								  XLogRecPtr lsn, const char *result, const char *detail);
 extern void ddl_queue_record_skipped(const char *subscription, const DdlMessage *message,
 									 XLogRecPtr lsn, const char *user);
 extern void ddl_queue_record_failure(const char *subscription, const DdlMessage *message,

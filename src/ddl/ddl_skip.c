@@ -4,7 +4,8 @@
  *
  * weft.skip_ddl() stores a request in weft.ddl_skip.  The process that applies the schema change
  * finds it, does not execute the statement, but does everything else that belongs to it, and removes the
- * request, in the transaction of the schema change.
+ * request, in the transaction of the schema change.  A schema change that is executed outside of the stream, and
+ * that has failed, is given up at once (concurrent.c).
  *
  * A request is accepted only for what has failed.  Otherwise a wrong number would silently skip a
  * schema change of the future.  For the same reason, requests are dropped with their subscription: the
@@ -19,6 +20,7 @@
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_subscription.h"
+#include "ddl/concurrent.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/ddl_skip.h"
 #include "fmgr.h"
@@ -43,6 +45,7 @@ enum
 	SKIP_COLUMNS
 };
 
+PG_FUNCTION_INFO_V1(weft_retry_ddl);
 PG_FUNCTION_INFO_V1(weft_skip_ddl);
 
 static object_access_hook_type previous_object_access_hook = NULL;
@@ -111,8 +114,10 @@ object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, 
 {
 	if (previous_object_access_hook)
 		previous_object_access_hook(access, class_id, object_id, sub_id, arg);
-	if (access == OAT_DROP && class_id == SubscriptionRelationId)
-		(void) take(object_id, NULL);
+	if (access != OAT_DROP || class_id != SubscriptionRelationId)
+		return;
+	(void) take(object_id, NULL);
+	concurrent_forget(object_id);
 }
 
 /* Installs the hook; called once, while the postmaster loads the library. */
@@ -123,31 +128,61 @@ ddl_skip_install(void)
 	object_access_hook = object_access;
 }
 
+/* Returns a subscription, which must belong to the current user. */
+static Oid
+own_subscription(char *name)
+{
+	Oid			subid = get_subscription_oid(name, false);
+
+	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
+	return subid;
+}
+
 /* weft.skip_ddl(subscription name, id bigint) */
 Datum
 weft_skip_ddl(PG_FUNCTION_ARGS)
 {
 	char	   *subscription = NameStr(*PG_GETARG_NAME(0));
 	int64		id = PG_GETARG_INT64(1);
-	Oid			subid = get_subscription_oid(subscription, false);
+	Oid			subid = own_subscription(subscription);
+	char	   *user_name = GetUserNameFromId(GetUserId(), false);
 	Datum		values[SKIP_COLUMNS];
 	bool		nulls[SKIP_COLUMNS] = {0};
 	NameData	user;
 
-	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, subscription);
-	if (!ddl_queue_has_failed(subscription, id))
+	if (concurrent_give_up(subid, subscription, id, user_name))
+		PG_RETURN_VOID();
+	if (concurrent_get(subid, id, false) != NULL || !ddl_queue_has_failed(subscription, id))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has not failed",
 						id, subscription),
 				 errhint("Look for result \"failed\" in weft.ddl_history.")));
 	(void) take(subid, &id);
-	namestrcpy(&user, GetUserNameFromId(GetUserId(), false));
+	namestrcpy(&user, user_name);
 	values[SKIP_SUBID] = ObjectIdGetDatum(subid);
 	values[SKIP_ID] = Int64GetDatum(id);
 	values[SKIP_REQUESTED_BY] = NameGetDatum(&user);
 	values[SKIP_REQUESTED_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
 	store_row(find_table(), values, nulls);
+	PG_RETURN_VOID();
+}
+
+/* weft.retry_ddl(subscription name, id bigint) */
+Datum
+weft_retry_ddl(PG_FUNCTION_ARGS)
+{
+	char	   *subscription = NameStr(*PG_GETARG_NAME(0));
+	int64		id = PG_GETARG_INT64(1);
+	Oid			subid = own_subscription(subscription);
+
+	if (!concurrent_retry(subid, id))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("schema change " INT64_FORMAT " of subscription \"%s\" has not failed, or is no concurrent one",
+						id, subscription),
+				 errdetail("Other schema changes are tried again without that."),
+				 errhint("Look for state \"failed\" in weft.ddl_concurrent.")));
 	PG_RETURN_VOID();
 }

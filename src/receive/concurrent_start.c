@@ -31,6 +31,7 @@ static struct
 	BackgroundWorkerHandle *worker; /* the one that was started last, or NULL */
 	bool		started;		/* has the leader looked at all? */
 	bool		waiting;		/* is a statement known to wait? */
+	bool		complained;		/* was no background worker available? */
 	TimestampTz last_look;
 }			start;
 
@@ -59,6 +60,20 @@ start_worker(const ConcurrentTask *task)
 	return result;
 }
 
+/* Says once that a statement has to wait. */
+static void
+complain(const ConcurrentTask *task)
+{
+	if (!start.complained)
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no background worker is available for schema change " INT64_FORMAT " of subscription \"%s\"",
+						task->id, MySubscription->name),
+				 errdetail("It waits until one is."),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+	start.complained = true;
+}
+
 /* Looks for a statement, and starts a worker for it. */
 static void
 look(void)
@@ -74,7 +89,12 @@ look(void)
 
 	/* The worker waits for the lock, and so for the end of this transaction. */
 	if (choice == CONCURRENT_TAKEN && start_worker(&task))
+	{
 		concurrent_taken(&task);
+		start.complained = false;
+	}
+	else if (choice == CONCURRENT_TAKEN)
+		complain(&task);
 	start.waiting = choice != CONCURRENT_NONE;
 }
 

@@ -53,6 +53,23 @@ sub all_the_same
 	return;
 }
 
+# The same, with rows that were made different.
+sub all_the_same_but_rows
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	foreach ([ $sub, 'sub' ], [ $other, 'other' ])
+	{
+		my ($node, $name) = @$_;
+
+		wait_for_apply($pub, $node, $name);
+		done($node);
+		same_schema($pub, $node, "$what, $name");
+	}
+	return;
+}
+
 # The states of the statements that are waiting, or have failed.
 sub states
 {
@@ -158,6 +175,10 @@ is(query($sub, 'SELECT count(*) FROM t WHERE id >= 3000'),
 	101, 'rows are applied while an index is built');
 is(query($sub, 'SELECT r FROM unrelated r'),
 	'(1,3)', '... and schema changes of other tables');
+query($pub, q{CREATE TYPE colour AS ENUM ('red')});
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, q{SELECT 'red'::colour}),
+	'red', '... and those that are not about tables');
 is(states($sub), "started|1\nwaiting|0",
 	'... one is started, one is waiting');
 is(results($sub, 'slow ON'), 'started', '... as the history shows');
@@ -197,6 +218,153 @@ like(
 	'... the later one has executed both');
 query($pub, 'ALTER TABLE t RENAME COLUMN x TO v');
 
+# The copy of a table gets the indexes that the table has.
+$session->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 3');
+query($pub, 'CREATE INDEX CONCURRENTLY copied ON t (v, id)');
+waiting_worker($sub);
+query($pub, 'CREATE TABLE copy (LIKE t INCLUDING INDEXES)');
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
+);
+$session->query_safe('COMMIT');
+all_the_same('a copy of the table');
+
+# --- an index that exists already ---
+
+sub detail
+{
+	my ($node, $pattern) = @_;
+	return query($node,
+		"SELECT result, detail FROM weft.ddl_history WHERE statement ~ '$pattern' ORDER BY recorded_at DESC LIMIT 1"
+	);
+}
+
+sub failed_id
+{
+	my ($node, $pattern) = @_;
+	return poll_for($node,
+		"SELECT id FROM weft.ddl_concurrent WHERE state = 'failed' AND message->>'statement' ~ '$pattern'"
+	);
+}
+
+query($sub, 'CREATE INDEX same ON t (v, lower(w)) WHERE id > 5');
+query($pub, 'CREATE INDEX CONCURRENTLY same ON t (v, lower(w)) WHERE id > 5');
+all_the_same('an index that exists already');
+is( detail($sub, 'same ON'),
+	'applied|it existed already',
+	'... as the history shows');
+
+query($sub, 'CREATE INDEX another ON t (w, v)');
+query($pub, 'CREATE INDEX CONCURRENTLY another ON t (v)');
+my $id = failed_id($sub, 'another');
+is( detail($sub, 'another'),
+	'failed|index "another" exists already, with another definition',
+	'one with another definition');
+my ($ret, $out, $err) =
+  $sub->psql('postgres', "SET ROLE alice; SELECT weft.retry_ddl('sub', $id)");
+like(
+	$err,
+	qr/must be owner of subscription sub/,
+	'a stranger cannot retry it');
+($ret, $out, $err) =
+  $sub->psql('postgres', "SET ROLE alice; SELECT weft.skip_ddl('sub', $id)");
+like($err, qr/must be owner of subscription sub/, '... nor give it up');
+query($sub, "BEGIN; SELECT weft.retry_ddl('sub', $id); ROLLBACK");
+is(states($sub), 'failed|3', '... and it takes a commit');
+query($sub, "DROP INDEX another; SELECT weft.retry_ddl('sub', $id)");
+all_the_same('... is built by hand');
+is(states($sub), '', '... and is not a failure any more');
+($ret, $out, $err) =
+  $sub->psql('postgres', "SELECT weft.retry_ddl('sub', $id)");
+like($err, qr/has not failed, or is no concurrent one/, '... only once');
+
+# A session here builds the same one at the same time.
+$session->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 3');
+my $building = open_session($sub);
+$building->query_until(qr/begun/,
+	"\\echo begun\nCREATE INDEX CONCURRENTLY twofold ON t (w, id);\n");
+poll($sub,
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND wait_event_type = 'Lock'}
+);
+query($pub, 'CREATE INDEX CONCURRENTLY twofold ON t (w, id)');
+waiting_worker($sub);
+$session->query_safe('COMMIT');
+$building->query_safe('SELECT 1');
+all_the_same('an index that is being built');
+is( detail($sub, 'twofold ON'),
+	'applied|it existed already',
+	'... by nobody else');
+$building->quit;
+
+# An invalid index of a session here is left alone.
+query_all(
+	[ $sub, $other ],
+	q{SET session_replication_role = replica; UPDATE t SET w = 'twice' WHERE id IN (10, 11)}
+);
+$sub->psql('postgres', 'CREATE UNIQUE INDEX CONCURRENTLY theirs ON t (w)');
+is(is_valid($sub, 'theirs'), 'f', 'a build of a session here fails');
+query($pub, 'CREATE INDEX CONCURRENTLY theirs ON t (w)');
+$id = failed_id($sub, 'theirs');
+is( detail($sub, 'theirs'),
+	'failed|index "theirs" exists already, and is not valid',
+	'... its index is not taken for one of Weft');
+is(is_valid($sub, 'theirs'), 'f', '... nor dropped');
+query($sub, "DROP INDEX theirs; SELECT weft.retry_ddl('sub', $id)");
+all_the_same_but_rows('... but built once it is gone');
+
+# The publisher drops an index that could not be built here.
+query($pub,
+	'CREATE UNIQUE INDEX CONCURRENTLY hopeless ON t (w) WHERE id < 100');
+failed_id($_, 'hopeless') foreach $sub, $other;
+my $errors = query($sub, 'SELECT errors FROM weft.stat_subscription');
+query($pub, 'DROP INDEX hopeless');
+all_the_same_but_rows('a DROP INDEX of what has failed');
+is(states($sub), '', '... which nobody needs any more');
+query($pub,
+	'CREATE UNIQUE INDEX CONCURRENTLY hopeless ON t (w) WHERE id < 100');
+failed_id($_, 'hopeless') foreach $sub, $other;
+query($pub, 'DROP INDEX CONCURRENTLY hopeless');
+all_the_same_but_rows('a DROP INDEX CONCURRENTLY of what has failed');
+is(states($sub), '', '... which nobody needs, either');
+like(
+	detail($sub, 'CREATE UNIQUE INDEX CONCURRENTLY hopeless'),
+	qr/^skipped\|schema change \d+ has dropped the index$/,
+	'... as the history shows');
+
+# One that fails when a later schema change needs its result does not stop the stream.
+$session->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 3');
+query($pub,
+	'CREATE UNIQUE INDEX CONCURRENTLY in_the_way ON t (w) WHERE id < 100');
+waiting_worker($sub);
+query($pub, 'ALTER TABLE t ADD COLUMN more int');
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
+);
+$session->query_safe('COMMIT');
+wait_for_apply($pub, $_->[0], $_->[1])
+  foreach [ $sub, 'sub' ], [ $other, 'other' ];
+$id = failed_id($sub, 'in_the_way');
+is(query($sub, 'SELECT errors FROM weft.stat_subscription'),
+	$errors, 'a failure does not stop the subscription');
+query($sub, "SELECT weft.skip_ddl('sub', $id)");
+is(states($sub), '', 'it is given up by hand');
+is( detail($sub, 'in_the_way'),
+	'skipped|applied by hand, by role "'
+	  . query($sub, 'SELECT current_user') . '"',
+	'... as the history shows');
+($ret, $out, $err) =
+  $sub->psql('postgres', "SELECT weft.skip_ddl('sub', $id)");
+like($err, qr/has not failed/, '... only once');
+query($other,
+	"SELECT weft.skip_ddl('other', " . failed_id($other, 'in_the_way') . ')');
+query_all([ $sub, $other ], <<'EOS');
+SET session_replication_role = replica;
+UPDATE t SET w = id WHERE id IN (10, 11);
+CREATE UNIQUE INDEX in_the_way ON t (w) WHERE id < 100;
+EOS
+query($pub, 'DROP INDEX in_the_way; ALTER TABLE t DROP COLUMN more');
+all_the_same('what was made by hand is dropped');
+
 # --- failures ---
 
 query_all([ $sub, $other ], <<'EOS');
@@ -219,7 +387,7 @@ is(is_valid($sub, 'only_once'), '', '... no invalid index is left');
 is(is_valid($sub, 'behind'), 't', '... and the next one is executed');
 like(
 	slurp_file($sub->logfile, $log),
-	qr/schema change \d+ of subscription "sub" has failed.*HINT: +Remove the cause, and execute the statement here: CREATE UNIQUE INDEX CONCURRENTLY only_once/s,
+	qr/schema change \d+ of subscription "sub" has failed.*HINT: +Remove the cause, and run SELECT weft.retry_ddl\('sub', \d+\)/s,
 	'... the log has the remedy');
 
 # A later statement about a failed one does not wait.
@@ -237,7 +405,7 @@ all_the_same('executed by hand');
 
 # Nobody else knows it.
 query($pub, q{INSERT INTO t VALUES (5000, 1, 'same'), (5001, 2, 'same')});
-my ($ret, $out, $err) =
+($ret, $out, $err) =
   $pub->psql('postgres', 'CREATE UNIQUE INDEX CONCURRENTLY failing ON t (w)');
 like(
 	$err,
@@ -315,8 +483,18 @@ all_the_same('a crash in the middle of a build');
 # The worker is told to end.
 $session = hold_table($sub, 't');
 query($pub, 'CREATE INDEX CONCURRENTLY terminated ON t (v, w)');
-query($sub, 'SELECT pg_terminate_backend(' . waiting_worker($sub) . ')');
-query($sub, 'SELECT pg_cancel_backend(' . waiting_worker($sub) . ')');
+$pid = waiting_worker($sub);
+query($sub, "SELECT pg_terminate_backend($pid)");
+$pid = poll_for(
+	$sub,
+	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft ddl worker' AND wait_event_type = 'Lock'",
+	sub { $_[0] =~ /^\d+$/ && $_[0] != $pid });
+is( query(
+		$sub,
+		q{SELECT attempts FROM weft.ddl_concurrent WHERE state = 'started'}),
+	1,
+	'a worker that was told to end has not failed');
+query($sub, "SELECT pg_cancel_backend($pid)");
 $session->query_safe('COMMIT');
 all_the_same('a worker that was terminated, and one that was cancelled');
 
@@ -465,14 +643,14 @@ query($pub, 'CREATE INDEX CONCURRENTLY orphan_too ON t (v, v)');
 waiting_worker($sub);
 wait_for_apply($pub, $sub, 'sub');
 query($sub, 'DROP SUBSCRIPTION sub');
+is(states($sub), '', 'a subscription that is dropped forgets its statements');
 $session->query_safe('COMMIT');
 $session->quit;
 query($sub,
 	q{SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active}
 );
 subscribe($pub, $sub, 'next', 'pub', 'copy_data = false');
-poll($sub, 'SELECT count(*) = 0 FROM weft.ddl_concurrent');
-pass('statements of a dropped subscription are forgotten');
+is(states($sub), '', '... for good');
 
 unlike(errors_logged($_), qr/TRAP|PANIC/, $_->name . ': no crash')
   foreach $pub, $sub, $other;

@@ -433,6 +433,55 @@ query($_, q{SET weft.ddl_replication = off; COMMENT ON TABLE t IS 'from a'})
   foreach @nodes;
 same_on_members('two comments');
 
+# --- indexes that are built concurrently ---
+
+sub no_concurrent
+{
+	poll($_, 'SELECT count(*) = 0 FROM weft.ddl_concurrent') foreach @nodes;
+	return;
+}
+
+# Two members build the same one.
+hold($a, $b);
+hold($b, $a);
+query($_, 'CREATE INDEX CONCURRENTLY twofold ON t (v)') foreach $a, $b;
+let_go($a, $b);
+let_go($b, $a);
+wait_for_group('g', @nodes);
+no_concurrent();
+same_on_members('the same index');
+is( query(
+		$_,
+		q{SELECT count(*) FROM weft.ddl_history WHERE statement ~ 'INDEX CONCURRENTLY twofold' AND (result = 'repeated' OR detail = 'it existed already')}
+	),
+	1,
+	'... on ' . $_->name) foreach @nodes;
+
+# c is still building what a has announced when b drops it.
+%errors = map { $_->name => errors($_) } @nodes;
+my $blocker = open_session($c);
+$blocker->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 1');
+query($a, 'CREATE INDEX CONCURRENTLY slow ON t (v, id)');
+query($a, 'CREATE INDEX CONCURRENTLY slower ON t (id, v)');
+poll($b,
+	q{SELECT count(*) = 2 FROM pg_index WHERE indisvalid AND indexrelid IN (to_regclass('slow'), to_regclass('slower'))}
+);
+poll($c,
+	q{SELECT string_agg(state, ' ' ORDER BY id) = 'started waiting' FROM weft.ddl_concurrent}
+);
+query($b, 'DROP INDEX CONCURRENTLY slow');
+query($b, 'DROP INDEX slower');
+poll($c,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
+);
+$blocker->query_safe('ROLLBACK');
+$blocker->quit;
+wait_for_group('g', @nodes);
+no_concurrent();
+same_on_members('indexes that another member drops');
+is(errors($_), $errors{ $_->name }, 'no errors on ' . $_->name)
+  foreach @nodes;
+
 # A node joins while all members change the schema and rows all the time.
 my $number = 0;
 my @loads;
