@@ -28,7 +28,8 @@
  * 4. If P fails, B drops what it has left behind, and L starts it again later, up to
  *	  CONCURRENT_ATTEMPTS times.  Then it stays in the table as failed, with its error, until a user
  *	  calls weft.retry_ddl() or weft.skip_ddl(), or a later DROP INDEX makes it needless.  If B is
- *	  told to end, because the server is being shut down, for instance, that does not count as an attempt.
+ *	  told to end, because the server is being shut down, for instance, or finds a deadlock, that does not
+ *	  count as an attempt.
  *
  * If the index exists already, with the same definition, then P is complete: two members of a group
  * have created it, or several publishers.  (concurrent_index.c)
@@ -76,6 +77,7 @@
 #include "common/int.h"
 #include "ddl/capture.h"
 #include "ddl/concurrent.h"
+#include "ddl/concurrent_index.h"
 #include "ddl/concurrent_order.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
@@ -281,6 +283,7 @@ execute_early(ConcurrentRow *row, ConcurrentExecute execute)
 	Subscription *own = MySubscription;
 	Subscription *subscription = row->subid == own->oid ? own : GetSubscription(row->subid, true);
 	ErrorData  *error = NULL;
+	Oid			leftover;
 
 	if (subscription == NULL)
 		return;
@@ -310,8 +313,14 @@ execute_early(ConcurrentRow *row, ConcurrentExecute execute)
 	CurrentResourceOwner = owner;
 	if (error != NULL && is_temporary(error))
 		ReThrowError(error);
-	if (error != NULL)
-		concurrent_fail(row, subscription->name, error->message);
+	if (error == NULL)
+		return;
+
+	/* The subtransaction has dropped it in vain. */
+	leftover = concurrent_index_leftover(NULL, row->made);
+	if (OidIsValid(leftover))
+		concurrent_index_drop(leftover);
+	concurrent_fail(row, subscription->name, error->message);
 }
 
 static int

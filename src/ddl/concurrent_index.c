@@ -82,23 +82,21 @@ is_index_of(Oid index, Oid table)
 
 /*
  * Returns the invalid index that an earlier attempt to create it, which has "made" an index, has left behind;
- * InvalidOid if there is none.
+ * InvalidOid if there is none.  "statement" may be NULL.
  */
 Oid
 concurrent_index_leftover(Node *statement, Oid made)
 {
 	IndexStmt  *create = (IndexStmt *) statement;
 	char	   *name;
-	Oid			table;
 
-	if (!IsA(statement, IndexStmt) || !OidIsValid(made))
+	if (!OidIsValid(made) || (create != NULL && !IsA(create, IndexStmt)))
 		return InvalidOid;
 
 	/* The OID may belong to another relation by now. */
 	name = get_rel_name(made);
-	table = IndexGetRelation(made, true);
-	if (name == NULL || !OidIsValid(table) ||
-		(create->idxname != NULL && strcmp(name, create->idxname) != 0))
+	if (name == NULL || !OidIsValid(IndexGetRelation(made, true)) ||
+		(create != NULL && create->idxname != NULL && strcmp(name, create->idxname) != 0))
 		return InvalidOid;
 	return get_index_isvalid(made) ? InvalidOid : made;
 }

@@ -60,6 +60,9 @@ static ConcurrentTask task;
 /* Was the worker told to end? */
 static volatile sig_atomic_t terminated = false;
 
+/* Does the attempt count, if it fails? */
+static bool counts = true;
+
 /* Has the statement's index not been created yet? */
 static bool index_expected = false;
 
@@ -86,6 +89,9 @@ set_parameters(void)
 	set("statement_timeout", "0");
 	set("transaction_timeout", "0");
 	set("idle_in_transaction_session_timeout", "0");
+
+	/* In a deadlock, it is the worker that starts again, not a user's session. */
+	set("deadlock_timeout", "10ms");
 }
 
 static void
@@ -297,8 +303,8 @@ run(void)
 }
 
 /*
- * The statement has failed: another attempt follows, or none.  If the worker was told to end, the
- * statement has not failed.
+ * The statement has failed: another attempt follows, or none.  If the worker was told to end, or there was a
+ * deadlock, the statement has not failed.
  */
 static void
 note_failure(const char *problem)
@@ -309,7 +315,7 @@ note_failure(const char *problem)
 	row = load();
 	if (row != NULL)
 	{
-		row->attempts -= terminated ? 1 : 0;
+		row->attempts -= counts ? 0 : 1;
 		row->last_error = pstrdup(problem);
 		row->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													wal_retrieve_retry_interval);
@@ -356,6 +362,8 @@ run_step(void (*step) (void))
 	{
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
+		if (terminated || error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+			counts = false;
 		EmitErrorReport();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
