@@ -464,6 +464,13 @@ $pub->stop('immediate');
 eval { $_->quit } foreach $blocker, $detaching;
 $pub->start;
 query($pub, 'ALTER TABLE part DETACH PARTITION part_1 FINALIZE');
+
+# Without CONCURRENTLY, it would leave no constraint behind.
+foreach ([ $sub, 'sub' ], [ $other, 'other' ])
+{
+	wait_for_apply($pub, @$_);
+	done($_->[0]);
+}
 query($pub,
 	'CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (150)'
 );
