@@ -47,6 +47,13 @@
 #define compat_replication_slot_acquire(name) ReplicationSlotAcquire(name, true, true)
 #endif
 
+/* Does a process belong to a client? */
+#if PG_VERSION_NUM < 180000
+#define compat_is_session(process) (!(process)->isBackgroundWorker)
+#else
+#define compat_is_session(process) ((process)->isRegularBackend)
+#endif
+
 /* The hook of ExecutorRun() has one argument less from 18 on. */
 #if PG_VERSION_NUM < 180000
 #define COMPAT_EXECUTOR_RUN_PARAMETERS \

@@ -179,6 +179,17 @@ execute_as_role(const DdlMessage *message, Oid made)
 	return executed;
 }
 
+/*
+ * The same for one that has waited to be executed by another process.  A gate may have been closed while that
+ * process was waited for.
+ */
+static bool
+execute_postponed(const DdlMessage *message, Oid made)
+{
+	gate_take(message->lock);
+	return execute_as_role(message, made);
+}
+
 static void
 error_callback(void *arg)
 {
@@ -236,7 +247,10 @@ execute_in_place(DdlMessage *message, XLogRecPtr final_lsn)
 	List	   *copies;
 	bool		executed;
 
-	concurrent_finish(message, execute_as_role);
+	concurrent_finish(message, execute_postponed);
+
+	/* A gate may have been closed meanwhile. */
+	gate_take(message->lock);
 	copies = newer_copy_find(final_lsn);
 	executed = execute_as_role(message, InvalidOid);
 	concurrent_forget_dropped(message);

@@ -31,6 +31,7 @@
 #include "gate.h"
 #include "gate_file.h"
 #include "gate_shared.h"
+#include "group/gate_cycle.h"
 #include "group/gate_worker.h"
 #include "group/remote.h"
 #include "local_query.h"
@@ -349,10 +350,15 @@ serve(void)
 			gate_end(lock);
 		else if (OidIsValid(wanted))
 			close_table(wanted);
-		else if (is_over(&status))
-			gate_end(lock);
 		else
-			gate_nap(IDLE_INTERVAL);
+		{
+			if (status.taker != INVALID_PROC_NUMBER)
+				gate_cycle_break(&status);
+			if (is_over(&status))
+				gate_end(lock);
+			else
+				gate_nap(IDLE_INTERVAL);
+		}
 	}
 }
 

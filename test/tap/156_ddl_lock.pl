@@ -138,6 +138,45 @@ same_schemas('writers that wait');
 is(query($a, 'SELECT id, n FROM t WHERE id > 10 ORDER BY 1'),
 	"11|7\n12|7", 'the writers waited, and have used the new definition');
 
+# --- transactions that have read a table, and write to it behind the schema change ---
+
+my $errors = query($b, 'SELECT sum(errors) FROM weft.stat_subscription');
+my @readers = map { open_session($_, on_error_stop => 0) } $a, $b;
+$_->query_safe('BEGIN; SELECT count(*) FROM t') foreach @readers;
+$writer = $c->background_psql('postgres');
+$writer->query_safe('BEGIN; INSERT INTO t VALUES (40, 40, 40)');
+$change = start_query($a, 'ALTER TABLE t ALTER n SET DEFAULT 8');
+foreach my $node ($a, $b)
+{
+	poll($node, "SELECT state = 'closed' FROM weft.ddl_lock_status");
+}
+$_->query_until(qr/begun/,
+	"\\echo begun\nINSERT INTO t VALUES (41, 41, 41);\n")
+  foreach @readers;
+foreach my $node ($a, $b)
+{
+	poll($node,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^INSERT INTO t' AND wait_event_type = 'Lock'"
+	);
+}
+$writer->query_safe('COMMIT');
+$writer->quit;
+finish($change);
+foreach my $reader (@readers)
+{
+	$reader->query('ROLLBACK');
+	like(
+		$reader->{stderr},
+		qr/canceling statement due to user request|deadlock detected/,
+		'a transaction that has read the table does not stop the schema change'
+	);
+	$reader->quit;
+}
+no_locks('readers that write');
+same_schemas('readers that write');
+is(query($b, 'SELECT sum(errors) FROM weft.stat_subscription'),
+	$errors, 'no apply worker has failed');
+
 # --- an abort ---
 
 query($a, 'BEGIN; ALTER TABLE t DROP COLUMN v; ROLLBACK');
