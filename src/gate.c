@@ -45,7 +45,7 @@
  *
  * Lock order.  The lightweight lock is held for moments only, and no other lock is requested under it.
  *
- * A session that has read T and wants to write to it cannot go on behind D, which waits for it (group/gate_cycle.c).
+ * A session that has read T and wants to write to it cannot go on behind D, which waits for it (gate_cycle.c).
  *
  * Deadlocks.  All sessions wait for each other in the server's lock manager: S for G, G for transactions that have
  * written to T, W for rows of S.  If W waits for a row of S, and S for G, then neither is waiting for the other through

@@ -34,12 +34,14 @@
 #include "ddl/ddl_tables.h"
 #include "ddl/default_value.h"
 #include "ddl/matview_data.h"
+#include "ddl/needs_lock.h"
 #include "ddl/newer_copy.h"
 #include "ddl/powers.h"
 #include "ddl/seen.h"
 #include "ddl/statement_settings.h"
 #include "ddl/tablespace.h"
 #include "gate.h"
+#include "gate_cycle.h"
 #include "miscadmin.h"
 #include "node_identity.h"
 #include "replication/worker_internal.h"
@@ -147,6 +149,7 @@ execute(const DdlMessage *message, Oid made)
 	matview_data_choose(linitial_node(Query, queries)->utilityStmt);
 	plans = pg_plan_queries(queries, message->statement, 0, NULL);
 	PushActiveSnapshot(GetTransactionSnapshot());
+	gate_cycle_clear(ddl_lock_mode(tree->stmt));
 	capture_replay(message);
 	created_names_begin();
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,

@@ -35,6 +35,7 @@
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
+#include "commands/tablecmds.h"
 #include "ddl/needs_lock.h"
 #include "nodes/parsenodes.h"
 #include "nodes/value.h"
@@ -467,4 +468,21 @@ bool
 ddl_needs_lock(Node *statement)
 {
 	return !fits(statement);
+}
+
+/* How a schema change locks its tables, or more. */
+LOCKMODE
+ddl_lock_mode(Node *statement)
+{
+	switch (nodeTag(statement))
+	{
+		case T_AlterTableStmt:
+			return AlterTableGetLockLevel(((AlterTableStmt *) statement)->cmds);
+		case T_CreateTrigStmt:
+			return ShareRowExclusiveLock;
+		case T_IndexStmt:
+			return ShareLock;
+		default:
+			return AccessExclusiveLock;
+	}
 }

@@ -6,7 +6,9 @@
 #define WEFT_NEEDS_LOCK_H
 
 #include "nodes/nodes.h"
+#include "storage/lockdefs.h"
 
 extern bool ddl_needs_lock(Node *statement);
+extern LOCKMODE ddl_lock_mode(Node *statement);
 
 #endif							/* WEFT_NEEDS_LOCK_H */

@@ -46,6 +46,7 @@
 #include "ddl/needs_lock.h"
 #include "ddl/touched.h"
 #include "gate.h"
+#include "gate_cycle.h"
 #include "gate_shared.h"
 #include "group/group_lock.h"
 #include "group/lock_tables.h"
@@ -497,6 +498,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 			refuse_concurrent(pstmt->utilityStmt);
 		else
 			prepare(pstmt->utilityStmt);
+		if (gate_own_lock() != 0)
+			gate_cycle_clear(ddl_lock_mode(pstmt->utilityStmt));
 	}
 	if (previous_process_utility)
 		previous_process_utility(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);

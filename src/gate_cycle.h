@@ -6,7 +6,9 @@
 #define WEFT_GATE_CYCLE_H
 
 #include "gate_status.h"
+#include "storage/lockdefs.h"
 
 extern void gate_cycle_break(const GateStatus *status);
+extern void gate_cycle_clear(LOCKMODE mode);
 
 #endif							/* WEFT_GATE_CYCLE_H */

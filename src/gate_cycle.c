@@ -4,11 +4,11 @@
  *
  * A session R has read a table T of a gate, in a transaction that goes on; then it wants to write to T, or
  * to another table of the gate, and waits until the gate opens.  The taker, who is about to execute the schema
- * change, wants a lock on T that conflicts with R's.  Both are waiting in the server's lock
- * manager then, and it would find the deadlock; but the one who has waited longer may be the taker, whose
- * schema change would fail, or its subscription.  R cannot go on in any case: it has read T before the
- * schema change, and may write to it only after that.  Therefore R's statement is canceled, before anybody
- * looks for the deadlock.
+ * change, wants a lock on T that conflicts with R's.  That is a deadlock, and whoever completes it, or looks for
+ * it first, gets the error; the taker's schema change would fail, or its subscription.  R cannot go on in any case:
+ * it has read T before the schema change, and may write to it only after that.  Therefore R's statement is
+ * canceled: by the taker, before it executes the schema change; and by the gate worker, while the taker waits
+ * for a table and R for another one.  An R that comes when the taker waits completes the deadlock itself.
  *
  * Readers that do not write are waited for, as by any ALTER TABLE.
  */
@@ -17,12 +17,17 @@
 #include <signal.h>
 
 #include "compat.h"
-#include "group/gate_cycle.h"
+#include "gate_cycle.h"
+#include "gate_shared.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
+
+/* How often, and at what intervals in milliseconds, the taker looks whether they are gone. */
+#define CLEAR_LOOKS 200
+#define CLEAR_INTERVAL 5
 
 /* Is this lock on a table of the gate? */
 static bool
@@ -51,25 +56,28 @@ waits_for_gate(const LockData *locks, int pid, const GateStatus *status)
 	return false;
 }
 
-/* Is what a process has of a table in the way of what another one waits for? */
+/* Is what a process has of a table in the way of a lock? */
 static bool
-is_in_the_way(const LockInstanceData *has, const LockInstanceData *waits)
+is_in_the_way(const LockInstanceData *has, LOCKMODE wanted)
 {
-	if (has->pid == waits->pid || has->holdMask == 0 ||
-		memcmp(&has->locktag, &waits->locktag, sizeof(LOCKTAG)) != 0)
-		return false;
 	for (LOCKMODE mode = AccessShareLock; mode <= AccessExclusiveLock; mode++)
-		if ((has->holdMask & LOCKBIT_ON(mode)) != 0 && DoLockModesConflict(mode, waits->waitLockMode))
+		if ((has->holdMask & LOCKBIT_ON(mode)) != 0 && DoLockModesConflict(mode, wanted))
 			return true;
 	return false;
+}
+
+static bool
+is_session(int pid)
+{
+	PGPROC	   *process = BackendPidGetProc(pid);
+
+	return process != NULL && compat_is_session(process);
 }
 
 static void
 cancel(int pid)
 {
-	PGPROC	   *process = BackendPidGetProc(pid);
-
-	if (process == NULL || !compat_is_session(process))
+	if (!is_session(pid))
 		return;
 	ereport(LOG,
 			(errmsg("canceling the statement of process %d, which is in the way of a schema change of the node group, and waits for it",
@@ -94,10 +102,52 @@ gate_cycle_break(const GateStatus *status)
 		if (waits->pid != taker || waits->waitLockMode == NoLock || !is_of_gate(waits, status))
 			continue;
 		for (int j = 0; j < locks->nelements; j++)
-			if (is_in_the_way(&locks->locks[j], waits) &&
+			if (locks->locks[j].pid != taker &&
+				memcmp(&locks->locks[j].locktag, &waits->locktag, sizeof(LOCKTAG)) == 0 &&
+				is_in_the_way(&locks->locks[j], waits->waitLockMode) &&
 				waits_for_gate(locks, locks->locks[j].pid, status))
 				cancel(locks->locks[j].pid);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
+}
+
+/* Cancels sessions, each once; returns whether there is any. */
+static bool
+clear(const GateStatus *status, LOCKMODE mode, List **canceled)
+{
+	LockData   *locks = GetLockStatusData();
+	bool		result = false;
+
+	for (int i = 0; i < locks->nelements; i++)
+	{
+		LockInstanceData *each = &locks->locks[i];
+
+		if (each->pid == MyProcPid || !is_of_gate(each, status) || !is_in_the_way(each, mode) ||
+			!waits_for_gate(locks, each->pid, status) || !is_session(each->pid))
+			continue;
+		if (!list_member_int(*canceled, each->pid))
+			cancel(each->pid);
+		*canceled = list_append_unique_int(*canceled, each->pid);
+		result = true;
+	}
+	return result;
+}
+
+/* For the taker, which is about to lock the tables of its gate in some mode. */
+void
+gate_cycle_clear(LOCKMODE mode)
+{
+	List	   *canceled = NIL;
+	bool		found = !gate_none();
+
+	for (int i = 0; i < CLEAR_LOOKS && found; i++)
+	{
+		if (canceled != NIL)
+			gate_nap(CLEAR_INTERVAL);
+		found = false;
+		foreach_ptr(GateStatus, status, gate_list())
+			if (status->taker == MyProcNumber)
+			found = clear(status, mode, &canceled) || found;
+	}
 }
