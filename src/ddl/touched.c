@@ -608,6 +608,13 @@ was_local_type(Oid type)
 		 list_member_oid(current->local_types, get_element_type(type)));
 }
 
+/* Has the query of a view been dropped as a local one? */
+static bool
+was_local_view(Oid relid)
+{
+	return current != NULL && list_member_oid(current->local_views, relid);
+}
+
 /* Notes that an object is left out, because it depends on one that subscribers do not have. */
 static bool
 is_left_out(Touched *touched, Oid class_id, Oid object_id)
@@ -616,7 +623,8 @@ is_left_out(Touched *touched, Oid class_id, Oid object_id)
 
 	if (!can_be_left_out(class_id, object_id))
 		return false;
-	if (class_id == TypeRelationId && was_local_type(object_id))
+	if ((class_id == TypeRelationId && was_local_type(object_id)) ||
+		(class_id == RelationRelationId && was_local_view(object_id)))
 	{
 		touched->temporary = true;
 		return true;
@@ -818,6 +826,12 @@ look_last(Oid class_id, Oid object_id, int sub_id)
 	if (class_id == RelationRelationId)
 		keep_lost(object_id, sub_id);
 	keep_name(current, CHANGED_DROPPED, class_id, object_id, sub_id);
+
+	/* Such a part is dropped before the object itself. */
+	if (class_id == RewriteRelationId && !look.replicable)
+		current->local_views = lappend_oid(current->local_views,
+										   catalog_oid(class_id, object_id,
+													   Anum_pg_rewrite_ev_class));
 	if (class_id == RelationRelationId && !look.replicable &&
 		get_rel_relkind(object_id) == RELKIND_COMPOSITE_TYPE)
 		current->local_types = lappend_oid(current->local_types, get_rel_type_id(object_id));

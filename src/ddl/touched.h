@@ -17,8 +17,8 @@ typedef struct Touched
 	MemoryContext context;
 	List	   *objects;		/* internal to touched.c */
 	List	   *memberships;
-	List	   *local_types;	/* OIDs of dropped composite types that
-								 * subscribers did not have */
+	List	   *local_types;	/* OIDs of dropped composite types, */
+	List	   *local_views;	/* and views, that subscribers did not have */
 	bool		keep_dropped;	/* set it to fill the following */
 	List	   *dropped;		/* for dropped.c */
 	bool		keep_names;		/* set it to fill the following */

@@ -550,7 +550,7 @@ query($pub, $_)
 	'DROP TABLE quick',
 	'CREATE TEMP TABLE here (a int); CREATE FUNCTION of_here(here) RETURNS int LANGUAGE sql AS $$ SELECT 1 $$; COMMENT ON FUNCTION of_here IS $$ x $$; GRANT EXECUTE ON FUNCTION of_here TO alice; GRANT SELECT ON here TO alice; CREATE RULE nothing AS ON INSERT TO t WHERE false DO ALSO DELETE FROM here; DROP TABLE here CASCADE',
 	'CREATE STATISTICS pg_temp.s ON id, v FROM t; DROP STATISTICS pg_temp.s',
-	'CREATE FUNCTION pg_temp.local() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; CREATE TRIGGER on_t BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION pg_temp.local(); ALTER TRIGGER on_t ON t RENAME TO on_tt; DROP TRIGGER on_tt ON t',
+	'CREATE FUNCTION pg_temp.local() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; CREATE TRIGGER of_session BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION pg_temp.local(); ALTER TRIGGER of_session ON t RENAME TO of_temp; DROP TRIGGER of_temp ON t',
   );
 {
 	my $err = (
