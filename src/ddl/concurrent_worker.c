@@ -90,7 +90,10 @@ set_parameters(void)
 	set("transaction_timeout", "0");
 	set("idle_in_transaction_session_timeout", "0");
 
-	/* In a deadlock, it is the worker that starts again, not a user's session. */
+	/*
+	 * In a deadlock, it is the worker that starts again, not a user's
+	 * session.
+	 */
 	set("deadlock_timeout", "10ms");
 }
 

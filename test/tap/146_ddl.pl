@@ -373,11 +373,11 @@ query($sub, 'DROP TABLE clash');
 all_the_same('after the cause is removed');
 
 # An unqualified name must not lead to another schema.
-query($pub,
-	'SET weft.ddl_replication = off; CREATE SCHEMA missing_there');
+query($pub, 'SET weft.ddl_replication = off; CREATE SCHEMA missing_there');
 $before = query($sub, 'SELECT clock_timestamp()');
 query($pub,
-	'SET search_path = missing_there, public; CREATE TABLE of_schema (id int)');
+	'SET search_path = missing_there, public; CREATE TABLE of_schema (id int)'
+);
 ($message, $lsn) = apply_error($sub, 'sub', $before);
 is( $message,
 	'table "missing_there.of_schema" does not exist after the schema change',

@@ -353,11 +353,14 @@ foreach my $bad (
 	fails("INSERT INTO weft.ddl_queue VALUES (1, now(), \$\$$bad->[0]\$\$)",
 		$bad->[1], "message $bad->[0]");
 }
-query($pub,
-		'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
+query(
+	$pub,
+	'INSERT INTO weft.ddl_queue VALUES (1, now(), $$'
 	  . json_of(%good, unknown => 1, publications => '["another"]')
 	  . '$$), (1, now(), $$'
-	  . json_of(%good, unknown => 1,
+	  . json_of(
+		%good,
+		unknown => 1,
 		settings => '{"work_mem": "broken", "lc_monetary": "nowhere"}')
 	  . '$$)');
 wait_for_apply($pub, $sub, 'sub');

@@ -264,9 +264,9 @@ CREATE FUNCTION clear(int, text DEFAULT random()::text) RETURNS text LANGUAGE pl
 EOS
 refused(@$_)
   foreach (
-	(
-		map { [ $_ => qr/partition of "dates" whose bounds are not constant/ ] }
-		  q{CREATE TABLE dates_new PARTITION OF dates FOR VALUES FROM ('2021-01-01') TO (now())},
+	(   map {
+			[ $_ => qr/partition of "dates" whose bounds are not constant/ ]
+		} q{CREATE TABLE dates_new PARTITION OF dates FOR VALUES FROM ('2021-01-01') TO (now())},
 		q{CREATE TABLE dates_new PARTITION OF dates FOR VALUES FROM ('today') TO (MAXVALUE)},
 		q{ALTER TABLE dates ATTACH PARTITION dates_apart FOR VALUES FROM (current_date) TO ('tomorrow')}
 	),

@@ -105,8 +105,10 @@ $session->query_safe('COMMIT');
 $session->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_everything($pub, $sub, 'a leader that waits from its first message on');
-unlike(slurp_file($sub->logfile, $offset),
-	qr/without a socket/, '... does not fail');
+unlike(
+	slurp_file($sub->logfile, $offset),
+	qr/without a socket/,
+	'... does not fail');
 
 foreach my $writers (1, 16)
 {

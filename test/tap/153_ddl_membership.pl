@@ -183,8 +183,10 @@ same_tables($pub, $sub, ['of_maker'], 'its own');
 
 # --- partitions that are sent as their root ---
 
-query_all([ $pub, $sub ],
-	'CREATE SCHEMA rooted; CREATE TABLE root (id int) PARTITION BY LIST (id)');
+query_all(
+	[ $pub, $sub ],
+	'CREATE SCHEMA rooted; CREATE TABLE root (id int) PARTITION BY LIST (id)'
+);
 query($pub,
 	'CREATE PUBLICATION rooted FOR TABLES IN SCHEMA rooted WITH (ddl = table, publish_via_partition_root = true)'
 );
@@ -201,8 +203,7 @@ INSERT INTO rooted.r VALUES (1), (11), (21);
 INSERT INTO root VALUES (1);
 EOS
 is(state('rooted.r1'), '', 'a partition is part of its root');
-same_tables($pub, $sub, ['rooted.leaf'],
-	'... unless that is not published');
+same_tables($pub, $sub, ['rooted.leaf'], '... unless that is not published');
 replicate(<<'EOS');
 BEGIN;
 ALTER TABLE rooted.r DETACH PARTITION rooted.r1;
@@ -218,8 +219,7 @@ same_tables(
 	'a partition that is detached is sent under its own name');
 is(state('rooted.r3') . state('rooted.r4'),
 	'r', '... and one of its own is part of it');
-query($pub,
-	'ALTER TABLE rooted.r DETACH PARTITION rooted.r2 CONCURRENTLY');
+query($pub, 'ALTER TABLE rooted.r DETACH PARTITION rooted.r2 CONCURRENTLY');
 replicate('INSERT INTO rooted.r2 VALUES (12)');
 same_tables($pub, $sub, ['rooted.r2'], '... detached concurrently');
 replicate(

@@ -457,7 +457,7 @@ query($b,
 	'SET weft.ddl_replication = off; ALTER TABLE last DROP CONSTRAINT only_b'
 );
 wait_for_group('g', $a, $b);
-ok( !$b->log_contains('wait for a schema change of another member'),
+ok(!$b->log_contains('wait for a schema change of another member'),
 	'... nobody has waited for another member');
 
 done_testing();
