@@ -640,10 +640,20 @@ is_left_out(Touched *touched, Oid class_id, Oid object_id)
 }
 
 static void
+look_at_default_acl(Touched *touched, Oid object_id)
+{
+	Oid			schema = catalog_oid(DefaultAclRelationId, object_id,
+									 Anum_pg_default_acl_defaclnamespace);
+
+	if (OidIsValid(schema))
+		look_at_member(touched, schema);
+	else
+		touched->replicable = true;
+}
+
+static void
 look_at(Touched *touched, Oid class_id, Oid object_id)
 {
-	Oid			schema;
-
 	if (is_left_out(touched, class_id, object_id))
 		return;
 	switch (class_id)
@@ -691,11 +701,7 @@ look_at(Touched *touched, Oid class_id, Oid object_id)
 				look_at_member(touched, object_id);
 			break;
 		case DefaultAclRelationId:
-			schema = catalog_oid(class_id, object_id, Anum_pg_default_acl_defaclnamespace);
-			if (OidIsValid(schema))
-				look_at_member(touched, schema);
-			else
-				touched->replicable = true;
+			look_at_default_acl(touched, object_id);
 			break;
 
 			/*
