@@ -552,16 +552,21 @@ query($pub, $_)
 	'CREATE STATISTICS pg_temp.s ON id, v FROM t; DROP STATISTICS pg_temp.s',
 	'CREATE FUNCTION pg_temp.local() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$; CREATE TRIGGER of_session BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION pg_temp.local(); ALTER TRIGGER of_session ON t RENAME TO of_temp; DROP TRIGGER of_temp ON t',
   );
+foreach (
+	[
+		VIEW => 'view changing',
+		'CREATE VIEW changing AS SELECT 1 AS a; CREATE UNLOGGED TABLE quick (a int); CREATE OR REPLACE VIEW changing AS SELECT * FROM quick'
+	],
+	[
+		FUNCTION => 'function changing()',
+		'CREATE FUNCTION changing() RETURNS SETOF int BEGIN ATOMIC SELECT 1; END; CREATE UNLOGGED TABLE quick (a int); CREATE OR REPLACE FUNCTION changing() RETURNS SETOF int BEGIN ATOMIC SELECT a FROM quick; END'
+	])
 {
-	my $err = (
-		$pub->psql(
-			'postgres',
-			'BEGIN; CREATE VIEW changing AS SELECT 1 AS a; CREATE UNLOGGED TABLE quick (a int); CREATE OR REPLACE VIEW changing AS SELECT * FROM quick'
-		))[2];
+	my ($kind, $object, $statements) = @$_;
 	like(
-		$err,
-		qr/cannot replicate CREATE VIEW, because view changing depends on an object that is unlogged/,
-		'a view that becomes local');
+		($pub->psql('postgres', "BEGIN; $statements"))[2],
+		qr/cannot replicate CREATE $kind, because \Q$object\E depends on an object that is unlogged/,
+		"a $kind that becomes local");
 }
 caught_up();
 all_the_same('objects that depend on temporary and unlogged tables');
