@@ -11,15 +11,16 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 # What the extension's own code calls, here and on other servers.
 INTERNAL = re.compile(
-    r"(member|join|stat_get|copy_get|check|part|switch|create_dsn|schema|group)_"
+    r"(member|join|stat_get|copy_get|check|part|switch|create_dsn|schema|group|ddl)_"
     r"|(arriving|join)_|(node_query|node_send|subscription_name|is_\w+|count_free|refuse_namesake"
     r"|published_tables|key_columns|output_plugin|drop_stale_subscription|require_\w+|launch_join"
     r"|free_node_id|recent_query|keep_tombstones|stamped|health_of_\w+|forget_\w+|set_until|parting_node"
     r"|query_group|create_node_subscription|record_delete|background_transactions|await_both_members|row_condition"
-    r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all)$"
+    r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all|applied_position)$"
 )
 PUBLIC = {"switch_back", "switch_over", "switch_over_plan", "switch_over_cancel", "part_node",
-          "join_node_group"}  # fmt: skip
+          "join_node_group", "ddl_capture_script", "ddl_capture_removal_script", "ddl_needs_lock",
+          "schema_differences"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
