@@ -361,13 +361,15 @@ sub writer_pids
 	  );
 }
 
-# Make what has been committed durable, by a synchronous commit.  The table is temporary, since
-# schema changes of permanent ones are replicated in a group.
+# Make what has been committed durable, by a synchronous commit.  In a group, schema changes are
+# replicated.  A temporary table would not be, but the schema of the first one makes a publisher send
+# all relations again.
 sub flush_wal
 {
 	my ($node) = @_;
 	query($node,
-		'SET synchronous_commit = on; CREATE TEMPORARY TABLE flushed ()');
+		'SET weft.ddl_replication = off; SET synchronous_commit = on; CREATE TABLE flushed (); DROP TABLE flushed'
+	);
 	return;
 }
 
