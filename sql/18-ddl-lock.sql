@@ -1,13 +1,14 @@
 -- The lock of a node group for a schema change.  src/gate.c has the protocol.
 
-CREATE FUNCTION weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer)
+CREATE FUNCTION weft.ddl_gate_open(lock bigint, requester name, request integer, tables oid[],
+	timeout integer)
 RETURNS boolean
 LANGUAGE C STRICT VOLATILE
 AS 'MODULE_PATHNAME', 'weft_ddl_gate_open';
 
-COMMENT ON FUNCTION weft.ddl_gate_open(bigint, name, oid[], integer) IS
+COMMENT ON FUNCTION weft.ddl_gate_open(bigint, name, integer, oid[], integer) IS
 	'begins to hold back local writers of tables, for a schema change of a member; false: not yet';
-REVOKE ALL ON FUNCTION weft.ddl_gate_open(bigint, name, oid[], integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.ddl_gate_open(bigint, name, integer, oid[], integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.ddl_gate_closed(lock bigint, timeout integer)
 RETURNS bigint
@@ -58,7 +59,8 @@ REVOKE ALL ON FUNCTION weft.ddl_gates() FROM PUBLIC;
 -- What other members call.  A function that waits has a snapshot, and CREATE INDEX CONCURRENTLY waits
 -- for that.  Therefore such a function returns after a while, and is called again.
 
-CREATE FUNCTION weft.member_ddl_gate(lock bigint, requester name, tables text[], timeout integer)
+CREATE FUNCTION weft.member_ddl_gate(lock bigint, requester name, request integer, tables text[],
+	timeout integer)
 RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -68,16 +70,16 @@ BEGIN
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 	-- A table may have partitions here that the requester does not know yet.
-	RETURN weft.ddl_gate_open(lock, requester,
+	RETURN weft.ddl_gate_open(lock, requester, request,
 		ARRAY(WITH RECURSIVE found(t) AS (
 				SELECT to_regclass(n)::oid FROM unnest(tables) n WHERE to_regclass(n) IS NOT NULL
 				UNION SELECT inhrelid FROM pg_inherits JOIN found ON inhparent = t)
 			SELECT t FROM found), timeout);
 END $$;
 
-COMMENT ON FUNCTION weft.member_ddl_gate(bigint, name, text[], integer) IS
+COMMENT ON FUNCTION weft.member_ddl_gate(bigint, name, integer, text[], integer) IS
 	'step of a schema change: waits for others, and begins to hold back local writers of its tables; false: not yet';
-REVOKE ALL ON FUNCTION weft.member_ddl_gate(bigint, name, text[], integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.member_ddl_gate(bigint, name, integer, text[], integer) FROM PUBLIC;
 
 CREATE FUNCTION weft.member_ddl_closed(lock bigint, requester_pid integer, timeout integer,
 	OUT round text, OUT lsn text)

@@ -22,9 +22,11 @@
  *	   has passed is open ("passing").  Passing is counted before the lock is requested.
  *	5. A confirms the gates of all members.  A confirmed gate outlives the connection of A, and a
  *	   crash of M (gate_file.c).  All rows of T that arrive from other members than A were written after
- *	   D from now on, so their writers do not pass it any more, and wait for D.  A's own rows arrive in the order
- *	   of A's commits.  Those that come before D must not wait for it, so they go on passing.  There may be
- *	   some: of a session that slips, and of U itself, once it has rolled back to a savepoint before D.
+ *	   D from now on, so their writers do not pass it any more, and wait for D: in the server's queue while WD
+ *	   executes D, and otherwise by looking at the gate, which may have to be closed once more
+ *	   ("Slips").  A's own rows arrive in the order of A's commits.  Those that come before D must not wait for it,
+ *	   so they go on passing.  There may be some: of a session that slips, and of U itself, once it has rolled
+ *	   back to a savepoint before D.
  *	   A stream writer does not know whether D comes before its rows.  It gives up, and an ordinary writer
  *	   applies them in their turn.
  *	6. U, and WD on every other member, take the locks over (gate_take), and execute D.  When the
@@ -40,8 +42,10 @@
  *
  * Slips.  When a taker's transaction is aborted, or another one's schema change has used T for a
  * moment, S may get its lock before G is back.  Before the confirmation this costs a new round: the gate is
- * not closed any more, and A notices that at the confirmation.  After it, S must not write: it gets an error when
- * it begins to (check_permissions).  So does any session after a crash until G has its locks again.
+ * not closed any more, and A notices that at the confirmation.  Other members may have confirmed theirs by then; when A
+ * asks them to close their gates again, they forget that, so that the rows of S pass.  After the confirmation, S must not
+ * write: it gets an error when it begins to (check_permissions).  So does any session after a crash until G has its locks
+ * again.  W, which has newer rows, looks again once it has its lock, and goes on waiting.
  *
  * Lock order.  The lightweight lock is held for moments only, and no other lock is requested under it.
  *
@@ -206,6 +210,10 @@ typedef enum Way
 	WAY_ORDINARY,				/* no gate, or one that has to open first */
 	WAY_PASS,					/* with a lock of mode ROW SHARE */
 	WAY_LOOK_AGAIN,				/* the gate is about to be closed or given */
+	WAY_BEHIND,					/* after the schema change, which waits for
+								 * its turn, or for the gate worker */
+	WAY_QUEUE,					/* after the schema change, which is being
+								 * executed */
 	WAY_TOO_EARLY,				/* a schema change may come first */
 } Way;
 
@@ -259,6 +267,8 @@ find_way(Oid relid, const char *publisher)
 		else if (table->state != TABLE_GIVEN && gate->status.state == GATE_ACTIVE)
 			result = WAY_LOOK_AGAIN;
 	}
+	else if (table != NULL && gate->status.state == GATE_ACTIVE)
+		result = table->state == TABLE_GIVEN ? WAY_QUEUE : WAY_BEHIND;
 	LWLockRelease(gates->lock);
 	return result;
 }
@@ -285,15 +295,26 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 	entry = logicalrep_rel_open(relid, AccessShareLock);
 	local = entry->localreloid;
 	logicalrep_rel_close(entry, AccessShareLock);
-	while ((way = find_way(local, publisher)) == WAY_LOOK_AGAIN)
+	while ((way = find_way(local, publisher)) != WAY_ORDINARY && way != WAY_PASS)
 	{
-		/* While G pauses, or if this transaction has the lock already. */
-		if (ConditionalLockRelationOid(local, RowExclusiveLock))
+		if (way == WAY_TOO_EARLY)
+			misspeculate("a schema change of the node group has locked the table");
+		if (CheckRelationOidLockedByMe(local, RowExclusiveLock, false))
+			break;
+		if (way == WAY_QUEUE)
+		{
+			/* If the schema change is aborted, it still comes first. */
+			entry = logicalrep_rel_open(relid, RowExclusiveLock);
+			way = find_way(local, publisher);
+			if (way == WAY_ORDINARY)
+				return entry;
+			logicalrep_rel_close(entry, RowExclusiveLock);
+		}
+		/* While G pauses. */
+		else if (way == WAY_LOOK_AGAIN && ConditionalLockRelationOid(local, RowExclusiveLock))
 			break;
 		gate_nap(LOOK_INTERVAL);
 	}
-	if (way == WAY_TOO_EARLY)
-		misspeculate("a schema change of the node group has locked the table");
 	if (way == WAY_PASS)
 		*mode = RowShareLock;
 	return logicalrep_rel_open(relid, *mode);

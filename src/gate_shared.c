@@ -236,7 +236,7 @@ check_count(Gate *gate, List *tables)
 			 errmsg("the schema changes of a transaction can lock at most %d tables", GATE_TABLES)));
 }
 
-/* Adds tables to a gate.  The caller has the lightweight lock. */
+/* Adds tables to a gate, for its current request.  The caller has the lightweight lock. */
 static void
 add_tables(Gate *gate, List *tables, bool own)
 {
@@ -251,13 +251,14 @@ add_tables(Gate *gate, List *tables, bool own)
 		table->state = own ? TABLE_GIVEN : TABLE_WANTED;
 		table->own = own;
 		table->confirmed = false;
+		table->request = gate->status.request;
 	}
 	gate_wake(gate->status.worker);
 }
 
 /* Makes the gate active if it is its turn; otherwise copies the one that it waits for. */
 static GateTurn
-try_activate(int64 lock, List *tables, NameData *other)
+try_activate(int64 lock, int request, List *tables, NameData *other)
 {
 	Gate	   *own;
 	GateTurn	result;
@@ -287,6 +288,7 @@ try_activate(int64 lock, List *tables, NameData *other)
 	if (result != GATE_NOT_YET)
 	{
 		own->status.state = GATE_ACTIVE;
+		own->status.request = request;
 		add_tables(own, tables, false);
 	}
 	LWLockRelease(gates->lock);
@@ -294,13 +296,13 @@ try_activate(int64 lock, List *tables, NameData *other)
 }
 
 static GateTurn
-wait_for_turn(int64 lock, List *tables, int timeout)
+wait_for_turn(int64 lock, int request, List *tables, int timeout)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, WAIT_SLICE));
 	NameData	other;
 	GateTurn	result;
 
-	while ((result = try_activate(lock, tables, &other)) == GATE_NOT_YET)
+	while ((result = try_activate(lock, request, tables, &other)) == GATE_NOT_YET)
 	{
 		if (GetCurrentTimestamp() > end)
 		{
@@ -335,7 +337,7 @@ leave(int64 lock)
  * When the gate has become active, the caller starts the gate worker.
  */
 GateTurn
-gate_open(int64 lock, const char *requester, List *tables, int timeout)
+gate_open(int64 lock, const char *requester, int request, List *tables, int timeout)
 {
 	static bool registered = false;
 	bool		exists;
@@ -352,7 +354,7 @@ gate_open(int64 lock, const char *requester, List *tables, int timeout)
 	served = lock;
 	PG_TRY();
 	{
-		result = wait_for_turn(lock, tables, timeout);
+		result = wait_for_turn(lock, request, tables, timeout);
 	}
 	PG_CATCH();
 	{
@@ -380,12 +382,30 @@ gate_add_own(int64 lock, List *tables)
 	LWLockRelease(gates->lock);
 }
 
+/*
+ * Another member's gate was open for a moment, after this one was confirmed: what has slipped through there
+ * must pass here.
+ */
+static void
+forget_confirmation(int64 lock)
+{
+	Gate	   *gate;
+
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find(lock);
+	for (int i = 0; gate != NULL && i < gate->status.num_tables; i++)
+		if (gate->status.tables[i].request == gate->status.request)
+			gate->status.tables[i].confirmed = false;
+	LWLockRelease(gates->lock);
+}
+
 /* Waits until the gate is closed, for a slice of the timeout; returns false if it is not. */
 bool
 gate_wait_closed(int64 lock, int timeout, uint32 *round)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, WAIT_SLICE));
 
+	forget_confirmation(lock);
 	for (;;)
 	{
 		GateStatus	status;

@@ -47,7 +47,7 @@ extern void gate_nap(long milliseconds);
 
 extern void gate_request(void);
 extern void gate_startup(void);
-extern GateTurn gate_open(int64 lock, const char *requester, List *tables, int timeout);
+extern GateTurn gate_open(int64 lock, const char *requester, int request, List *tables, int timeout);
 extern void gate_add_own(int64 lock, List *tables);
 extern bool gate_wait_closed(int64 lock, int timeout, uint32 *round);
 extern bool gate_confirm(int64 lock, uint32 round, const char *local_node);

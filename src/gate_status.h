@@ -35,6 +35,9 @@ typedef struct GateTable
 	/* All members have applied all rows without the schema change. */
 	bool		confirmed;
 
+	/* The request that it belongs to; see GateStatus. */
+	int			request;
+
 	/* On the requester's node: its transaction had locked the table before. */
 	bool		own;
 } GateTable;
@@ -53,6 +56,13 @@ typedef struct GateStatus
 								 * moment */
 	uint64		ticket;			/* order of those that wait */
 	int			timeout;		/* milliseconds */
+
+	/*
+	 * The requester's transaction may lock more tables.  Each time that it
+	 * has locked some on all members, the number of its next request
+	 * increases.
+	 */
+	int			request;
 	int			worker_pid;		/* zero if it is not running */
 	ProcNumber	worker;
 	ProcNumber	taker;			/* who wants the locks, or has them */

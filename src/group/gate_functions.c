@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(weft_applied_position);
 /* of weft.ddl_gates */
 #define COLUMNS 6
 
-/* weft.ddl_gate_open(lock bigint, requester name, tables oid[], timeout integer) returns boolean */
+/* weft.ddl_gate_open(lock bigint, requester name, request integer, tables oid[], timeout integer) returns boolean */
 Datum
 weft_ddl_gate_open(PG_FUNCTION_ARGS)
 {
@@ -41,14 +41,15 @@ weft_ddl_gate_open(PG_FUNCTION_ARGS)
 	GateTurn	turn;
 
 	shmem_require();
-	deconstruct_array_builtin(PG_GETARG_ARRAYTYPE_P(2), OIDOID, &values, &nulls, &count);
+	deconstruct_array_builtin(PG_GETARG_ARRAYTYPE_P(3), OIDOID, &values, &nulls, &count);
 	for (int i = 0; i < count; i++)
 		if (!nulls[i])
 			tables = list_append_unique_oid(tables, DatumGetObjectId(values[i]));
 	if (lock == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("a lock must not be zero")));
-	turn = gate_open(lock, NameStr(*PG_GETARG_NAME(1)), tables, PG_GETARG_INT32(3));
+	turn = gate_open(lock, NameStr(*PG_GETARG_NAME(1)), PG_GETARG_INT32(2), tables,
+					 PG_GETARG_INT32(4));
 	if (turn == GATE_NOW)
 	{
 		PG_TRY();

@@ -102,6 +102,9 @@ static ProcessUtility_hook_type previous_process_utility = NULL;
 
 /* Tables that the lock of the current transaction includes; in TopTransactionContext. */
 static List *own_tables = NIL;
+
+/* How often it has been extended. */
+static int	own_requests = 0;
 static LocalTransactionId own_transaction = InvalidLocalTransactionId;
 
 /* Does a publication publish schema changes? */
@@ -280,9 +283,9 @@ open_gate(Request *request, Member *member)
 	if (request->used != NIL)
 		end = Min(end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), TURN_TIMEOUT));
 	(void) wait_for_answer(member, end,
-						   psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %s",
+						   psprintf("SELECT weft.member_ddl_gate(" INT64_FORMAT ", %s, %d, %s",
 									request->lock, quote_literal_cstr(request->local_node),
-									quote_literal_cstr(names_of(tables))), 1);
+									own_requests, quote_literal_cstr(names_of(tables))), 1);
 	if (member->is_local)
 		gate_add_own(request->lock, request->used);
 }
@@ -418,7 +421,10 @@ static List *
 without_own(List *tables)
 {
 	if (own_transaction != MyProc->vxid.lxid)
+	{
 		own_tables = NIL;
+		own_requests = 0;
+	}
 	own_transaction = MyProc->vxid.lxid;
 	return list_difference_oid(tables, own_tables);
 }
@@ -441,6 +447,7 @@ prepare(Node *statement)
 	gate_take(gate_own_lock());
 	old = MemoryContextSwitchTo(TopTransactionContext);
 	own_tables = list_concat(own_tables, tables);
+	own_requests++;
 	MemoryContextSwitchTo(old);
 }
 

@@ -147,15 +147,15 @@ $session->quit;
 # --- gates ---
 
 ($result, $out, $err) = $a->psql('postgres', <<'EOS');
-SELECT weft.ddl_gate_open(2, 'a', ARRAY(SELECT generate_series(1000001, 1000600)::oid), 10000);
-SELECT weft.ddl_gate_open(2, 'a', ARRAY(SELECT generate_series(1000601, 1001200)::oid), 10000);
+SELECT weft.ddl_gate_open(2, 'a', 0, ARRAY(SELECT generate_series(1000001, 1000600)::oid), 10000);
+SELECT weft.ddl_gate_open(2, 'a', 0, ARRAY(SELECT generate_series(1000601, 1001200)::oid), 10000);
 EOS
 like($err, qr/can lock at most 1024 tables/, 'too many tables');
 query($a, 'CREATE DATABASE d');
 $a->safe_psql('d', 'CREATE EXTENSION weft');
 $session = open_session($a);
 $session->query_safe(
-	"SET weft.ddl_lock_timeout = '1s'; SELECT weft.ddl_gate_open(3, 'a', '{}', 1000)"
+	"SET weft.ddl_lock_timeout = '1s'; SELECT weft.ddl_gate_open(3, 'a', 0, '{}', 1000)"
 );
 is( query($a, 'SELECT weft.ddl_gate_is_open(3)')
 	  . $a->safe_psql('d', 'SELECT weft.ddl_gate_is_open(3)'),
@@ -165,6 +165,29 @@ poll($a, 'SELECT NOT weft.ddl_gate_is_open(3)');
 pass('what is not confirmed in time ends, though the session goes on');
 $session->quit;
 recovered('gates');
+
+# --- rows slip through at c, after b has confirmed its gate ---
+
+my @requests = map { open_session($_) } $a, $b;
+$_->query_safe(
+	"SELECT weft.member_ddl_gate(5, 'a', 0, '{public.t}', 60000)")
+  foreach @requests;
+poll($b, "SELECT state = 'closed' FROM weft.ddl_lock_status");
+my $round = $requests[1]
+  ->query_safe('SELECT round FROM weft.member_ddl_closed(5, 0, 60000)');
+$requests[1]->query_safe("SELECT weft.member_ddl_confirm(5, $round)");
+is(query($b, 'SELECT state FROM weft.ddl_lock_status'),
+	'confirmed', 'one member has confirmed');
+query($c, 'INSERT INTO t VALUES (80, 80)');
+poll($b,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'weft writer' AND (wait_event = 'WeftGate' OR wait_event_type = 'Lock')"
+);
+$requests[1]
+  ->query_safe('SELECT round FROM weft.member_ddl_closed(5, 0, 60000)');
+poll($b, 'SELECT count(*) = 1 FROM t WHERE id = 80');
+pass('rows pass once the gate has to be closed again');
+$_->quit foreach @requests;
+recovered('rows that have slipped through');
 
 # --- the session ends ---
 
@@ -253,6 +276,16 @@ like(
 	$err,
 	qr/lock timeout|before a schema change of the node group/,
 	'that member holds back writers');
+
+# Rows of c are newer than the schema change.
+query($c, 'INSERT INTO t VALUES (61, 61)');
+foreach my $attempt (1 .. 2)
+{
+	$before = query($b, 'SELECT clock_timestamp()');
+	apply_error($b, subscription_name('g', $a, $b), $before);
+}
+is(query($b, 'SELECT count(*) FROM t WHERE id = 61'),
+	0, 'rows of other members wait, too');
 query($b, 'SET weft.ddl_replication = off; DROP INDEX same_name');
 $session->quit;
 all_stream();
