@@ -40,6 +40,14 @@
  * wants, goes ahead of S whatever lock it asks for next.  Both sides check for deadlocks after
  * TAKE_DEADLOCK_TIMEOUT, and G repeats its wait, so neither must be asleep first.
  *
+ * Savepoints.  The lock belongs to the subtransaction of U that has requested it, and to those that contain it.  If it is
+ * aborted, by ROLLBACK TO SAVEPOINT or an exception block, everything is rolled back that U has done under the lock, so
+ * the lock ends as it does with a transaction: A's gate is opened, members ask for the outcome, and find no
+ * schema change of that lock.  U's own locks on the tables belong to the top transaction and are released, too.  Otherwise a role whose
+ * statements fail could keep the lock for as long as its transaction is open.  Whatever U does next does not know of
+ * the lock; a further statement requests one with another number.  If a subtransaction within that one is aborted, U
+ * may still have a schema change under the lock, so all of it stays, tables included that only the aborted statement needed.
+ *
  * Slips.  When a taker's transaction is aborted, or another one's schema change has used T for a
  * moment, S may get its lock before G is back.  Before the confirmation this costs a new round: the gate is
  * not closed any more, and A notices that at the confirmation.  Other members may have confirmed theirs by then; when A
@@ -97,6 +105,19 @@ static int64 taken_lock = 0;
 /* The group lock of the current transaction, which ends with it; or zero. */
 static int64 own_lock = 0;
 
+/* The subtransaction that has requested it: when that is aborted, nothing is left that was done under the lock. */
+static SubTransactionId own_subtransaction;
+
+/* A lock on a table that belongs to the group lock, held by the top transaction. */
+typedef struct TableLock
+{
+	Oid			relid;
+	LOCKMODE	mode;
+} TableLock;
+
+/* Those of the current transaction, in TopTransactionContext. */
+static List *table_locks = NIL;
+
 /* This process applies transactions before their turn, and while they are in progress. */
 static bool applies_early = false;
 
@@ -113,19 +134,12 @@ gate_tag(LOCKTAG *tag)
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0x77656674, 0x67617465, 3);
 }
 
-/* What the current transaction has passed or taken ends with it. */
+/* Ends the group lock of this transaction, and leaves the gate that it has taken over. */
 static void
-transaction_event(XactEvent event, void *arg)
+let_go(bool committed)
 {
-	bool		committed = event == XACT_EVENT_COMMIT;
 	Gate	   *gate;
 
-	/* What is prepared contains no schema change (ddl_queue.c). */
-	if (!committed && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
-		return;
-	if (passed != NULL)
-		pg_atomic_fetch_sub_u32(&passed->passing, 1);
-	passed = NULL;
 	if (own_lock != 0)
 		gate_end(own_lock);
 	own_lock = 0;
@@ -147,6 +161,50 @@ transaction_event(XactEvent event, void *arg)
 	}
 	LWLockRelease(gates->lock);
 	taken_gate = 0;
+}
+
+/* What the current transaction has passed or taken ends with it. */
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	bool		committed = event == XACT_EVENT_COMMIT;
+
+	/* What is prepared contains no schema change (ddl_queue.c). */
+	if (!committed && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
+		return;
+	if (passed != NULL)
+		pg_atomic_fetch_sub_u32(&passed->passing, 1);
+	passed = NULL;
+	table_locks = NIL;
+	let_go(committed);
+}
+
+/* Releases the locks on tables that belong to the group lock. */
+static void
+unlock_tables(void)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	foreach_ptr(TableLock, each, table_locks)
+		UnlockRelationOid(each->relid, each->mode);
+	table_locks = NIL;
+	CurrentResourceOwner = owner;
+}
+
+/* See "Savepoints" above. */
+static void
+subtransaction_event(SubXactEvent event, SubTransactionId id, SubTransactionId parent, void *arg)
+{
+	if (own_lock == 0 || id != own_subtransaction)
+		return;
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		own_subtransaction = parent;
+	else if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		let_go(false);
+		unlock_tables();
+	}
 }
 
 static bool
@@ -200,6 +258,7 @@ void
 gate_install(void)
 {
 	RegisterXactCallback(transaction_event, NULL);
+	RegisterSubXactCallback(subtransaction_event, NULL);
 	previous_check_permissions = ExecutorCheckPerms_hook;
 	ExecutorCheckPerms_hook = check_permissions;
 }
@@ -383,22 +442,28 @@ wait_for_offer(void)
 }
 
 /*
- * Locks a table until the transaction ends: the lock of the group does, so a rollback to a savepoint
- * must not release what it stands for.
+ * Locks a table for as long as the lock of the group exists: a rollback to a savepoint behind that must not
+ * release what it stands for.
  */
 void
 gate_lock_table(Oid relid, LOCKMODE mode)
 {
 	ResourceOwner owner = CurrentResourceOwner;
+	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
+	TableLock  *lock = palloc(sizeof(TableLock));
 
 	CurrentResourceOwner = TopTransactionResourceOwner;
 	PG_TRY();
 	{
 		LockRelationOid(relid, mode);
+		lock->relid = relid;
+		lock->mode = mode;
+		table_locks = lappend(table_locks, lock);
 	}
 	PG_FINALLY();
 	{
 		CurrentResourceOwner = owner;
+		MemoryContextSwitchTo(context);
 	}
 	PG_END_TRY();
 }
@@ -460,11 +525,12 @@ gate_take(int64 lock)
 	LockRelease(&tag, ExclusiveLock, false);
 }
 
-/* The group lock of this node's gate belongs to the current transaction. */
+/* The group lock of this node's gate belongs to the current subtransaction. */
 void
 gate_own(int64 lock)
 {
 	own_lock = lock;
+	own_subtransaction = GetCurrentSubTransactionId();
 }
 
 int64

@@ -4,7 +4,11 @@
  *
  * gate.c has the protocol.  This session, U, sees the statement before it is executed.  U connects to all members, its
  * own node included, and makes each one's gate ready; only then is the statement executed.  The lock
- * belongs to U's transaction, which may need more tables for further statements.
+ * belongs to U's transaction, which may need more tables for further statements.  (gate.c: "Savepoints".)
+ *
+ * Whoever may make any schema change in a transaction can keep other ones of the group waiting until it ends, as with a
+ * lock on one server.  A statement that the user may not execute fails before other members are asked, if that can be told from the
+ * owners of what it names.
  *
  * Until the gates are confirmed, each ends with U's connection.  Later, members ask
  * U's node for the outcome (group/gate_worker.c).  U's node answers that the lock is open for as long as its own gate
@@ -368,7 +372,6 @@ lock_group(List *tables)
 	request.members = find_members(&request, !TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	if (list_length(request.members) < 2 || request.local_node == NULL)
 		return;
-	lock_used(&request);
 	request.lock = gate_own_lock();
 	if (request.lock == 0)
 	{
@@ -377,6 +380,7 @@ lock_group(List *tables)
 		request.lock &= PG_INT64_MAX;
 		gate_own(request.lock);
 	}
+	lock_used(&request);
 	PG_TRY();
 	{
 		lock_members(&request);
@@ -420,7 +424,7 @@ lock_as_owner(List *tables)
 static List *
 without_own(List *tables)
 {
-	if (own_transaction != MyProc->vxid.lxid)
+	if (own_transaction != MyProc->vxid.lxid || gate_own_lock() == 0)
 	{
 		own_tables = NIL;
 		own_requests = 0;
@@ -438,6 +442,7 @@ prepare(Node *statement)
 	if ((weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement)) ||
 		lock_tables_are_local(statement))
 		return;
+	lock_tables_check_rights(statement);
 	tables = without_own(lock_tables_of(statement));
 	if (tables == NIL && gate_own_lock() != 0)
 		return;

@@ -6,8 +6,8 @@
  * and children, those at the other end of a foreign key, and those with a column of a type that it changes.
  *
  * Whoever may not change a table could hold back its writers by trying to.  Therefore only tables
- * count whose owner the user could be, or the owner of their schema, who may drop them; for others, the
- * statement fails by itself.  The owner of a type may change it whoever has tables with it, and
+ * count whose owner the user could be, or the owner of their schema, who may drop them.  For others, the
+ * statement fails, and it does so before it locks anything (lock_tables_check_rights()).  The owner of a type may change it whoever has tables with it, and
  * who may refer to a table may make a foreign key.
  */
 #include "postgres.h"
@@ -17,6 +17,7 @@
 #include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_depend.h"
@@ -377,6 +378,12 @@ relations_of(Node *statement)
 		case T_RuleStmt:
 			relation = ((RuleStmt *) statement)->relation;
 			break;
+		case T_CreatePolicyStmt:
+			relation = ((CreatePolicyStmt *) statement)->table;
+			break;
+		case T_AlterPolicyStmt:
+			relation = ((AlterPolicyStmt *) statement)->table;
+			break;
 		case T_DropStmt:
 			return dropped_relations((DropStmt *) statement);
 		default:
@@ -385,12 +392,102 @@ relations_of(Node *statement)
 	return relation ? list_make1(relation) : NIL;
 }
 
-/* Is a statement only about relations that are temporary, or do not exist? */
+/*
+ * Looks at the objects that a DROP of something else than relations is about.  Returns whether they are all temporary,
+ * or do not exist.  Fails if the user may not drop one, as the server does.
+ */
+static bool
+dropped_are_local(DropStmt *statement)
+{
+	bool		result = true;
+
+	switch (statement->removeType)
+	{
+		case OBJECT_AGGREGATE:
+		case OBJECT_COLLATION:
+		case OBJECT_CONVERSION:
+		case OBJECT_DOMAIN:
+		case OBJECT_FUNCTION:
+		case OBJECT_OPCLASS:
+		case OBJECT_OPERATOR:
+		case OBJECT_OPFAMILY:
+		case OBJECT_PROCEDURE:
+		case OBJECT_ROUTINE:
+		case OBJECT_SCHEMA:
+		case OBJECT_STATISTIC_EXT:
+		case OBJECT_TYPE:
+			break;
+		default:
+			return false;
+	}
+	foreach_ptr(Node, object, statement->objects)
+	{
+		Relation	relation = NULL;
+		ObjectAddress address = get_object_address(statement->removeType, object, &relation,
+												   AccessShareLock, true);
+		Oid			schema;
+
+		Assert(relation == NULL);
+		if (!OidIsValid(address.objectId))
+			continue;
+		schema = get_object_namespace(&address);
+		if (!OidIsValid(schema) ||
+			!object_ownercheck(NamespaceRelationId, schema, GetUserId()))
+			check_object_ownership(GetUserId(), statement->removeType, address, object, NULL);
+		if (!OidIsValid(schema) || !isTempNamespace(schema))
+			result = false;
+	}
+	return result;
+}
+
+/* Fails if a type exists, and is not the user's. */
+static void
+check_type(List *names)
+{
+	Oid			type = LookupTypeNameOid(NULL, makeTypeNameFromNameList(names), true);
+
+	if (OidIsValid(type) && !object_ownercheck(TypeRelationId, type, GetUserId()))
+		aclcheck_error_type(ACLCHECK_NOT_OWNER, type);
+}
+
+/*
+ * Fails if a relation exists, and the user may not change it.  Triggers may be created by others than its owner.
+ */
+static void
+check_relation(RangeVar *name, Node *statement)
+{
+	Oid			relid = RangeVarGetRelid(name, NoLock, true);
+
+	if (!OidIsValid(relid) || may_change(relid) ||
+		(IsA(statement, CreateTrigStmt) &&
+		 pg_class_aclcheck(relid, GetUserId(), ACL_TRIGGER) == ACLCHECK_OK))
+		return;
+	aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(get_rel_relkind(relid)), name->relname);
+}
+
+/* Fails if the user may not execute a statement, as far as that can be told from what it names. */
+void
+lock_tables_check_rights(Node *statement)
+{
+	foreach_node(RangeVar, name, relations_of(statement))
+		check_relation(name, statement);
+	if (IsA(statement, AlterDomainStmt))
+		check_type(((AlterDomainStmt *) statement)->typeName);
+	else if (IsA(statement, AlterEnumStmt))
+		check_type(((AlterEnumStmt *) statement)->typeName);
+	else if (IsA(statement, CreateStmt))
+		foreach_node(RangeVar, parent, ((CreateStmt *) statement)->inhRelations)
+			check_relation(parent, statement);
+}
+
+/* Is a statement only about objects that are temporary, or do not exist? */
 bool
 lock_tables_are_local(Node *statement)
 {
 	List	   *relations = relations_of(statement);
 
+	if (relations == NIL && IsA(statement, DropStmt))
+		return dropped_are_local((DropStmt *) statement);
 	foreach_node(RangeVar, name, relations)
 	{
 		Oid			relid = RangeVarGetRelid(name, NoLock, true);

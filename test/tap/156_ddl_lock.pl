@@ -261,17 +261,107 @@ like(
 	'a schema change that was rolled back does not count');
 no_locks('a savepoint before rows');
 
-# The lock does not end with a savepoint.
+# The lock ends with the subtransaction that has requested it, and not with another one.
 my $session = open_session($a, on_error_stop => 0);
 $session->query_safe(
-	'BEGIN; SAVEPOINT s; ALTER TABLE other ALTER v SET DEFAULT 5; ROLLBACK TO s'
+	'BEGIN; SAVEPOINT s; ALTER TABLE other ALTER v SET DEFAULT 5; SAVEPOINT s2; ALTER TABLE other ALTER v SET DEFAULT 6; ROLLBACK TO s2'
 );
 ($result, $out, $err) =
   $a->psql('postgres', "SET lock_timeout = '300ms'; UPDATE other SET v = 6");
-like($err, qr/lock timeout/, 'a rollback to a savepoint opens no gate');
+like($err, qr/lock timeout/, 'a rollback to a later savepoint opens no gate');
+$session->query_safe('ROLLBACK TO s');
+no_locks('a rollback to the savepoint before the lock');
+query($a, 'UPDATE other SET v = 6');
+query($b, 'ALTER TABLE other ALTER v SET DEFAULT 6');
+wait_for_group('g', @nodes);
 $session->query_safe('ALTER TABLE other ALTER v SET DEFAULT 7; COMMIT');
 no_locks('a lock after a savepoint');
 same_schemas('a lock after a savepoint');
+is( query(
+		$b,
+		"SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 'other'::regclass"
+	),
+	'7',
+	'the schema change after the savepoint');
+
+# A lock that could not be had is requested again.
+my $holder = open_session($b);
+$holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
+$session->query(
+	"SET weft.ddl_lock_timeout = '1s'; BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v SET DEFAULT 8"
+);
+like(
+	$session->{stderr},
+	qr/timed out waiting for transactions that have changed the tables/,
+	'a lock that could not be had');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK TO s');
+$session->query('ALTER TABLE t ALTER v SET DEFAULT 9');
+like(
+	$session->{stderr},
+	qr/timed out waiting for transactions that have changed the tables/,
+	'a lock that could not be had after a rollback to a savepoint');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK; RESET weft.ddl_lock_timeout');
+$holder->query_safe('ROLLBACK');
+$holder->quit;
+no_locks('a lock that could not be had');
+
+# --- roles without rights ---
+
+query($_, 'CREATE ROLE nobody; CREATE ROLE poor') foreach @nodes;
+query($a, <<'EOS');
+CREATE TYPE mood AS ENUM ('fine');
+CREATE FUNCTION harmless() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE SCHEMA closed;
+CREATE TABLE parent (id int) PARTITION BY LIST (id);
+CREATE TABLE rest PARTITION OF parent DEFAULT;
+EOS
+wait_for_group('g', @nodes);
+$b->stop;
+$session->query_safe('SET ROLE nobody; BEGIN; SAVEPOINT s');
+foreach (
+	[ 'DROP TABLE t', 'table t' ],
+	[ 'ALTER TABLE t ALTER v SET DEFAULT 1', 'table t' ],
+	[ 'CREATE POLICY p ON t', 'table t' ],
+	[ 'CREATE UNIQUE INDEX ON t (v)', 'table t' ],
+	[
+		'CREATE TABLE part PARTITION OF parent FOR VALUES IN (1)',
+		'table parent'
+	],
+	[ "ALTER TYPE mood RENAME VALUE 'fine' TO 'bad'", 'type mood' ],
+	[ 'DROP TYPE mood', 'type mood' ],
+	[ 'DROP FUNCTION harmless() CASCADE', 'function harmless' ],
+	[ 'DROP SCHEMA closed', 'schema closed' ])
+{
+	my ($statement, $object) = @$_;
+
+	$session->query($statement);
+	like(
+		$session->{stderr},
+		qr/must be owner of $object/,
+		"without rights: $statement asks no member");
+	$session->{stderr} = '';
+	$session->query_safe('ROLLBACK TO s');
+}
+$session->query(<<'EOS');
+CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS 'SELECT 1';
+DROP FUNCTION pg_temp.f() CASCADE;
+DROP FUNCTION IF EXISTS nothing() CASCADE;
+EOS
+unlike($session->{stderr}, qr/ERROR/, 'temporary objects need no member');
+$session->{stderr} = '';
+$session->query_safe('ROLLBACK; RESET ROLE');
+$b->start;
+query($a, 'GRANT TRIGGER ON t TO poor; DROP TABLE parent');
+query($a, <<'EOS');
+CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+SET ROLE poor;
+CREATE TRIGGER of_another AFTER INSERT ON t EXECUTE FUNCTION fire();
+EOS
+query($a, 'DROP TRIGGER of_another ON t');
+no_locks('rights');
+same_schemas('rights');
 
 # Rows that wait for the transaction.
 $session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN late int');
@@ -293,7 +383,7 @@ same_schemas('a retry');
 # A session that has a table which is to be locked, and waits for the transaction; and one that has a row which
 # another member's writer needs.
 $session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN more int');
-my $holder = open_session($a);
+$holder = open_session($a);
 $holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
 $holder->query_until(qr/begun/, "\\echo begun\nUPDATE other SET v = 1;\n");
 poll($a,
@@ -417,15 +507,29 @@ same_schemas('always');
 
 query($a, 'CREATE TABLE sp (id int PRIMARY KEY, v int)');
 wait_for_group('g', @nodes);
+($result, $out, $err) = $a->psql('postgres', <<'EOS');
+BEGIN;
+SAVEPOINT s;
+ALTER TABLE sp ALTER v TYPE int;
+ROLLBACK TO s;
+INSERT INTO sp VALUES (99, 1);
+ALTER TABLE sp ADD CHECK (v < 1000000);
+EOS
+like(
+	$err,
+	qr/because this transaction has already changed it/,
+	'a lock that has ended with a savepoint does not count');
+
+# Other members may not know yet that the lock has ended.
 query($a, <<'EOS');
 BEGIN;
 SAVEPOINT s;
 ALTER TABLE sp ALTER v TYPE int;
 ROLLBACK TO s;
 INSERT INTO sp VALUES (100, 1);
-ALTER TABLE sp ADD CHECK (v < 1000000);
 COMMIT;
 EOS
+query($a, 'ALTER TABLE sp ADD CHECK (v < 1000000)');
 no_locks('a savepoint');
 same_schemas('a savepoint');
 same_on_all(\@nodes, ['sp'], 'a savepoint');
