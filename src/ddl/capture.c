@@ -735,7 +735,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		if (current == NULL)
 			first_change_begin();
-		schema_lock_change();
+		if (!local_object_creates_temporary(statement))
+			schema_lock_change();
 	}
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);

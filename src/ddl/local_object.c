@@ -249,3 +249,16 @@ local_object_like(Node *statement)
 			result = find_like((CreateStmt *) element);
 	return result;
 }
+
+/* Does a statement create a temporary table? */
+bool
+local_object_creates_temporary(Node *statement)
+{
+	const RangeVar *name = NULL;
+
+	if (IsA(statement, CreateStmt))
+		name = ((CreateStmt *) statement)->relation;
+	else if (IsA(statement, CreateTableAsStmt))
+		name = ((CreateTableAsStmt *) statement)->into->rel;
+	return name != NULL && name->relpersistence == RELPERSISTENCE_TEMP;
+}

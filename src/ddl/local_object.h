@@ -22,6 +22,7 @@ extern char local_object_persistence(Oid relid);
 extern LocalReason local_object_reason(Oid class_id, Oid object_id, int sub_id);
 extern bool local_object_is_partition(Node *statement);
 extern RangeVar *local_object_like(Node *statement);
+extern bool local_object_creates_temporary(Node *statement);
 extern const char *local_object_name(LocalReason reason);
 
 #endif							/* WEFT_LOCAL_OBJECT_H */

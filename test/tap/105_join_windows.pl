@@ -36,7 +36,8 @@ sub write_rows
 	return;
 }
 
-# Lets the node continue until it is held in a step, and crashes it there.
+# Lets the node continue until it is held in a step, and crashes it there.  Temporary tables do not
+# wait for it, although the schema must not change meanwhile.
 sub die_in
 {
 	my ($step) = @_;
@@ -49,6 +50,8 @@ sub die_in
 		if ($now eq $step)
 		{
 			write_rows();
+			query($c,
+				"SET lock_timeout = '20s'; CREATE TEMPORARY TABLE mine ()");
 			flush_wal($c);
 			$c->stop('immediate');
 			$c->start;
