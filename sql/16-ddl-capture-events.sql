@@ -412,6 +412,7 @@ BEGIN
 		'tag', tag,
 		'role', role,
 		'powers', weft.ddl_powers(role),
+		'session_role', session_user,
 		'statement', statement,
 		'concurrently', words[1:3] IN ('{create,index,concurrently}', '{drop,index,concurrently}')
 			OR words[1:4] = '{create,unique,index,concurrently}'

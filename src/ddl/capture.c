@@ -64,6 +64,7 @@
 #include "ddl/schema_lock.h"
 #include "ddl/script_rows.h"
 #include "ddl/seen.h"
+#include "ddl/session_role.h"
 #include "ddl/statement_settings.h"
 #include "ddl/touched.h"
 #include "gate.h"
@@ -292,6 +293,16 @@ is_in_group(void)
 	return false;
 }
 
+/* Returns the role that the statement calls SESSION_USER, or NULL. */
+static char *
+session_role(const Capture *capture)
+{
+	if (replayed && capture->outer == NULL)
+		return replayed->session_role;
+	return session_role_is_named(capture->statement) ?
+		GetUserNameFromId(GetSessionUserId(), false) : NULL;
+}
+
 /* Returns the message with a text; makes one if there is none. */
 static DdlMessage *
 message_with(List **messages, const Capture *capture, const char *text, const char *schema)
@@ -306,6 +317,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	message->tag = pstrdup(capture->tag);
 	message->role = GetUserNameFromId(GetUserId(), false);
 	message->powers = powers_of(GetUserId());
+	message->session_role = session_role(capture);
 	message->statement = pstrdup(text);
 	message->concurrently = capture->concurrently;
 	message->settings = statement_settings_copy(capture->settings);
@@ -634,7 +646,7 @@ note_import(PlannedStmt *pstmt, const char *source)
 	CreateStmt *table = &((CreateForeignTableStmt *) pstmt->utilityStmt)->base;
 	Oid			relid = RangeVarGetRelid(table->relation, NoLock, false);
 	MemoryContext old = MemoryContextSwitchTo(current->context);
-	DdlPart    *part = owned_part(RelationRelationId, relid, convert_text(pstmt, source));
+	DdlPart    *part = owned_part(RelationRelationId, relid, convert_text(pstmt, source, current->settings));
 
 	if (part)
 	{
@@ -670,7 +682,7 @@ prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 		capture->if_not_exists = ((IndexStmt *) statement)->if_not_exists;
 	}
 	if (!capture->create_as && !(capture->create_index && capture->concurrently))
-		capture->text = convert_text(pstmt, source);
+		capture->text = convert_text(pstmt, source, capture->settings);
 	capture->may_be_gone = convert_may_be_gone(statement);
 }
 

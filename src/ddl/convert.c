@@ -39,6 +39,7 @@
 #include "compat.h"
 #include "ddl/convert.h"
 #include "ddl/statement_settings.h"
+#include "ddl/string_syntax.h"
 #include "executor/executor.h"
 #include "lib/stringinfo.h"
 #include "nodes/queryjumble.h"
@@ -101,15 +102,15 @@ convert_install(const ConvertSteps *own_steps)
 	ExecutorRun_hook = executor_run;
 }
 
-/* Returns the text of the statement alone. */
+/* Returns the text of the statement alone, and makes the settings fit it. */
 char *
-convert_text(const PlannedStmt *pstmt, const char *source)
+convert_text(const PlannedStmt *pstmt, const char *source, List *settings)
 {
 	int			location = pstmt->stmt_location;
 	int			length = pstmt->stmt_len;
 	const char *start = CleanQuerytext(source, &location, &length);
 	char	   *result = pnstrdup(start, length);
-	List	   *trees = pg_parse_query(result);
+	List	   *trees = string_syntax_parse(result, pstmt->utilityStmt, settings);
 
 	/* Whoever has made the tree may not know its place in the source text. */
 	if (list_length(trees) != 1 ||

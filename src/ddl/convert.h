@@ -15,7 +15,7 @@ typedef struct ConvertSteps
 } ConvertSteps;
 
 extern void convert_install(const ConvertSteps *steps);
-extern char *convert_text(const PlannedStmt *pstmt, const char *source);
+extern char *convert_text(const PlannedStmt *pstmt, const char *source, List *settings);
 extern const char *convert_current_value(Node *statement);
 extern char *convert_table(const List *created);
 extern char *convert_index(const List *created, bool concurrently, bool if_not_exists);

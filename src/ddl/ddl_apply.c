@@ -38,6 +38,7 @@
 #include "ddl/newer_copy.h"
 #include "ddl/powers.h"
 #include "ddl/seen.h"
+#include "ddl/session_role.h"
 #include "ddl/statement_settings.h"
 #include "ddl/tablespace.h"
 #include "gate.h"
@@ -114,6 +115,8 @@ ddl_apply_parse(const DdlMessage *message)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("%s is not replicated", CreateCommandName(tree->stmt))));
+	session_role_replace(tree->stmt, message->session_role);
+	statement_settings_check(message->settings, tree->stmt);
 	default_value_apply(tree->stmt, message->values);
 	if (message->may_be_gone && IsA(tree->stmt, DropStmt))
 		((DropStmt *) tree->stmt)->missing_ok = true;
@@ -302,6 +305,19 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 		ddl_queue_record(MySubscription->name, message, final_lsn, result);
 }
 
+/* See receive/ddl_rows.c: who has written the message is not known. */
+pg_noreturn static void
+refuse_lost(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("a schema change was published by an extension \"%s\" that the publisher no longer has",
+					"weft"),
+			 errdetail("The extension was dropped there before the schema change was applied here."),
+			 errhint("Make the schema change by hand, and use ALTER SUBSCRIPTION %s SET (ddl = off) until the subscription has caught up.",
+					 quote_identifier(MySubscription->name))));
+}
+
 /*
  * Executes a schema change, unless no publication of the subscription has published it.
  * "final_lsn" is the position of its transaction.  Called in a transaction.
@@ -312,16 +328,21 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	MemoryContext context = CurrentMemoryContext;
 	DdlMessage *volatile message = NULL;
 	ErrorContextCallback callback;
+	const bool	lost = length > 0 && json[0] == DDL_APPLY_LOST;
 
 	PG_TRY();
 	{
-		message = ddl_message_read(json, length);
+		message = ddl_message_read(json + lost, length - lost);
 		callback.callback = error_callback;
 		callback.arg = message;
 		callback.previous = error_context_stack;
 		error_context_stack = &callback;
 		if (any_is_subscribed(message->publications))
+		{
+			if (lost)
+				refuse_lost();
 			apply(message, json, length, final_lsn);
+		}
 		error_context_stack = callback.previous;
 	}
 	PG_CATCH();
@@ -333,9 +354,9 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
-		if (message)
+		if (message && !lost)
 			ddl_failure_note(message, final_lsn, error->message);
-		fail(error, message, final_lsn);
+		fail(error, lost ? NULL : message, final_lsn);
 	}
 	PG_END_TRY();
 }

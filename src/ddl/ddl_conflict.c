@@ -185,6 +185,8 @@ static bool
 is_same(const DdlMessage *one, const DdlMessage *other)
 {
 	return strcmp(one->statement, other->statement) == 0 && strcmp(one->role, other->role) == 0 &&
+		strcmp(one->session_role ? one->session_role : "",
+			   other->session_role ? other->session_role : "") == 0 &&
 		same_settings(one, other);
 }
 

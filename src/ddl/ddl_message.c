@@ -10,6 +10,7 @@
  *		role			name of the role that has executed the statement
  *		powers			what that role may do to its server: some of "superuser",
  *						"pg_execute_server_program", ...
+ *		session_role	optional: name of the role that the statement means by SESSION_USER
  *		statement		its text, without those before and behind it
  *		concurrently	boolean
  *		explicitly		optional boolean: of weft.replicate_ddl_command()
@@ -220,6 +221,8 @@ ddl_message_write(const DdlMessage *message)
 	write_text(&json, "tag", message->tag);
 	write_text(&json, "role", message->role);
 	write_names(&json, "powers", message->powers);
+	if (message->session_role)
+		write_text(&json, "session_role", message->session_role);
 	write_text(&json, "statement", message->statement);
 	write_key(&json, "concurrently");
 	appendStringInfoString(&json, message->concurrently ? "true" : "false");
@@ -495,6 +498,8 @@ ddl_message_read(const char *json, int length)
 	result->tag = read_text(object, "tag");
 	result->role = read_text(object, "role");
 	result->powers = read_names(object, "powers");
+	if (has_key(object, "session_role"))
+		result->session_role = read_text(object, "session_role");
 	result->statement = read_text(object, "statement");
 	result->concurrently = find_value(object, "concurrently", jbvBool)->val.boolean;
 	result->explicitly = read_flag(object, "explicitly");

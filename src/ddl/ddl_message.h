@@ -56,6 +56,8 @@ typedef struct DdlMessage
 	int64		id;				/* unique on the publisher */
 	char	   *tag;			/* such as CREATE TABLE */
 	char	   *role;
+	char	   *session_role;	/* what SESSION_USER means in the statement,
+								 * or NULL */
 	char	   *statement;		/* not to be trusted, unlike the rest */
 	int64		lock;			/* the group lock under which it was executed,
 								 * or zero */

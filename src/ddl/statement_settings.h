@@ -12,6 +12,8 @@ extern List *statement_settings_get(void);
 extern List *statement_settings_copy(List *settings);
 extern void statement_settings_set(List *settings);
 extern void statement_settings_set_session(List *settings);
+extern void statement_settings_check(List *settings, Node *statement);
+extern void statement_settings_change(List *settings, const char *name, const char *value);
 extern void statement_settings_set_schema(List *settings, const char *schema);
 
 #endif							/* WEFT_STATEMENT_SETTINGS_H */

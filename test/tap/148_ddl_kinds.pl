@@ -706,6 +706,117 @@ EOS
 		'... rows');
 }
 
+# --- SESSION_USER as a role ---
+
+query($pub, <<'EOS');
+CREATE TABLE of_session (id int PRIMARY KEY);
+CREATE FUNCTION of_session() RETURNS int LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION as_superuser(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+AS $$ BEGIN EXECUTE statement; END $$;
+EOS
+foreach my $statement (
+	'ALTER TABLE of_session OWNER TO SESSION_USER',
+	'ALTER FUNCTION of_session OWNER TO SESSION_USER',
+	'GRANT SELECT ON t TO SESSION_USER',
+	'ALTER DEFAULT PRIVILEGES FOR ROLE SESSION_USER GRANT SELECT ON TABLES TO owner, SESSION_USER',
+	'CREATE POLICY of_session ON t TO SESSION_USER',
+	'ALTER POLICY of_session ON t TO owner, SESSION_USER',
+	'CREATE SCHEMA AUTHORIZATION SESSION_USER CREATE TABLE s (id int) GRANT SELECT ON s TO SESSION_USER',
+  )
+{
+	query($pub,
+		"SET SESSION AUTHORIZATION alice; SELECT as_superuser('$statement')");
+}
+caught_up();
+same_facts($pub, $sub, 'SESSION_USER');
+is( query(
+		$sub,
+		q{SELECT tableowner, nspowner::regrole FROM pg_tables, pg_namespace WHERE tablename = 'of_session' AND nspname = 'alice'}
+	),
+	'alice|alice',
+	'SESSION_USER is the role that it was on the publisher');
+
+# --- statements that were parsed under another setting ---
+
+foreach my $string ('a\\tb', 'a\\\'b')
+{
+	query($pub, <<"EOS");
+SET standard_conforming_strings = off;
+SET escape_string_warning = off;
+CREATE OR REPLACE FUNCTION cached() RETURNS void LANGUAGE plpgsql AS \$\$ BEGIN
+	COMMENT ON TABLE t IS '$string';
+END \$\$;
+SELECT cached();
+COMMENT ON TABLE t IS 'another';
+SET standard_conforming_strings = on;
+SET backslash_quote = off;
+SELECT cached();
+EOS
+	caught_up();
+	my $comment = q{SELECT obj_description('t'::regclass)};
+	is(query($sub, $comment), query($pub, $comment), "cached: $string");
+}
+my ($status, $output, $errors) = $pub->psql('postgres', <<'EOS');
+SET standard_conforming_strings = off;
+SET escape_string_warning = off;
+CREATE OR REPLACE FUNCTION cached() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+	CREATE MATERIALIZED VIEW cached AS SELECT 'a\tb' AS v;
+END $$;
+SELECT cached();
+DROP MATERIALIZED VIEW cached;
+SELECT cached();
+DROP MATERIALIZED VIEW cached;
+SET standard_conforming_strings = on;
+SELECT cached();
+EOS
+like(
+	$errors,
+	qr/cannot replicate CREATE MATERIALIZED VIEW because its text has another meaning now/,
+	'a query of another meaning is refused');
+query($pub, q{CREATE MATERIALIZED VIEW cached AS SELECT 'a\tb' AS v});
+query($pub, 'DROP MATERIALIZED VIEW cached; DROP FUNCTION cached');
+
+# --- settings that name what the subscriber does not have ---
+
+my $here = <<'EOS';
+SET weft.ddl_replication = off;
+CREATE ACCESS METHOD only_here TYPE TABLE HANDLER heap_tableam_handler;
+CREATE TEXT SEARCH CONFIGURATION only_here (COPY = simple);
+EOS
+query($_, $here) foreach $pub, $other, $level_table;
+query($pub, <<'EOS');
+SET default_table_access_method = only_here;
+SET default_text_search_config = only_here;
+CREATE VIEW settled AS SELECT 1 AS i;
+ALTER TABLE t ADD settled int, ALTER v SET DEFAULT 'x';
+CREATE TABLE settled_as (id int) USING heap;
+CREATE INDEX ON t (settled);
+EOS
+caught_up();
+same_schema($pub, $sub, 'settings that matter to no statement');
+foreach my $setting (
+	[
+		default_table_access_method => 'CREATE TABLE of_method (id int)',
+		'CREATE ACCESS METHOD only_here TYPE TABLE HANDLER heap_tableam_handler'
+	],
+	[
+		default_text_search_config =>
+		  'ALTER TABLE t ADD CHECK (v IS NULL OR to_tsvector(v) IS NOT NULL)',
+		'CREATE TEXT SEARCH CONFIGURATION only_here (COPY = simple)'
+	])
+{
+	my ($name, $statement, $remedy) = @$setting;
+	my $before = query($sub, 'SELECT clock_timestamp()');
+
+	query($pub, "SET $name = only_here; $statement");
+	my ($message) = apply_error($sub, 'sub', $before);
+	like($message, qr/invalid value for parameter "$name"/,
+		"$name is needed");
+	query($sub, $remedy);
+	caught_up();
+	same_schema($pub, $sub, $name);
+}
+
 # --- Weft itself ---
 
 query($pub, 'DROP PUBLICATION chosen, chosen_tables');

@@ -830,6 +830,23 @@ EOS
 	all_the_same('not about tables that are not replicated');
 	is(query($sub, $facts), query($pub, $facts), '... nor their rights');
 
+	# SESSION_USER is not the owner of the subscription.
+	query($pub, <<'EOS');
+CREATE TABLE app.of_session (id int);
+CREATE FUNCTION app.as_owner(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+AS $$ BEGIN EXECUTE statement; END $$;
+GRANT USAGE ON SCHEMA app TO alice;
+SET SESSION AUTHORIZATION alice;
+SELECT app.as_owner('ALTER TABLE app.of_session OWNER TO SESSION_USER');
+EOS
+	wait_for_apply($pub, $sub, 'sub');
+	is( query(
+			$sub,
+			q{SELECT tableowner FROM pg_tables WHERE tablename = 'of_session'}
+		),
+		'alice',
+		'SESSION_USER is the role that it was on the publisher');
+
 	# A locale of another system.
 	query($pub, 'CREATE TABLE app.there ()');
 	query($pub, <<'EOS');
