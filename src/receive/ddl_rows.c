@@ -16,6 +16,14 @@
  * the event triggers: only superusers, or those whom a managed service lets do so, create these, so a role
  * that may merely create schemas cannot pretend to be that owner.
  *
+ * If the publisher's extension is dropped, rows of its table may still be on their way.  They cannot be told from those of a
+ * namesake any more, so they are not executed, but they must not get lost without a word either.  A publication's label
+ * outlives the extension, and only the extension lets the owner of the publication set it.  If there is one that says that schema
+ * changes are published, then the first row that is not genuine is an error, in its turn (ddl_apply.c).  Whoever may create
+ * schemas in a database whose extension was dropped can stop the subscription like that, but not have anything
+ * executed; and no schema change is captured in such a database, so the promise of the label is broken in any case.  While
+ * the extension exists, nobody else can make a table of that name.  Without a label, a warning is enough.
+ *
  * A row of weft.ddl_queue does not go to the table of the same name here.  The leader takes the
  * message out of the row.  It goes to the writers in place of a change, as the contents of
  * a logical replication message, which they never get otherwise, and runs alone, as
@@ -56,7 +64,9 @@
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_failure.h"
 #include "last_error.h"
+#include "lib/stringinfo.h"
 #include "next_leader.h"
+#include "nodes/value.h"
 #include "publisher_connection.h"
 #include "receive/ddl_rows.h"
 #include "receive/handover.h"
@@ -68,6 +78,7 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "wire.h"
 
 /* How often the server's apply loop has a turn meanwhile. */
@@ -84,6 +95,14 @@ static const char question[] =
 " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) e.extowner AND r.rolsuper"
 " WHERE n.nspname OPERATOR(pg_catalog.=) 'weft' AND c.relname OPERATOR(pg_catalog.=) 'ddl_queue'"
 " AND e.extname OPERATOR(pg_catalog.=) 'weft'";
+
+/* The names of the subscription's publications follow. */
+static const char question_for_label[] =
+"SELECT 1 FROM pg_catalog.pg_seclabel l"
+" JOIN pg_catalog.pg_publication p ON l.objoid OPERATOR(pg_catalog.=) p.oid"
+" AND l.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_publication'::pg_catalog.regclass"
+" WHERE l.provider OPERATOR(pg_catalog.=) 'weft' AND l.label OPERATOR(pg_catalog.~) '^ddl=(table|all)$'"
+" AND (false";
 
 /* The table of event triggers, if nobody but its owner can write or replace it. */
 static const char question_for_owner[] =
@@ -105,14 +124,20 @@ static const char question_for_owner[] =
 " AND p.proname OPERATOR(pg_catalog.=) 'ddl_capture' AND e.evtevent OPERATOR(pg_catalog.=) 'ddl_command_end'"
 " AND e.evtenabled OPERATOR(pg_catalog.=) 'A')";
 
-/* The publisher's weft.ddl_queue, as far as this leader knows it. */
-static struct
+/* A table weft.ddl_queue of the publisher. */
+typedef struct Queue
 {
-	LogicalRepRelId relid;		/* the genuine one; InvalidOid: none is known */
-	LogicalRepRelId refused;	/* the latest one that is not */
+	LogicalRepRelId relid;		/* InvalidOid: none is known */
 	int			column;			/* its column "message", or -1 */
 	int			natts;
-}			queue;
+} Queue;
+
+/* The genuine one, as far as this leader knows it. */
+static Queue queue;
+
+/* The latest one that is not, and whether its rows may be schema changes that are lost. */
+static Queue refused;
+static bool lost;
 
 /* The transaction that waits, or has waited, for tables to be copied. */
 static struct
@@ -140,9 +165,27 @@ ask(WalReceiverConn *conn)
 	return values && values[0] ? (LogicalRepRelId) strtoul(values[0], NULL, 10) : InvalidOid;
 }
 
-/* Asks the publisher for the OID of its weft.ddl_queue, on a connection of its own. */
+/* Does a publication of the subscription publish schema changes, according to its label on the publisher? */
+static bool
+ask_for_label(WalReceiverConn *conn)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfoString(&text, question_for_label);
+	foreach_node(String, name, MySubscription->publications)
+		appendStringInfo(&text, " OR p.pubname OPERATOR(pg_catalog.=) %s",
+						 quote_literal_cstr(strVal(name)));
+	appendStringInfoString(&text, ") LIMIT 1");
+	return remote_query_row(conn, NULL, text.data, 1) != NULL;
+}
+
+/*
+ * Asks the publisher for the OID of its weft.ddl_queue, on a connection of its own.  Sets *labelled if it is another
+ * one, and the publisher has promised schema changes.
+ */
 static LogicalRepRelId
-ask_publisher(void)
+ask_publisher(LogicalRepRelId relid, bool *labelled)
 {
 	MemoryContext old = CurrentMemoryContext;
 	bool		own_transaction = !IsTransactionState();
@@ -155,6 +198,7 @@ ask_publisher(void)
 	PG_TRY();
 	{
 		result = ask(conn);
+		*labelled = result != relid && ask_for_label(conn);
 	}
 	PG_FINALLY();
 	{
@@ -185,23 +229,28 @@ ddl_rows_will_ask(const char *payload, int payload_length, bool streamed)
 	return payload[0] == LOGICAL_REP_MSG_RELATION &&
 		wire_read_relation(payload, payload_length, streamed, &relation) == NULL &&
 		is_named_queue(&relation) &&
-		relation.relid != queue.relid && relation.relid != queue.refused;
+		relation.relid != queue.relid && relation.relid != refused.relid;
 }
 
 /* Is a relation of that name the genuine one? */
 static bool
 is_genuine(LogicalRepRelId relid)
 {
+	bool		labelled;
+
 	if (queue.relid == relid)
 		return true;
-	if (queue.refused == relid)
+	if (refused.relid == relid)
 		return false;
-	if (ask_publisher() == relid)
+	if (ask_publisher(relid, &labelled) == relid)
 	{
 		queue.relid = relid;
 		return true;
 	}
-	queue.refused = relid;
+	refused.relid = relid;
+	lost = labelled;
+	if (lost)
+		return false;
 	ereport(WARNING,
 			(errmsg("rows of table \"%s\" of the publisher of subscription \"%s\" are not taken for schema changes",
 					"weft.ddl_queue", MySubscription->name),
@@ -219,38 +268,42 @@ read_relation(const char *payload, int payload_length, bool streamed, DdlRow *ki
 {
 	WireRelation relation;
 	const char *problem = wire_read_relation(payload, payload_length, streamed, &relation);
+	Queue	   *named;
 
-	if (problem || !is_named_queue(&relation) || !is_genuine(relation.relid))
+	if (problem || !is_named_queue(&relation))
 		return problem;
+	named = is_genuine(relation.relid) ? &queue : &refused;
+	if (named == &refused && !lost)
+		return NULL;
 	*kind = DDL_ROW_IGNORED;
-	queue.natts = relation.natts;
-	queue.column = -1;
+	named->natts = relation.natts;
+	named->column = -1;
 	for (int i = 0; i < relation.natts; i++)
 	{
 		WireAttribute attribute;
 
 		wire_read_attribute(&relation.attributes, &attribute);
 		if (strcmp(attribute.name, "message") == 0)
-			queue.column = i;
+			named->column = i;
 	}
 	return NULL;
 }
 
 /* Takes the message out of a row. */
 static const char *
-read_row(WireChange *change, const char **json, int *length)
+read_row(const Queue *named, WireChange *change, const char **json, int *length)
 {
 	WireCursor	tuple = change->tuples;
 	WireColumn	column;
-	const char *problem = wire_check_tuples(change, queue.natts);
+	const char *problem = wire_check_tuples(change, named->natts);
 
 	if (problem)
 		return problem;
 	(void) wire_uint16(&tuple);
-	for (int i = 0; i < queue.natts; i++)
+	for (int i = 0; i < named->natts; i++)
 	{
 		(void) wire_column(&tuple, &column);
-		if (i == queue.column && column.data != NULL)
+		if (i == named->column && column.data != NULL)
 		{
 			*json = column.data;
 			*length = column.length;
@@ -258,6 +311,26 @@ read_row(WireChange *change, const char **json, int *length)
 		}
 	}
 	return "a schema change has no message";
+}
+
+/* Marks a message as one that must not be executed.  It is used before the next one is read. */
+static void
+mark_lost(const char **json, int *length)
+{
+	static StringInfoData marked;
+
+	if (marked.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		initStringInfo(&marked);
+		MemoryContextSwitchTo(old);
+	}
+	resetStringInfo(&marked);
+	appendStringInfoChar(&marked, DDL_APPLY_LOST);
+	appendBinaryStringInfo(&marked, *json, *length);
+	*json = marked.data;
+	*length = marked.len;
 }
 
 /* The subscription's option "ddl" is off. */
@@ -281,12 +354,16 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 {
 	WireChange	change;
 	const char *problem;
+	bool		genuine;
 
-	if (!OidIsValid(queue.relid))
+	if (!OidIsValid(queue.relid) && !lost)
 		return NULL;
 	problem = wire_read_change(payload, payload_length, streamed, &change);
-	if (problem || change.relid != queue.relid)
+	if (problem)
 		return problem;
+	genuine = change.relid == queue.relid;
+	if (!genuine && !(lost && change.relid == refused.relid))
+		return NULL;
 	*kind = DDL_ROW_IGNORED;
 	if (change.type != LOGICAL_REP_MSG_INSERT)
 		return NULL;
@@ -295,8 +372,15 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 		drop();
 		return NULL;
 	}
+	problem = read_row(genuine ? &queue : &refused, &change, json, length);
 	*kind = DDL_ROW_STATEMENT;
-	return read_row(&change, json, length);
+	if (genuine)
+		return problem;
+	if (problem)
+		*kind = DDL_ROW_IGNORED;
+	else
+		mark_lost(json, length);
+	return NULL;
 }
 
 /*

@@ -463,6 +463,50 @@ is( query(
 	'mallory|his',
 	'an event trigger gives a statement neither its role nor its settings');
 
+# --- schema changes of an extension that has been dropped ---
+
+# A name proves nothing, so they are not executed, but they do not get lost without a word.
+sub drop_while_disabled
+{
+	my ($table, $sql) = @_;
+
+	query($sub, 'ALTER SUBSCRIPTION sub DISABLE');
+	query($pub, "CREATE TABLE $table (id int PRIMARY KEY)");
+	query($pub, $sql);
+	my $before = query($sub, 'SELECT clock_timestamp()');
+	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
+	my ($message, $lsn) = apply_error($sub, 'sub', $before);
+	like(
+		$message,
+		qr/published by an extension "weft" that the publisher no longer has/,
+		"$sql: a schema change that is still on its way");
+	is(query($sub, "SELECT to_regclass('$table')"), '',
+		'... is not executed');
+	return $lsn;
+}
+
+wait_for_apply($pub, $sub, 'sub');
+my $log = -s $sub->logfile;
+drop_while_disabled('late', 'DROP EXTENSION weft; CREATE EXTENSION weft');
+like(
+	slurp_file($sub->logfile, $log),
+	qr/HINT: .*Make the schema change by hand, and use ALTER SUBSCRIPTION sub SET \(ddl = off\)/,
+	'... with a hint');
+query($sub,
+	'CREATE TABLE late (id int PRIMARY KEY); ALTER SUBSCRIPTION sub SET (ddl = off)'
+);
+wait_for_apply($pub, $sub, 'sub');
+query($sub, 'ALTER SUBSCRIPTION sub SET (ddl = on)');
+query($pub, 'CREATE TABLE of_new_extension (id int)');
+wait_for_apply($pub, $sub, 'sub');
+isnt(query($sub, q{SELECT to_regclass('of_new_extension')}),
+	'', 'those of the new extension are executed');
+my $lsn = drop_while_disabled('later', 'DROP EXTENSION weft');
+query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, q{SELECT to_regclass('later')}), '', 'one that is skipped');
+query($pub, 'CREATE EXTENSION weft');
+
 # --- a namesake, in a database without the extension ---
 
 $pub->safe_psql('postgres', 'CREATE DATABASE open');
@@ -479,7 +523,7 @@ query($sub,
 	"CREATE SUBSCRIPTION fake CONNECTION \$\$$connstr\$\$ PUBLICATION fake WITH (copy_data = false)"
 );
 $forged =~ s/"pub"/"fake"/;
-my $log = -s $sub->logfile;
+$log = -s $sub->logfile;
 $pub->safe_psql('open',
 	"SET ROLE mallory; INSERT INTO weft.ddl_queue VALUES (1, now(), '$forged'); RESET ROLE; INSERT INTO secret VALUES (77)"
 );
