@@ -9,6 +9,7 @@
 
 #include "access/xact.h"
 #include "api/publication_options.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_publication.h"
 #include "commands/defrem.h"
 #include "ddl/membership.h"
@@ -85,7 +86,33 @@ find_publication(Node *statement, List ***options)
 	return NULL;
 }
 
-/* Nothing but Weft's option was given, so the server does not check the user's rights. */
+/*
+ * The publication's label has added weft.ddl_queue, and a dump that restores both adds it once more: takes it
+ * out of the statement.  Returns false if nothing else is added.
+ */
+static bool
+forget_queue(AlterPublicationStmt *statement)
+{
+	Oid			queue = publication_settings_queue();
+	Oid			publication = get_publication_oid(statement->pubname, true);
+	ListCell   *cell;
+
+	/* ALTER PUBLICATION ... SET (options) has that action, too. */
+	if (statement->action != AP_AddObjects || statement->pubobjects == NIL || !OidIsValid(queue) ||
+		!list_member_oid(GetRelationPublications(queue), publication))
+		return true;
+	foreach(cell, statement->pubobjects)
+	{
+		PublicationObjSpec *object = lfirst(cell);
+
+		if (object->pubobjtype == PUBLICATIONOBJ_TABLE &&
+			RangeVarGetRelid(object->pubtable->relation, NoLock, true) == queue)
+			statement->pubobjects = foreach_delete_current(statement->pubobjects, cell);
+	}
+	return statement->pubobjects != NIL;
+}
+
+/* Nothing is left for the server to do, so it does not check the user's rights. */
 static void
 check_owner(const char *publication)
 {
@@ -127,6 +154,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	GivenLevel	given;
 	char	   *publication = find_publication(pstmt->utilityStmt, &options);
 	bool		had_options;
+	bool		nothing;
 	List	   *members;
 
 	if (publication == NULL)
@@ -143,7 +171,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	given = take_option(options);
 	members = membership_of_publication(publication);
 
-	if (IsA(pstmt->utilityStmt, AlterPublicationStmt) && had_options && *options == NIL)
+	nothing = IsA(pstmt->utilityStmt, AlterPublicationStmt) &&
+		((had_options && *options == NIL) ||
+		 !forget_queue((AlterPublicationStmt *) pstmt->utilityStmt));
+	if (nothing)
 		check_owner(publication);
 	else
 		next(pstmt, queryString, false, context, params, queryEnv, dest, qc);

@@ -79,6 +79,24 @@ like(
 	$dump,
 	qr/SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'/,
 	'a dump has the choice');
+query($pub, 'CREATE DATABASE restored');
+my $file = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+append_to_file($file, $dump);
+$pub->command_ok(
+	[
+		'psql', '-Xq',
+		'-v', 'ON_ERROR_STOP=1',
+		'-d', $pub->connstr('restored'),
+		'-f', $file
+	],
+	'... and is restored');
+is( $pub->safe_psql(
+		'restored',
+		'SELECT prrelid::regclass FROM pg_publication_rel ORDER BY prrelid::regclass::text'
+	),
+	"listed\nweft.ddl_queue",
+	'... with the table of schema changes');
+query($pub, 'DROP DATABASE restored');
 query($pub, 'SECURITY LABEL FOR weft ON PUBLICATION list IS NULL');
 is(members('list'), 'listed', 'it leaves the publication with the label');
 query($pub, "SECURITY LABEL FOR weft ON PUBLICATION list IS 'ddl=table'");
