@@ -6,6 +6,7 @@
 -- mistakes of a superuser.
 CREATE TABLE weft.ddl_concurrent (
 	subid oid NOT NULL,
+	subname name NOT NULL,
 	id bigint NOT NULL,
 	lsn pg_lsn NOT NULL,
 	stored_at timestamptz NOT NULL,

@@ -409,6 +409,7 @@ BEGIN
 		'version', 1,
 		'id', id,
 		'source', 'trigger',
+		'encoding', getdatabaseencoding(),
 		'tag', tag,
 		'role', role,
 		'powers', weft.ddl_powers(role),

@@ -47,6 +47,13 @@
 #define compat_replication_slot_acquire(name) ReplicationSlotAcquire(name, true, true)
 #endif
 
+/* From 18 on a constraint may be one that is not enforced. */
+#if PG_VERSION_NUM < 180000
+#define compat_enforce_constraint(constraint) ((void) (constraint))
+#else
+#define compat_enforce_constraint(constraint) ((constraint)->is_enforced = true)
+#endif
+
 /* Does a process belong to a client? */
 #if PG_VERSION_NUM < 180000
 #define compat_is_session(process) (!(process)->isBackgroundWorker)

@@ -38,12 +38,14 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "ddl/capture.h"
 #include "ddl/changes.h"
+#include "ddl/concurrent_index.h"
 #include "ddl/convert.h"
 #include "ddl/created_names.h"
 #include "ddl/ddl_kind.h"
@@ -61,6 +63,7 @@
 #include "ddl/pending.h"
 #include "ddl/powers.h"
 #include "ddl/refuse.h"
+#include "ddl/reindexed.h"
 #include "ddl/schema_lock.h"
 #include "ddl/script_rows.h"
 #include "ddl/seen.h"
@@ -72,6 +75,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
+#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
@@ -79,6 +83,7 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 /* A statement that is being captured. */
 typedef struct Capture
@@ -111,6 +116,7 @@ typedef struct Capture
 	bool		if_not_exists;
 	bool		concurrently;
 	bool		may_be_gone;	/* see DdlMessage */
+	Oid			table;			/* of a concurrent statement, or InvalidOid */
 	List	   *values;
 	List	   *names;			/* of DdlName */
 	RangeVar   *like;			/* see local_object_like() */
@@ -581,18 +587,50 @@ finish(Capture *capture)
 	return capture->own;
 }
 
+/*
+ * A concurrent statement has released its table before it is published.  If the table has got another owner
+ * since, subscribers hear of that first, and the new owner is who may execute the statement there.
+ */
+static void
+become_owner(const Capture *capture)
+{
+	HeapTuple	tuple;
+	Oid			owner = InvalidOid;
+	Oid			user;
+	int			security;
+
+	if (!OidIsValid(capture->table))
+		return;
+	LockRelationOid(capture->table, AccessShareLock);
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(capture->table));
+	if (HeapTupleIsValid(tuple))
+	{
+		owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+		ReleaseSysCache(tuple);
+	}
+	GetUserIdAndSecContext(&user, &security);
+	if (OidIsValid(owner) && !has_privs_of_role(user, owner))
+		SetUserIdAndSecContext(owner, security | SECURITY_LOCAL_USERID_CHANGE);
+}
+
 /* The statement has succeeded: publishes it, or leaves that to the one that has caused it. */
 static void
 publish(Capture *capture)
 {
 	Capture    *outer = capture->outer;
+	Oid			user;
+	int			security;
 	MemoryContext old = MemoryContextSwitchTo(outermost(capture)->context);
 	List	   *pending;
 
 	/* What runs outside of a transaction block has ended the one before. */
 	if (capture->concurrently && is_in_group())
 		schema_lock_change();
-	pending = list_concat(finish(capture), capture->inner);
+	GetUserIdAndSecContext(&user, &security);
+	become_owner(capture);
+	pending = finish(capture);
+	SetUserIdAndSecContext(user, security);
+	pending = list_concat(pending, capture->inner);
 	if (outer)
 		outer->inner = list_concat(outer->inner, pending);
 	else
@@ -684,6 +722,8 @@ prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 	if (!capture->create_as && !(capture->create_index && capture->concurrently))
 		capture->text = convert_text(pstmt, source, capture->settings);
 	capture->may_be_gone = convert_may_be_gone(statement);
+	if (capture->concurrently)
+		capture->table = concurrent_index_table(statement);
 }
 
 /*
@@ -718,6 +758,46 @@ prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
 	MemoryContextSwitchTo(old);
 }
 
+/* A REINDEX has made an index valid: publishes that as if the index had just been created. */
+static void
+publish_reindexed(Oid index, const ReindexStmt *statement)
+{
+	IndexStmt  *create = reindexed_create(index, statement);
+	Capture		capture = {.statement = (Node *) create,.kind = DDL_OF_TABLES};
+	Touched    *outer_touched;
+
+	if (is_in_group())
+		schema_lock_change();
+	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
+											ALLOCSET_SMALL_SIZES);
+	capture.outer = current;
+	capture.role = GetUserId();
+	capture.tag = CreateCommandName(capture.statement);
+	capture.automatic = capture.create_index = capture.if_not_exists = true;
+	capture.concurrently = create->concurrent;
+	capture.table = IndexGetRelation(index, false);
+	outer_touched = touched_begin(&capture.touched, capture.context);
+	capture.touched.keep_names = is_in_group();
+	current = &capture;
+	PG_TRY();
+	{
+		MemoryContext old = MemoryContextSwitchTo(capture.context);
+
+		capture.settings = statement_settings_get();
+		touched_new_relation(index);
+		MemoryContextSwitchTo(old);
+		touched_end(outer_touched);
+		publish(&capture);
+	}
+	PG_FINALLY();
+	{
+		current = capture.outer;
+		touched_end(outer_touched);
+		MemoryContextDelete(capture.context);
+	}
+	PG_END_TRY();
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -734,12 +814,17 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (!capture.automatic && requested == NIL)
 	{
 		bool		import = is_import(statement, context);
+		List	   *invalid = IsA(statement, ReindexStmt) &&
+			is_wanted(statement, DDL_OF_TABLES, context) ?
+			reindexed_before((ReindexStmt *) statement) : NIL;
 
 		next(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 		if (import)
 			note_import(pstmt, queryString);
 		else if (capture.kind == DDL_NEVER)
 			never_notice(statement);
+		foreach_oid(index, reindexed_after(invalid))
+			publish_reindexed(index, (ReindexStmt *) statement);
 		return;
 	}
 

@@ -72,11 +72,11 @@
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription.h"
 #include "common/int.h"
 #include "ddl/capture.h"
 #include "ddl/concurrent.h"
+#include "ddl/concurrent_detach.h"
 #include "ddl/concurrent_index.h"
 #include "ddl/concurrent_order.h"
 #include "ddl/ddl_kind.h"
@@ -92,6 +92,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/regproc.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 
@@ -158,6 +159,7 @@ concurrent_store(const DdlMessage *message, const char *json, int length, XLogRe
 	if (!OidIsValid(concurrent_table()))
 		return false;
 	row.subid = MySubscription->oid;
+	row.subname = MySubscription->name;
 	row.id = message->id;
 	row.lsn = lsn;
 	row.stored_at = row.retry_at = GetCurrentTimestamp();
@@ -167,34 +169,12 @@ concurrent_store(const DdlMessage *message, const char *json, int length, XLogRe
 	return true;
 }
 
-/* Completes a DETACH PARTITION CONCURRENTLY that an earlier attempt has begun. */
-static void
-finalize_detach(Node *statement)
-{
-	if (!IsA(statement, AlterTableStmt))
-		return;
-	foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
-	{
-		PartitionCmd *detach = (PartitionCmd *) command->def;
-		Oid			partition;
-
-		if (command->subtype != AT_DetachPartition)
-			continue;
-		partition = RangeVarGetRelid(detach->name, NoLock, true);
-		if (!OidIsValid(partition) || !get_rel_relispartition(partition) ||
-			!PartitionHasPendingDetach(partition))
-			continue;
-		command->subtype = AT_DetachPartitionFinalize;
-		detach->concurrent = false;
-	}
-}
-
 /* Prepares the tree of a statement to be executed inside of a transaction block, or outside. */
 void
 concurrent_set_mode(Node *statement, bool concurrent)
 {
 	ddl_set_concurrent(statement, concurrent);
-	finalize_detach(statement);
+	concurrent_detach_finalize(statement);
 }
 
 /* A statement has failed for good. */
@@ -218,14 +198,29 @@ concurrent_fail(ConcurrentRow *row, const char *subscription, const char *proble
 }
 
 /*
- * A DROP INDEX must not fail because the CREATE INDEX has failed here: then there is nothing to be
- * dropped.
+ * A DROP INDEX must not fail because the CREATE INDEX has failed here, or was given up: then there
+ * may be nothing to be dropped.
  */
 void
 concurrent_allow_missing(DdlMessage *later)
 {
-	if (concurrent_dropped(later) != NULL)
+	if (concurrent_dropped(later) != NULL || concurrent_given_up(later) != NULL)
 		later->may_be_gone = true;
+}
+
+/*
+ * Called before a DROP INDEX is executed: returns what the history is to say of it, if there is nothing
+ * to drop, because the CREATE INDEX was given up; otherwise NULL.
+ */
+char *
+concurrent_missing(const DdlMessage *later)
+{
+	char	   *index = concurrent_given_up(later);
+
+	if (index == NULL || OidIsValid(RangeVarGetRelid(makeRangeVarFromNameList(stringToQualifiedNameList(index, NULL)),
+													 NoLock, true)))
+		return NULL;
+	return psprintf("there was no index %s, whose creation had been given up", index);
 }
 
 /* The same DROP INDEX has been executed, in this transaction: nobody needs the CREATE INDEX any more. */
@@ -261,12 +256,14 @@ static void
 execute_row(const ConcurrentRow *row, ConcurrentExecute execute)
 {
 	DdlMessage *message = concurrent_message(row);
+	char	   *missing;
 	bool		made;
 
 	concurrent_allow_missing(message);
+	missing = concurrent_missing(message);
 	made = execute(message, row->made);
 	ddl_queue_record_with(MySubscription->name, message, row->lsn, "applied",
-						  made ? NULL : CONCURRENT_EXISTS);
+						  made ? missing : CONCURRENT_EXISTS);
 	concurrent_forget_dropped(message);
 	(void) concurrent_remove(row);
 }
@@ -362,16 +359,43 @@ concurrent_finish(DdlMessage *later, ConcurrentExecute execute)
 	concurrent_allow_missing(later);
 }
 
-/* Must a statement wait for one of another member of the group, which was stored before it? */
+/*
+ * Must a statement wait for one of another member of the group, which was stored before it?  Then its row says for
+ * which one, and the log, if that may take for ever.
+ */
 static bool
-must_wait(const ConcurrentRow *row, const DdlMessage *message)
+must_wait(ConcurrentRow *row, const DdlMessage *message)
 {
 	List	   *others = NIL;
+	ConcurrentRow *awaited;
+	Subscription *subscription;
+	char	   *reason;
 
 	foreach_ptr(ConcurrentRow, other, concurrent_rows(InvalidOid))
 		if (other->subid != row->subid && concurrent_compare(other, row) < 0)
 		others = lappend(others, other);
-	return concurrent_before(message, others) != NIL;
+	others = concurrent_before(message, others);
+	if (others == NIL)
+		return false;
+	awaited = linitial(others);
+	subscription = GetSubscription(awaited->subid, true);
+	if (subscription == NULL)
+		return true;
+	reason = psprintf("waiting for schema change " INT64_FORMAT " of subscription \"%s\"%s",
+					  awaited->id, subscription->name,
+					  subscription->enabled ? "" : ", which is disabled");
+	if (row->last_error != NULL && strcmp(row->last_error, reason) == 0)
+		return true;
+	row->last_error = reason;
+	concurrent_replace(row);
+	if (!subscription->enabled)
+		ereport(WARNING,
+				(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" is waiting for schema change " INT64_FORMAT " of subscription \"%s\"",
+						row->id, MySubscription->name, awaited->id, subscription->name),
+				 errdetail("Both touch the same relations, and subscription \"%s\" is disabled.",
+						   subscription->name),
+				 errhint("Enable the subscription.")));
+	return true;
 }
 
 /*
@@ -421,6 +445,9 @@ concurrent_taken(const ConcurrentTask *task)
 {
 	ConcurrentRow *row = concurrent_get(task->subid, task->id, false);
 
+	/* It has waited for another one, and does so no more. */
+	if (row->attempts == 0)
+		row->last_error = NULL;
 	row->attempts++;
 	row->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												wal_retrieve_retry_interval);
@@ -453,6 +480,7 @@ concurrent_retry(Oid subid, int64 id)
 		return false;
 	row->failed = false;
 	row->attempts = 0;
+	row->last_error = NULL;
 	row->retry_at = GetCurrentTimestamp();
 	concurrent_replace(row);
 	tell_leader(subid);

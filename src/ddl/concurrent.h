@@ -40,6 +40,7 @@ extern bool concurrent_store(const DdlMessage *message, const char *json, int le
 							 XLogRecPtr lsn);
 extern void concurrent_finish(DdlMessage *later, ConcurrentExecute execute);
 extern void concurrent_allow_missing(DdlMessage *later);
+extern char *concurrent_missing(const DdlMessage *later);
 extern void concurrent_forget_dropped(const DdlMessage *later);
 extern ConcurrentChoice concurrent_take(Oid subid, ConcurrentTask *task);
 extern void concurrent_taken(const ConcurrentTask *task);

@@ -18,6 +18,7 @@
 
 #include "catalog/namespace.h"
 #include "ddl/concurrent_order.h"
+#include "ddl/ddl_queue.h"
 #include "nodes/parsenodes.h"
 #include "nodes/value.h"
 #include "node_identity.h"
@@ -300,14 +301,13 @@ concurrent_before(const DdlMessage *later, List *rows)
 
 /* Returns the qualified name of the index that a statement creates, or NULL. */
 static char *
-created_index(const DdlMessage *message)
+created_index(const char *tag, const char *statement)
 {
 	IndexStmt  *create;
 
-	if (strcmp(message->tag, "CREATE INDEX") != 0 || strchr(message->statement, '\\') != NULL)
+	if (strcmp(tag, "CREATE INDEX") != 0 || strchr(statement, '\\') != NULL)
 		return NULL;
-	create = castNode(IndexStmt,
-					  linitial_node(RawStmt, pg_parse_query(message->statement))->stmt);
+	create = castNode(IndexStmt, linitial_node(RawStmt, pg_parse_query(statement))->stmt);
 	if (create->idxname == NULL || create->relation->schemaname == NULL)
 		return NULL;
 	return quote_qualified_identifier(create->relation->schemaname, create->idxname);
@@ -329,13 +329,34 @@ concurrent_dropped(const DdlMessage *later)
 	subids = rows == NIL ? NIL : subscriptions();
 	foreach_ptr(ConcurrentRow, row, rows)
 	{
+		DdlMessage *message;
 		char	   *index;
 
 		if (!row->failed || !list_member_oid(subids, row->subid))
 			continue;
-		index = created_index(concurrent_message(row));
+		message = concurrent_message(row);
+		index = created_index(message->tag, message->statement);
 		if (index != NULL && have_common(list_make1(index), later->touched))
 			return row;
+	}
+	return NULL;
+}
+
+/*
+ * Returns the qualified name of an index that a DROP INDEX drops, and whose creation here was given up,
+ * as far as the history knows; or NULL.
+ */
+char *
+concurrent_given_up(const DdlMessage *later)
+{
+	if (strcmp(later->tag, "DROP INDEX") != 0)
+		return NULL;
+	foreach_ptr(char, statement, ddl_queue_skipped(subscriptions(), "CREATE INDEX"))
+	{
+		char	   *index = created_index("CREATE INDEX", statement);
+
+		if (index != NULL && have_common(list_make1(index), later->touched))
+			return index;
 	}
 	return NULL;
 }

@@ -31,6 +31,7 @@
 enum
 {
 	COLUMN_SUBID,
+	COLUMN_SUBNAME,
 	COLUMN_ID,
 	COLUMN_LSN,
 	COLUMN_STORED_AT,
@@ -74,8 +75,11 @@ concurrent_insert(const ConcurrentRow *row)
 	Datum		values[NUM_COLUMNS];
 	bool		nulls[NUM_COLUMNS] = {0};
 	HeapTuple	tuple;
+	NameData	name;
 
+	namestrcpy(&name, row->subname);
 	values[COLUMN_SUBID] = ObjectIdGetDatum(row->subid);
+	values[COLUMN_SUBNAME] = NameGetDatum(&name);
 	values[COLUMN_ID] = Int64GetDatum(row->id);
 	values[COLUMN_LSN] = LSNGetDatum(row->lsn);
 	values[COLUMN_STORED_AT] = TimestampTzGetDatum(row->stored_at);
@@ -134,6 +138,7 @@ read_row(HeapTuple tuple, TupleDesc desc)
 	heap_deform_tuple(tuple, desc, values, nulls);
 	row->place = tuple->t_self;
 	row->subid = DatumGetObjectId(values[COLUMN_SUBID]);
+	row->subname = pstrdup(NameStr(*DatumGetName(values[COLUMN_SUBNAME])));
 	row->id = DatumGetInt64(values[COLUMN_ID]);
 	row->lsn = DatumGetLSN(values[COLUMN_LSN]);
 	row->stored_at = DatumGetTimestampTz(values[COLUMN_STORED_AT]);
@@ -236,11 +241,22 @@ concurrent_forget(Oid subid)
 	table_close(rel, NoLock);
 }
 
-/* Removes the statements of subscriptions that were dropped while Weft was not loaded. */
+/*
+ * Called when a leader starts.  A subscription gets another OID, and keeps its name, when pg_upgrade transfers
+ * it: its statements are its own again.  OIDs are not used twice then.  A subscription that was dropped
+ * while Weft was not loaded has left its statements behind: removes them.
+ */
 void
-concurrent_forget_others(void)
+concurrent_find_owners(void)
 {
 	foreach_ptr(ConcurrentRow, row, concurrent_rows(InvalidOid))
-		if (!SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(row->subid)))
-		(void) concurrent_remove(row);
+	{
+		if (SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(row->subid)))
+			continue;
+		row->subid = get_subscription_oid(row->subname, true);
+		if (OidIsValid(row->subid))
+			concurrent_replace(row);
+		else
+			(void) concurrent_remove(row);
+	}
 }

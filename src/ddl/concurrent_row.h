@@ -14,6 +14,7 @@ typedef struct ConcurrentRow
 {
 	ItemPointerData place;
 	Oid			subid;
+	char	   *subname;		/* as it was when the row was stored */
 	int64		id;
 	XLogRecPtr	lsn;
 	TimestampTz stored_at;
@@ -35,6 +36,6 @@ extern void concurrent_insert(const ConcurrentRow *row);
 extern void concurrent_replace(const ConcurrentRow *row);
 extern bool concurrent_remove(const ConcurrentRow *row);
 extern void concurrent_forget(Oid subid);
-extern void concurrent_forget_others(void);
+extern void concurrent_find_owners(void);
 
 #endif							/* WEFT_CONCURRENT_ROW_H */

@@ -252,9 +252,12 @@ error_callback(void *arg)
 			   message->id, message->role, message->statement);
 }
 
-/* Executes the statement, unless all attempts are used up, and this one has only to clean up. */
+/*
+ * Executes the statement, unless all attempts are used up, and this one has only to clean up.  "detail" is
+ * for the history.
+ */
 static void
-attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree)
+attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree, const char *detail)
 {
 	lock_table(tree->stmt);
 	clean_up(tree->stmt, row->made);
@@ -273,7 +276,7 @@ attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree)
 	index_expected = IsA(tree->stmt, IndexStmt);
 	execute(tree, message->statement);
 	index_expected = false;
-	finish(message, NULL);
+	finish(message, detail);
 	commit();
 }
 
@@ -283,6 +286,7 @@ run(void)
 	ConcurrentRow *row;
 	DdlMessage *message;
 	RawStmt    *tree;
+	char	   *missing;
 	ErrorContextCallback callback = {.callback = error_callback};
 
 	begin();
@@ -294,6 +298,7 @@ run(void)
 	}
 	message = concurrent_message(row);
 	concurrent_allow_missing(message);
+	missing = concurrent_missing(message);
 	callback.arg = message;
 	callback.previous = error_context_stack;
 	error_context_stack = &callback;
@@ -301,7 +306,7 @@ run(void)
 	tree = ddl_apply_parse(message);
 	commit();
 	if (tree != NULL)
-		attempt(row, message, tree);
+		attempt(row, message, tree, missing);
 	error_context_stack = callback.previous;
 }
 

@@ -21,7 +21,7 @@
  *
  * DROP INDEX of an invalid index.  It is what a CREATE INDEX CONCURRENTLY that has failed leaves behind,
  * so subscribers never had it; or a DROP INDEX CONCURRENTLY that has failed, so they still have it.
- * Therefore subscribers drop it if it exists.
+ * Therefore subscribers drop it if it exists.  (REINDEX of one: reindexed.c)
  */
 #include "postgres.h"
 

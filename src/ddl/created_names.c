@@ -193,6 +193,10 @@ find_differences(const List *created, const List *names)
 		other = list_nth(others, rank_of(created, here));
 		if (strcmp(other->name, here->name.name) == 0)
 			continue;
+
+		/* It is too long in the encoding of this database. */
+		if (strlen(other->name) >= NAMEDATALEN)
+			continue;
 		here->wanted = other->name;
 		result = lappend(result, here);
 	}

@@ -22,6 +22,7 @@
 #include "ddl/capture.h"
 #include "ddl/choose_statement.h"
 #include "ddl/concurrent.h"
+#include "ddl/concurrent_detach.h"
 #include "ddl/concurrent_index.h"
 #include "ddl/created_names.h"
 #include "ddl/ddl_apply.h"
@@ -33,6 +34,7 @@
 #include "ddl/ddl_skip.h"
 #include "ddl/ddl_tables.h"
 #include "ddl/default_value.h"
+#include "ddl/long_name.h"
 #include "ddl/matview_data.h"
 #include "ddl/needs_lock.h"
 #include "ddl/newer_copy.h"
@@ -103,6 +105,7 @@ ddl_apply_parse(const DdlMessage *message)
 	List	   *trees = pg_parse_query(message->statement);
 	RawStmt    *tree;
 
+	long_name_check(message);
 	if (list_length(trees) != 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -135,10 +138,12 @@ execute(const DdlMessage *message, Oid made)
 	RawStmt    *tree = ddl_apply_parse(message);
 	List	   *queries;
 	List	   *plans;
+	bool		concurrent;
 
 	if (tree == NULL)
 		return false;
-	if (ddl_is_concurrent(tree->stmt))
+	concurrent = ddl_is_concurrent(tree->stmt);
+	if (concurrent)
 	{
 		Oid			leftover = concurrent_index_leftover(tree->stmt, made);
 
@@ -155,6 +160,8 @@ execute(const DdlMessage *message, Oid made)
 	gate_cycle_clear(ddl_lock_mode(tree->stmt));
 	capture_replay(message);
 	created_names_begin();
+	if (concurrent)
+		concurrent_detach_add_constraint(tree->stmt);
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
 	created_names_end();
@@ -218,8 +225,11 @@ postpone(const DdlMessage *message, const char *json, int length, XLogRecPtr fin
 	/* Some of them are about strings. */
 	statement_settings_set(message->settings);
 	tree = ddl_apply_parse(message);
+	if (tree != NULL &&
+		(!ddl_is_concurrent(tree->stmt) || concurrent_detach_must_be_plain(tree->stmt)))
+		tree = NULL;
 	AtEOXact_GUC(true, level);
-	if (tree == NULL || !ddl_is_concurrent(tree->stmt))
+	if (tree == NULL)
 		return false;
 
 	/* Here is the place to fail, if it is known already that it must. */
@@ -246,9 +256,12 @@ fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 	ReThrowError(error);
 }
 
-/* Executes a statement in the stream; returns false if it is left out. */
+/*
+ * Executes a statement in the stream; returns false if it is left out.  *detail is for the history, or
+ * NULL.
+ */
 static bool
-execute_in_place(DdlMessage *message, XLogRecPtr final_lsn)
+execute_in_place(DdlMessage *message, XLogRecPtr final_lsn, char **detail)
 {
 	List	   *copies;
 	bool		executed;
@@ -258,6 +271,7 @@ execute_in_place(DdlMessage *message, XLogRecPtr final_lsn)
 	/* A gate may have been closed meanwhile. */
 	gate_take(message->lock);
 	copies = newer_copy_find(final_lsn);
+	*detail = concurrent_missing(message);
 	executed = execute_as_role(message, InvalidOid);
 	concurrent_forget_dropped(message);
 	ddl_conflict_check_again(message);
@@ -273,6 +287,7 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 	bool		to_execute = by_hand == NULL && !message->only_tables;
 	bool		repeated;
 	const char *result = "applied";
+	char	   *detail = NULL;
 
 	seen_check(message->seen);
 	repeated = to_execute && ddl_conflict_check(message);
@@ -294,7 +309,7 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 		gate_take(message->lock);
 	if (repeated)
 		result = "repeated";
-	else if (to_execute && !execute_in_place(message, final_lsn))
+	else if (to_execute && !execute_in_place(message, final_lsn, &detail))
 		result = "left out";
 	ddl_tables_settle(message, final_lsn, by_hand != NULL);
 	if (by_hand != NULL)
@@ -302,7 +317,7 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 
 	/* The tables of an extension come after its statement. */
 	else if (!message->only_tables || message->tables == NIL)
-		ddl_queue_record(MySubscription->name, message, final_lsn, result);
+		ddl_queue_record_with(MySubscription->name, message, final_lsn, result, detail);
 }
 
 /* See receive/ddl_rows.c: who has written the message is not known. */

@@ -12,6 +12,7 @@
  *						"pg_execute_server_program", ...
  *		session_role	optional: name of the role that the statement means by SESSION_USER
  *		statement		its text, without those before and behind it
+ *		encoding		optional: that of the publisher's database
  *		concurrently	boolean
  *		explicitly		optional boolean: of weft.replicate_ddl_command()
  *		only_tables		optional boolean: the statement is not to be executed; only "tables",
@@ -224,6 +225,7 @@ ddl_message_write(const DdlMessage *message)
 	if (message->session_role)
 		write_text(&json, "session_role", message->session_role);
 	write_text(&json, "statement", message->statement);
+	write_text(&json, "encoding", message->encoding ? message->encoding : GetDatabaseEncodingName());
 	write_key(&json, "concurrently");
 	appendStringInfoString(&json, message->concurrently ? "true" : "false");
 	write_flag(&json, "explicitly", message->explicitly);
@@ -501,6 +503,8 @@ ddl_message_read(const char *json, int length)
 	if (has_key(object, "session_role"))
 		result->session_role = read_text(object, "session_role");
 	result->statement = read_text(object, "statement");
+	if (has_key(object, "encoding"))
+		result->encoding = read_text(object, "encoding");
 	result->concurrently = find_value(object, "concurrently", jbvBool)->val.boolean;
 	result->explicitly = read_flag(object, "explicitly");
 	result->only_tables = read_flag(object, "only_tables");

@@ -59,6 +59,8 @@ typedef struct DdlMessage
 	char	   *session_role;	/* what SESSION_USER means in the statement,
 								 * or NULL */
 	char	   *statement;		/* not to be trusted, unlike the rest */
+	char	   *encoding;		/* of the publisher's database; NULL if it is
+								 * not known */
 	int64		lock;			/* the group lock under which it was executed,
 								 * or zero */
 	bool		concurrently;	/* it must run outside of a transaction block */

@@ -288,15 +288,7 @@ ddl_queue_record_with(const char *subscription, const DdlMessage *message, XLogR
 		record(relid, subscription, message, lsn, result, detail);
 }
 
-/* Records a schema change that was applied here. */
-void
-ddl_queue_record(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
-				 const char *result)
-{
-	ddl_queue_record_with(subscription, message, lsn, result, NULL);
-}
-
-/* The same for one that a user has applied by hand. */
+/* Records one that a user has applied by hand. */
 void
 ddl_queue_record_skipped(const char *subscription, const DdlMessage *message, XLogRecPtr lsn,
 						 const char *user)
@@ -387,4 +379,35 @@ ddl_queue_has_failed(const char *subscription, int64 id)
 		strcmp(result, "failed") == 0;
 	table_close(rel, AccessShareLock);
 	return failed;
+}
+
+/* Returns the statements of one kind that were skipped, of these subscriptions. */
+List *
+ddl_queue_skipped(const List *subids, const char *tag)
+{
+	Oid			relid = find_relation("ddl_applied");
+	List	   *result = NIL;
+	Relation	rel;
+	TupleDesc	desc;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(relid))
+		return NIL;
+	rel = table_open(relid, AccessShareLock);
+	desc = RelationGetDescr(rel);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		Datum		subid = heap_getattr(tuple, APPLIED_SUBID + 1, desc, &isnull);
+
+		if (list_member_oid(subids, DatumGetObjectId(subid)) &&
+			strcmp(column_text(tuple, desc, APPLIED_RESULT), "skipped") == 0 &&
+			strcmp(column_text(tuple, desc, APPLIED_TAG), tag) == 0)
+			result = lappend(result, column_text(tuple, desc, APPLIED_STATEMENT));
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
 }

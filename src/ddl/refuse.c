@@ -32,6 +32,7 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
@@ -333,6 +334,33 @@ check_attach(Oid parent, PartitionCmd *command, const char *source)
 		check_bound(command->bound, parent, source);
 }
 
+/*
+ * ALTER INDEX ... ATTACH PARTITION.  A CREATE INDEX CONCURRENTLY that fails leaves an invalid index behind, which
+ * subscribers do not have.
+ */
+static void
+check_attach_index(AlterTableStmt *statement)
+{
+	foreach_node(AlterTableCmd, command, statement->cmds)
+	{
+		Oid			relid;
+
+		if (command->subtype != AT_AttachPartition)
+			continue;
+		relid = RangeVarGetRelid(((PartitionCmd *) command->def)->name, NoLock, true);
+		if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_INDEX ||
+			get_index_isvalid(relid) ||
+			!is_published(publications_of(IndexGetRelation(relid, false)), DDL_LEVEL_TABLE))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate that the invalid index \"%s\" is attached",
+						get_rel_name(relid)),
+				 errdetail("Subscribers do not have an index whose creation has failed."),
+				 errhint("Execute REINDEX INDEX before.")));
+	}
+}
+
 /* May a subcommand of ALTER TABLE have to be refused? */
 static bool
 is_suspect(AlterTableType type)
@@ -348,6 +376,8 @@ check_alter_table(AlterTableStmt *statement, const char *source, List **values)
 	bool		suspect = false;
 	Oid			relid;
 
+	if (statement->objtype == OBJECT_INDEX)
+		check_attach_index(statement);
 	foreach_node(AlterTableCmd, command, statement->cmds)
 		suspect = suspect || is_suspect(command->subtype);
 	if (!suspect || (statement->objtype != OBJECT_TABLE && statement->objtype != OBJECT_SEQUENCE))

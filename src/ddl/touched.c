@@ -229,6 +229,13 @@ touched_object(Oid class_id, Oid object_id, int sub_id)
 	look_later(touched_current(), class_id, object_id, sub_id, false);
 }
 
+/* The same for a relation that has been created. */
+void
+touched_new_relation(Oid relid)
+{
+	look_later(touched_current(), RelationRelationId, relid, 0, true);
+}
+
 /* The statement is over, however it has ended. */
 void
 touched_end(Touched *outer)

@@ -82,7 +82,7 @@ look(void)
 	ConcurrentChoice choice;
 
 	if (!start.started)
-		concurrent_forget_others();
+		concurrent_find_owners();
 	start.started = true;
 	(void) pg_atomic_exchange_u32(&led.shared->concurrent_ddl, 0);
 	choice = concurrent_take(MySubscription->oid, &task);

@@ -21,8 +21,10 @@ my $sub = new_subscriber('subscriber', conf => $conf);
 my $other = new_subscriber('other', conf => $conf);
 
 query($_, 'CREATE EXTENSION IF NOT EXISTS weft') foreach $pub, $sub, $other;
-query_all([ $pub, $sub, $other ],
-	'CREATE ROLE alice; GRANT CREATE ON SCHEMA public TO alice');
+query_all(
+	[ $pub, $sub, $other ],
+	'CREATE ROLE alice; CREATE ROLE bob; GRANT CREATE ON SCHEMA public TO alice'
+);
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
 subscribe($pub, $sub, 'sub', 'pub');
 subscribe_with_pgoutput($pub, $other, 'other', 'pub');
@@ -229,6 +231,49 @@ poll($sub,
 $session->query_safe('COMMIT');
 all_the_same('a copy of the table');
 
+# --- a DETACH that is executed without CONCURRENTLY ---
+
+# The server adds a constraint if it is executed concurrently.
+query($pub, <<'EOS');
+CREATE TABLE plain (id int, v int) PARTITION BY RANGE (id);
+CREATE TABLE plain_0 PARTITION OF plain FOR VALUES FROM (0) TO (100);
+CREATE TABLE plain_1 PARTITION OF plain FOR VALUES FROM (100) TO (200) PARTITION BY LIST (v);
+CREATE TABLE plain_1_a (id int, v int);
+ALTER TABLE plain_1 ATTACH PARTITION plain_1_a FOR VALUES IN (1);
+CREATE TABLE plain_2 PARTITION OF plain (CHECK (id IS NOT NULL AND id >= 200 AND id < 300))
+	FOR VALUES FROM (200) TO (300);
+INSERT INTO plain VALUES (1, 1), (101, 1), (201, 1);
+CREATE TABLE hashed (id int) PARTITION BY HASH (id);
+CREATE TABLE hashed_0 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE hashed_1 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+EOS
+$log = -s $sub->logfile;
+$session->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 3');
+query($pub, 'CREATE INDEX CONCURRENTLY in_front ON t (v, id)');
+waiting_worker($sub);
+
+# Nothing keeps rows that do not belong there out of a partition by hash.
+query($pub, 'ALTER TABLE hashed DETACH PARTITION hashed_0 CONCURRENTLY');
+query($pub, 'INSERT INTO hashed_0 SELECT generate_series(1, 10)');
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, 'SELECT count(*) FROM hashed_0'),
+	10, 'rows of a partition by hash that is detached');
+
+query($pub, "ALTER TABLE plain DETACH PARTITION $_ CONCURRENTLY")
+  foreach 'plain_0', 'plain_1', 'plain_2';
+query($pub, 'ALTER TABLE plain_2 ADD more int');
+poll($sub,
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
+);
+$session->query_safe('COMMIT');
+all_the_same('partitions detached without CONCURRENTLY');
+is( scalar(
+		() =
+		  slurp_file($sub->logfile, $log) =~
+		  /is executed without CONCURRENTLY/g),
+	3,
+	'... by a later schema change');
+
 # --- an index that exists already ---
 
 sub detail
@@ -365,6 +410,32 @@ EOS
 query($pub, 'DROP INDEX in_the_way; ALTER TABLE t DROP COLUMN more');
 all_the_same('what was made by hand is dropped');
 
+# There is nothing to drop if it was given up, and not made by hand.
+foreach my $concurrently ('', 'CONCURRENTLY ')
+{
+	query_all(
+		[ $sub, $other ],
+		q{SET session_replication_role = replica; UPDATE t SET w = 'twice' WHERE id IN (10, 11)}
+	);
+	query($pub,
+		'CREATE UNIQUE INDEX CONCURRENTLY given_up ON t (w) WHERE id < 100');
+	query($sub,
+		"SELECT weft.skip_ddl('sub', " . failed_id($sub, 'given_up') . ')');
+	query($other,
+			"SELECT weft.skip_ddl('other', "
+		  . failed_id($other, 'given_up')
+		  . ')');
+	query($pub, "DROP INDEX ${concurrently}given_up");
+	query_all(
+		[ $sub, $other ],
+		q{SET session_replication_role = replica; UPDATE t SET w = id WHERE id IN (10, 11)}
+	);
+	all_the_same("DROP INDEX ${concurrently}of what was given up");
+	is( detail($sub, "^DROP INDEX ${concurrently}given_up"),
+		'applied|there was no index public.given_up, whose creation had been given up',
+		'... as the history shows');
+}
+
 # --- failures ---
 
 query_all([ $sub, $other ], <<'EOS');
@@ -415,6 +486,38 @@ is(is_valid($pub, 'failing'), 'f', '... and leaves an invalid index');
 query($pub, 'DROP INDEX failing');
 query($pub, q{DELETE FROM t WHERE id = 5001});
 all_the_same('an invalid index is dropped');
+
+# REINDEX completes it.
+foreach my $reindex ('INDEX CONCURRENTLY failing', 'TABLE t')
+{
+	query($pub, q{INSERT INTO t VALUES (5001, 2, 'same')});
+	$pub->psql('postgres',
+		q{CREATE UNIQUE INDEX CONCURRENTLY failing ON t (w) WHERE w = 'same'}
+	);
+	is(is_valid($pub, 'failing'), 'f', 'a build fails again');
+	query($pub, q{DELETE FROM t WHERE id = 5001});
+	query($pub, "REINDEX $reindex");
+	is(is_valid($pub, 'failing'), 't', "REINDEX $reindex");
+	all_the_same('... makes an index');
+	query($pub, 'DROP INDEX failing');
+}
+query($pub, <<'EOS');
+CREATE TABLE parted (a int PRIMARY KEY) PARTITION BY RANGE (a);
+CREATE TABLE parted_0 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+INSERT INTO parted VALUES (0), (1);
+CREATE INDEX parted_index ON ONLY parted ((1 / a));
+EOS
+$pub->psql('postgres',
+	'CREATE INDEX CONCURRENTLY parted_0_index ON parted_0 ((1 / a))');
+my $attach = 'ALTER INDEX parted_index ATTACH PARTITION parted_0_index';
+($ret, $out, $err) = $pub->psql('postgres', $attach);
+like(
+	$err,
+	qr/cannot replicate that the invalid index "parted_0_index" is attached/,
+	'an invalid index cannot be attached');
+query($pub,
+	"DELETE FROM parted WHERE a = 0; REINDEX INDEX parted_0_index; $attach");
+all_the_same('... until it is valid');
 
 # A DROP INDEX that is interrupted leaves one, too.
 my $blocker = hold_table($pub, 't');
@@ -562,6 +665,53 @@ SKIP:
 
 # --- rights ---
 
+# Settings of the role are meant for its sessions.
+query($sub, "ALTER ROLE alice SET $_ = '1ms'")
+  foreach 'lock_timeout', 'statement_timeout', 'transaction_timeout',
+  'idle_in_transaction_session_timeout';
+query($sub, "ALTER ROLE alice SET $_")
+  foreach 'default_transaction_read_only = on',
+  q{default_transaction_isolation = 'serializable'},
+  q{search_path = 'nowhere'};
+query($sub, q{ALTER DATABASE postgres SET lock_timeout = '1ms'});
+query($pub, <<'EOS');
+SET ROLE alice;
+CREATE TABLE timed (id int PRIMARY KEY);
+EOS
+wait_for_apply($pub, $sub, 'sub');
+$session = open_session($sub);
+$session->query_safe('BEGIN; INSERT INTO timed VALUES (1)');
+query($pub,
+	'SET ROLE alice; CREATE INDEX CONCURRENTLY timed_id ON timed (id)');
+waiting_worker($sub);
+$session->query_safe('ROLLBACK');
+$session->quit;
+all_the_same('settings of the role');
+query($sub, 'ALTER ROLE alice RESET ALL; ALTER DATABASE postgres RESET ALL');
+
+# The table gets another owner once it is released, and before the schema change is published: at last, the
+# build waits for older snapshots.
+query_all([ $pub, $sub, $other ], 'GRANT CREATE ON SCHEMA public TO bob');
+$blocker = open_session($pub);
+$blocker->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+my $alice = open_session($pub);
+$alice->query_until(qr/begun/,
+	"SET ROLE alice;\n\\echo begun\nCREATE INDEX CONCURRENTLY owned ON timed (id, id);\n"
+);
+poll($pub,
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^CREATE INDEX CONCURRENTLY owned' AND wait_event_type = 'Lock'}
+);
+my $giving = open_session($pub);
+$giving->query_until(qr/begun/,
+	"\\echo begun\nALTER TABLE timed OWNER TO bob;\n");
+poll($pub,
+	q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^ALTER TABLE timed' AND wait_event_type = 'Lock'}
+);
+$blocker->query_safe('ROLLBACK');
+$_->query_safe('SELECT 1') foreach $alice, $giving;
+$_->quit foreach $blocker, $alice, $giving;
+all_the_same('another owner');
+
 # The worker's session belongs to the role of the statement.  The function would fail on the
 # publisher if it were not called by a superuser's session there.
 query_all([ $pub, $sub, $other ], <<'EOS');
@@ -607,6 +757,25 @@ foreach my $sql (
 	like($err, qr/cannot be changed|cannot delete/, "refused: $sql");
 }
 
+# --- no background worker is available ---
+
+# The launcher and the leader have all of them.
+$other->append_conf('postgresql.conf', 'max_worker_processes = 2');
+$log = -s $other->logfile;
+$other->restart;
+query($pub, 'CREATE INDEX CONCURRENTLY no_worker ON t (v, v, id)');
+query($pub, 'INSERT INTO t VALUES (7000, 1)');
+$other->wait_for_log(
+	qr/no background worker is available for schema change \d+ of subscription "other"/,
+	$log);
+wait_for_apply($pub, $other, 'other');
+is(query($other, 'SELECT count(*) FROM t WHERE id = 7000'),
+	1, 'rows do not wait for a background worker');
+like(states($other), qr{waiting\|0$}, '... and the schema change does');
+$other->append_conf('postgresql.conf', 'max_worker_processes = 30');
+$other->restart;
+all_the_same('a background worker is available again');
+
 # --- a subscriber that publishes on ---
 
 query($sub, 'CREATE PUBLICATION onward FOR TABLE hers WITH (ddl = table)');
@@ -640,6 +809,164 @@ ok( $other->poll_query_until(
 is($other->safe_psql('none', q{SELECT to_regclass('chained')}),
 	'', '... but the schema change not to those who want no foreign changes');
 $other->safe_psql($_, "DROP SUBSCRIPTION $_") foreach 'chain', 'none';
+
+# --- other encodings ---
+
+# Subscribe from one database to another one, each in an encoding of its own.
+sub subscribe_database
+{
+	my ($from, $to, $name) = @_;
+	my $source = $pub->connstr($from);
+
+	$sub->safe_psql($to,
+		"CREATE SUBSCRIPTION $name CONNECTION \$\$$source\$\$ PUBLICATION pub"
+	);
+	return;
+}
+
+# Execute statements in a database, as UTF8.
+sub execute
+{
+	my ($node, $database, $sql) = @_;
+	return $node->safe_psql($database, "SET client_encoding = 'UTF8'; $sql");
+}
+
+# Wait until a condition holds in a database.
+sub poll_database
+{
+	my ($database, $condition, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	ok($sub->poll_query_until($database, $condition), $what);
+	return;
+}
+
+foreach my $encoding ('LATIN1', 'UTF8', 'SQL_ASCII')
+{
+	my $name = lc $encoding;
+
+	query_all(
+		[ $pub, $sub ],
+		"CREATE DATABASE $name ENCODING '$encoding' LOCALE 'C' TEMPLATE template0"
+	);
+	$_->safe_psql($name, 'CREATE EXTENSION weft') foreach $pub, $sub;
+	$pub->safe_psql($name,
+		'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = all)');
+}
+subscribe_database('latin1', 'utf8', 'to_utf8');
+subscribe_database('utf8', 'latin1', 'to_latin1');
+subscribe_database('sql_ascii', 'sql_ascii', 'ascii');
+
+my $e = "\303\251";
+my $long = $e x 29;
+my $accents = <<"EOS";
+CREATE TYPE "${e}num" AS ENUM ('$e', '\303\247a');
+CREATE TABLE "t $e" (id int PRIMARY KEY, "$e$e" "${e}num" DEFAULT '$e', w text DEFAULT U&'\\00e9' CHECK (w <> '\303\274'));
+INSERT INTO "t $e" VALUES (1);
+CREATE INDEX CONCURRENTLY "i $e" ON "t $e" (lower(w), "$e$e") WHERE w <> '\303\266';
+COMMENT ON TABLE "t $e" IS 'd${e}j\303\240';
+ALTER TABLE "t $e" ADD "$long" int;
+ALTER TYPE "${e}num" ADD VALUE 'nov';
+CREATE VIEW "v $e" AS SELECT '$e' AS "$e";
+EOS
+my $facts = <<"EOS";
+SET client_encoding = 'UTF8';
+SELECT (SELECT string_agg(enumlabel, ',' ORDER BY enumsortorder) FROM pg_enum),
+	(SELECT string_agg(attname || ' ' || coalesce(pg_get_expr(adbin, adrelid), ''), ',' ORDER BY attnum)
+		FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+		WHERE attrelid = to_regclass('"t $e"') AND attnum > 0),
+	(SELECT string_agg(pg_get_indexdef(indexrelid), ',' ORDER BY indexrelid) FROM pg_index
+		WHERE indrelid = to_regclass('"t $e"') AND indisvalid),
+	obj_description(to_regclass('"t $e"')),
+	(SELECT t FROM "t $e" t),
+	pg_get_viewdef('"v $e"')
+EOS
+foreach ([ latin1 => 'utf8' ], [ utf8 => 'latin1' ])
+{
+	my ($from, $to) = @$_;
+
+	foreach my $statement (split /(?<=;)\n/, $accents)
+	{
+		execute($pub, $from, $statement);
+	}
+	poll_database(
+		$to,
+		q{SELECT count(*) = 7 FROM weft.ddl_history WHERE result = 'applied'},
+		"from $from to $to");
+	is( $sub->safe_psql($to, $facts),
+		$pub->safe_psql($from, $facts),
+		'... all is the same');
+	is( execute(
+			$sub,
+			$to,
+			"SELECT count(*) FROM weft.ddl_history WHERE statement LIKE '%d${e}j\303\240%'"
+		),
+		1,
+		'... in the history');
+}
+
+# Sooner or later, names that are too long are truncated.
+my $too_long = $e x 32;
+execute($pub, 'latin1',
+	qq{CREATE TABLE "a$too_long" (id int); CREATE TABLE after (id int)});
+my $error = poll_for(
+	$sub,
+	q{SELECT last_error FROM weft.stat_subscription WHERE subname = 'to_utf8'},
+	sub { $_[0] ne '' });
+like(
+	$error,
+	qr/identifier "a.*" is too long/,
+	'an identifier that would be truncated');
+$id = $sub->safe_psql('utf8',
+	q{SELECT id FROM weft.ddl_history WHERE result = 'failed'});
+$sub->safe_psql('utf8', "SELECT weft.skip_ddl('to_utf8', $id)");
+poll_database(
+	'utf8',
+	q{SELECT to_regclass('after') IS NOT NULL},
+	'... is skipped');
+execute($pub, 'utf8', qq{CREATE TABLE "a$too_long" (id int)});
+$error = poll_for(
+	$sub,
+	q{SELECT last_error FROM weft.stat_subscription WHERE subname = 'to_latin1'},
+	sub { $_[0] ne '' });
+like(
+	$error,
+	qr/identifier "a.*" is too long/,
+	'an identifier that was truncated');
+$id = $sub->safe_psql('latin1',
+	q{SELECT id FROM weft.ddl_history WHERE result = 'failed'});
+$sub->safe_psql('latin1', "SELECT weft.skip_ddl('to_latin1', $id)");
+poll_database(
+	'latin1',
+	"SELECT result = 'skipped' FROM weft.ddl_history WHERE id = $id ORDER BY recorded_at DESC LIMIT 1",
+	'... is skipped');
+
+# A character that the other encoding lacks.
+execute($pub, 'utf8', qq{COMMENT ON TABLE "t $e" IS '\320\266'});
+like(
+	poll_for(
+		$sub,
+		q{SELECT last_error FROM weft.stat_subscription WHERE subname = 'to_latin1'},
+		sub { $_[0] =~ /no equivalent/ }),
+	qr/has no equivalent in encoding "LATIN1"/,
+	'a character that the other encoding lacks');
+$sub->safe_psql('latin1', 'ALTER SUBSCRIPTION to_latin1 DISABLE');
+
+# Without an encoding, bytes remain what they are.
+$pub->safe_psql('sql_ascii',
+	qq{CREATE TABLE "t $too_long" ("\351" text DEFAULT '\351')});
+poll_database('sql_ascii',
+	qq{SELECT count(*) = 1 FROM pg_attribute WHERE attname = '\351'},
+	'SQL_ASCII');
+foreach (
+	[ latin1 => 'to_latin1' ],
+	[ utf8 => 'to_utf8' ],
+	[ sql_ascii => 'ascii' ])
+{
+	my ($database, $name) = @$_;
+
+	$sub->safe_psql($database, "DROP SUBSCRIPTION $name");
+}
 
 # --- a subscription that is dropped ---
 

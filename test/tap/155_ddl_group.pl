@@ -482,6 +482,38 @@ same_on_members('indexes that another member drops');
 is(errors($_), $errors{ $_->name }, 'no errors on ' . $_->name)
   foreach @nodes;
 
+# What waits for a subscription that is disabled says so.
+$blocker = open_session($c);
+$blocker->query_safe('BEGIN; UPDATE t SET id = id WHERE id = 1');
+query($a, 'CREATE INDEX CONCURRENTLY begun ON t (v, id)');
+query($a, 'CREATE INDEX CONCURRENTLY awaited ON t (id, v)');
+poll($b,
+	q{SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('awaited')}
+);
+poll($c,
+	q{SELECT string_agg(state, ' ' ORDER BY id) = 'started waiting' FROM weft.ddl_concurrent}
+);
+hold($a, $c);
+$blocker->query_safe('ROLLBACK');
+$blocker->quit;
+poll($c, 'SELECT count(*) = 1 FROM weft.ddl_concurrent');
+my $log = -s $c->logfile;
+query($b, 'DROP INDEX CONCURRENTLY awaited');
+$c->wait_for_log(
+	qr/schema change \d+ of subscription "[^"]+" is waiting for schema change \d+ of subscription "[^"]+"\n.*DETAIL: .* is disabled/,
+	$log);
+like(
+	query(
+		$c,
+		q{SELECT result || ' ' || detail FROM weft.ddl_history WHERE statement ~ '^DROP INDEX CONCURRENTLY awaited' AND result <> 'captured'}
+	),
+	qr/^waiting waiting for schema change \d+ of subscription "[^"]+", which is disabled$/,
+	'a schema change waits for a subscription that is disabled');
+let_go($a, $c);
+wait_for_group('g', @nodes);
+no_concurrent();
+same_on_members('a subscription that was disabled');
+
 # A node joins while all members change the schema and rows all the time.
 my $number = 0;
 my @loads;
