@@ -214,12 +214,12 @@ find_read(Node *node, List **read)
 		return false;
 	if (IsA(node, RangeVar))
 	{
-		*read = add_read(*read, RangeVarGetRelid((RangeVar *) node, NoLock, true), "read");
+		*read = list_append_unique_oid(*read, RangeVarGetRelid((RangeVar *) node, NoLock, true));
 		return false;
 	}
 	if (IsA(node, RangeTblEntry))
 	{
-		*read = add_read(*read, ((RangeTblEntry *) node)->relid, "read");
+		*read = list_append_unique_oid(*read, ((RangeTblEntry *) node)->relid);
 		return false;
 	}
 	if (IsA(node, Query))
@@ -265,11 +265,11 @@ find_read_body(Node *body, List **read)
 }
 
 /*
- * Returns what a statement takes its columns from, as a list of DdlChange.  To be asked before it is
- * executed: the server changes the tree.
+ * Returns the OIDs of the relations that a statement takes its columns from, and perhaps InvalidOid.  To be asked
+ * before it is executed: the server changes the tree.
  */
 List *
-changes_read(Node *statement)
+changes_tables_read(Node *statement)
 {
 	List	   *result = NIL;
 
@@ -289,12 +289,24 @@ changes_read(Node *statement)
 		case T_CreateStmt:
 			foreach_ptr(Node, element, ((CreateStmt *) statement)->tableElts)
 				if (IsA(element, TableLikeClause))
-				result = add_read(result, RangeVarGetRelid(((TableLikeClause *) element)->relation,
-														   NoLock, true), "like");
+				result = list_append_unique_oid(result,
+												RangeVarGetRelid(((TableLikeClause *) element)->relation,
+																 NoLock, true));
 			break;
 		default:
 			break;
 	}
+	return result;
+}
+
+/* The same as a list of DdlChange. */
+List *
+changes_read(Node *statement)
+{
+	List	   *result = NIL;
+
+	foreach_oid(relid, changes_tables_read(statement))
+		result = add_read(result, relid, IsA(statement, CreateStmt) ? "like" : "read");
 	return result;
 }
 

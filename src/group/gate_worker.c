@@ -62,6 +62,9 @@
 /* Milliseconds between two questions for the outcome. */
 #define ASK_INTERVAL 200
 
+/* Milliseconds that the requester has for its answer. */
+#define ASK_TIMEOUT 5000
+
 /* Milliseconds after the requester's time-out in which that ends its request itself. */
 #define GRACE 1000
 
@@ -223,7 +226,8 @@ ask_requester(const char *requester)
 		return OUTCOME_OVER;
 	if (commit_bound == InvalidXLogRecPtr)
 	{
-		remote = remote_connect(dsn, requester, false);
+		remote = remote_connect_until(dsn, requester,
+									  TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ASK_TIMEOUT));
 		PG_TRY();
 		{
 			answer = remote_value(remote, psprintf("SELECT weft.member_ddl_outcome(" INT64_FORMAT ")", lock));

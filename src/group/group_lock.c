@@ -30,6 +30,11 @@
  *	 - X's rows come before the schema change.  Therefore X must have begun with another one
  *	   (ddl/first_change.c); otherwise an error says so.
  *
+ * Schema changes without a lock.  Session S of member M makes E, which reads a table T: CREATE VIEW.  T's gate does
+ * not hold back S by itself.  If S committed E while M's gate on T is closed, neither E nor D would have seen the other, and
+ * they may conflict (ddl/ddl_conflict.c).  Therefore S locks T as if it wrote to it, before it executes E: G waits for S,
+ * or S for G.
+ *
  * Joining nodes.  Node J is in no member's list, or U waits until J is active: J would get rows from before and
  * after the schema change in any order.  J enters the list of member M only while M has no gate for tables, and U
  * looks again behind its gates.  J looks after it has inserted its entry; U waits for whoever has inserted into
@@ -42,9 +47,11 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
+#include "ddl/changes.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/first_change.h"
 #include "ddl/needs_lock.h"
@@ -65,6 +72,7 @@
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -75,6 +83,9 @@
 
 /* Milliseconds between two looks at a node that is joining or parting. */
 #define LOOK_INTERVAL 200
+
+/* Milliseconds after the time-out in which a member says itself what it has waited for. */
+#define GRACE 1000
 
 /* More rounds than this mean that something keeps opening a gate. */
 #define MAX_ROUNDS 100
@@ -213,7 +224,8 @@ connect_members(Request *request)
 {
 	foreach_ptr(Member, member, request->members)
 	{
-		member->remote = remote_connect(member->dsn, member->name, false);
+		member->remote = remote_connect_until(member->dsn, member->name,
+											  TimestampTzPlusMilliseconds(request->end, GRACE));
 
 		/*
 		 * A member that waits in a function notices that this session has
@@ -433,14 +445,52 @@ without_own(List *tables)
 	return list_difference_oid(tables, own_tables);
 }
 
+/* Does the node group publish a table? */
+static bool
+is_in_group(Oid relid)
+{
+	List	   *publications = touched_publications_of(relid);
+
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group && list_member_oid(publications, publication->oid))
+		return true;
+	return false;
+}
+
+/* May the user read any column of a relation? */
+static bool
+may_read(Oid relid)
+{
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ANY) == ACLCHECK_OK;
+}
+
+/* See "Schema changes without a lock".  Nobody can hold up a gate for tables that he may not read. */
+static void
+lock_read(Node *statement)
+{
+	foreach_oid(relid, changes_tables_read(statement))
+	{
+		char		relkind = get_rel_relkind(relid);
+
+		if ((relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
+			is_in_group(relid) && may_read(relid))
+			LockRelationOid(relid, RowExclusiveLock);
+	}
+}
+
 static void
 prepare(Node *statement)
 {
 	List	   *tables;
 	MemoryContext old;
 
-	if ((weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement)) ||
-		lock_tables_are_local(statement))
+	if (weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement))
+	{
+		lock_read(statement);
+		return;
+	}
+	if (lock_tables_are_local(statement))
 		return;
 	lock_tables_check_rights(statement);
 	tables = without_own(lock_tables_of(statement));
@@ -454,18 +504,6 @@ prepare(Node *statement)
 	own_tables = list_concat(own_tables, tables);
 	own_requests++;
 	MemoryContextSwitchTo(old);
-}
-
-/* Does the node group publish a table? */
-static bool
-is_in_group(Oid relid)
-{
-	List	   *publications = touched_publications_of(relid);
-
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (publication->group && list_member_oid(publications, publication->oid))
-		return true;
-	return false;
 }
 
 /*

@@ -9,6 +9,10 @@
  * A connection string may contain a password.  Therefore no error shows one, and none is
  * ever part of a command that is sent: others could read it on the other member, in
  * pg_stat_activity or in the log.  It goes as data, with remote_copy_in().
+ *
+ * A member may be frozen, or out of reach, without its connections being closed.  Who has a deadline gets an error
+ * then.  libpqwalreceiver waits until it is interrupted, which the server's timer for locks does: it has no
+ * other use while this process waits for another member.
  */
 #include "postgres.h"
 
@@ -16,20 +20,75 @@
 #include "group/remote.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
+#include "utils/memutils.h"
+#include "utils/timeout.h"
+
+/* What waits for a member: connecting to it, or executing a command there. */
+typedef void (*Waiting) (Remote *remote, void *argument);
+
+/* Calls a function, and fails when the deadline of the connection is over. */
+static void
+within_deadline(Remote *remote, Waiting function, void *argument)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	if (remote->deadline == 0)
+	{
+		function(remote, argument);
+		return;
+	}
+	PG_TRY();
+	{
+		enable_timeout_at(LOCK_TIMEOUT, remote->deadline);
+		function(remote, argument);
+		disable_timeout(LOCK_TIMEOUT, true);
+		if (get_timeout_indicator(LOCK_TIMEOUT, false))
+			CHECK_FOR_INTERRUPTS();
+	}
+	PG_CATCH();
+	{
+		disable_timeout(LOCK_TIMEOUT, false);
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("node \"%s\" does not answer", remote->node)));
+	}
+	PG_END_TRY();
+}
+
+typedef struct Connecting
+{
+	const char *dsn;
+	bool		replication;
+	char	   *error;
+} Connecting;
+
+static void
+wait_for_connection(Remote *remote, void *argument)
+{
+	Connecting *connecting = argument;
+
+	remote->conn = walrcv_connect(connecting->dsn, connecting->replication, connecting->replication,
+								  !superuser(), "weft group", &connecting->error);
+}
 
 static Remote *
-connect_node(const char *dsn, const char *node, bool replication)
+connect_node(const char *dsn, const char *node, bool replication, TimestampTz deadline)
 {
 	Remote	   *remote = palloc0(sizeof(Remote));
-	char	   *error = NULL;
+	Connecting	connecting = {dsn, replication, NULL};
 
 	connection_string_check(dsn, psprintf("node \"%s\"", node), !superuser());
 	remote->node = pstrdup(node);
-	remote->conn = walrcv_connect(dsn, replication, replication, !superuser(), "weft group", &error);
+	remote->deadline = deadline;
+	within_deadline(remote, wait_for_connection, &connecting);
 	if (remote->conn == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not connect to node \"%s\": %s", node, error)));
+				 errmsg("could not connect to node \"%s\": %s", node, connecting.error)));
 	return remote;
 }
 
@@ -47,12 +106,32 @@ without_severity(const char *message)
 	return message;
 }
 
+typedef struct Executing
+{
+	const char *command;
+	WalRcvExecStatus expected;
+	int			columns;
+	RemoteAnswer answer;
+} Executing;
+
+static void
+wait_for_answer(Remote *remote, void *argument)
+{
+	Executing  *executing = argument;
+
+	executing->answer = remote_query(remote->conn, NULL, executing->command, executing->expected,
+									 executing->columns);
+}
+
 /* Runs a command or query; an error of the other member becomes one here. */
 static RemoteAnswer
 execute(Remote *remote, const char *command, WalRcvExecStatus expected, int columns)
 {
-	RemoteAnswer answer = remote_query(remote->conn, NULL, command, expected, columns);
+	Executing	executing = {command, expected, columns};
+	RemoteAnswer answer;
 
+	within_deadline(remote, wait_for_answer, &executing);
+	answer = executing.answer;
 	if (answer.status == WALRCV_ERROR)
 		ereport(ERROR,
 				(errcode(answer.sqlstate ? answer.sqlstate : ERRCODE_CONNECTION_FAILURE),
@@ -117,14 +196,10 @@ remote_close(Remote *remote)
 	pfree(remote);
 }
 
-/*
- * Connects, or throws an error that names the node.  The text of values sent in either
- * direction does not depend on settings of a member (pinned_settings.c).
- */
-Remote *
-remote_connect(const char *dsn, const char *node, bool replication)
+static Remote *
+connect_pinned(const char *dsn, const char *node, bool replication, TimestampTz deadline)
 {
-	Remote	   *remote = connect_node(dsn, node, replication);
+	Remote	   *remote = connect_node(dsn, node, replication, deadline);
 
 	PG_TRY();
 	{
@@ -137,4 +212,21 @@ remote_connect(const char *dsn, const char *node, bool replication)
 	}
 	PG_END_TRY();
 	return remote;
+}
+
+/*
+ * Connects, or throws an error that names the node.  The text of values sent in either
+ * direction does not depend on settings of a member (pinned_settings.c).
+ */
+Remote *
+remote_connect(const char *dsn, const char *node, bool replication)
+{
+	return connect_pinned(dsn, node, replication, 0);
+}
+
+/* The same for a connection whose use fails when the deadline is over. */
+Remote *
+remote_connect_until(const char *dsn, const char *node, TimestampTz deadline)
+{
+	return connect_pinned(dsn, node, false, deadline);
 }

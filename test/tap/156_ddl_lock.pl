@@ -177,6 +177,27 @@ same_schemas('readers that write');
 is(query($b, 'SELECT sum(errors) FROM weft.stat_subscription'),
 	$errors, 'no apply worker has failed');
 
+# --- schema changes without a lock, which read the table ---
+
+my $requester = open_session($a);
+$requester->query_safe('BEGIN; ALTER TABLE t ALTER n SET DEFAULT 9');
+my @unlocked = (
+	start_query($b, 'CREATE VIEW view_of_t AS SELECT id, n FROM t'),
+	start_query($c, 'CREATE TABLE like_t (LIKE t INCLUDING DEFAULTS)'));
+foreach my $node ($b, $c)
+{
+	poll($node,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^CREATE' AND wait_event_type = 'Lock'"
+	);
+}
+$requester->query_safe('COMMIT');
+$requester->quit;
+finish($_) foreach @unlocked;
+no_locks('schema changes that read the table');
+same_schemas('schema changes that read the table');
+query($a, 'DROP VIEW view_of_t');
+wait_for_group('g', @nodes);
+
 # --- an abort ---
 
 query($a, 'BEGIN; ALTER TABLE t DROP COLUMN v; ROLLBACK');

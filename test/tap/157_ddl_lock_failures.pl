@@ -137,12 +137,39 @@ recovered('a time-out');
 
 # --- a transaction that is prepared without its schema change ---
 
-$session = change($a, 'SAVEPOINT s; ALTER TABLE t ADD CHECK (v > 1000)');
+$session = change($a, 'SAVEPOINT s; ALTER TABLE t ADD CHECK (v > -1000)');
 $session->query("ROLLBACK TO s; PREPARE TRANSACTION 'p'");
 poll($_, 'SELECT count(*) = 0 FROM weft.ddl_lock_status') foreach @nodes;
 query($a, "ROLLBACK PREPARED 'p'");
 recovered('a prepared transaction');
 $session->quit;
+
+# --- a member is frozen ---
+
+my @pids = server_pids($c);
+kill 'STOP', @pids;
+($result, $out, $err) = $a->psql('postgres',
+	"SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v TYPE bigint");
+kill 'CONT', @pids;
+like($err, qr/node "c" does not answer/, 'a member that is frozen is named');
+recovered('a member was frozen');
+
+# --- the requester is frozen ---
+
+set_conf($_, 'weft.ddl_lock_timeout' => '1s') foreach $b, $c;
+$session = open_session($a);
+$session->query_safe(
+	"SET weft.ddl_lock_timeout = '1s'; BEGIN; ALTER TABLE t ADD CHECK (v > 0)"
+);
+@pids = server_pids($a);
+kill 'STOP', @pids;
+query($b, 'INSERT INTO t VALUES (40, 40)');
+poll($_, 'SELECT count(*) = 0 FROM weft.ddl_lock_status') foreach $b, $c;
+kill 'CONT', @pids;
+$session->query_safe('ROLLBACK');
+$session->quit;
+set_conf($_, 'weft.ddl_lock_timeout' => '1min') foreach $b, $c;
+recovered('the requester was frozen');
 
 # --- gates ---
 
