@@ -720,7 +720,8 @@ prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 		capture->if_not_exists = ((IndexStmt *) statement)->if_not_exists;
 	}
 	if (!capture->create_as && !(capture->create_index && capture->concurrently))
-		capture->text = convert_text(pstmt, source, capture->settings);
+		capture->text = convert_text(pstmt, source,
+									 replayed && capture->outer == NULL ? NIL : capture->settings);
 	capture->may_be_gone = convert_may_be_gone(statement);
 	if (capture->concurrently)
 		capture->table = concurrent_index_table(statement);

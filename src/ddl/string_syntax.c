@@ -89,7 +89,8 @@ is_statement(List *trees, const char *text, Node *statement)
 }
 
 /*
- * Parses the text of a statement, and changes the settings so that they fit it.  Fails if none does.
+ * Parses the text of a statement, and changes the settings so that they fit it.  Fails if none does.  "settings" is NIL if
+ * those in force fit: the statement is a publisher's, and its tree may have been changed since (ddl_apply.c).
  */
 List *
 string_syntax_parse(const char *text, Node *statement, List *settings)
@@ -99,7 +100,7 @@ string_syntax_parse(const char *text, Node *statement, List *settings)
 	List	   *trees;
 	List	   *others;
 
-	if (strchr(text, '\\') == NULL)
+	if (settings == NIL || strchr(text, '\\') == NULL)
 		return pg_parse_query(text);
 	statement_settings_change(settings, "backslash_quote", "on");
 	trees = parse(text, current);

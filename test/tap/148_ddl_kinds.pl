@@ -708,6 +708,9 @@ EOS
 
 # --- SESSION_USER as a role ---
 
+# The subscriber publishes what it applies.
+query($sub, 'CREATE PUBLICATION onward FOR ALL TABLES WITH (ddl = all)');
+
 query($pub, <<'EOS');
 CREATE TABLE of_session (id int PRIMARY KEY);
 CREATE FUNCTION of_session() RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -735,6 +738,12 @@ is( query(
 	),
 	'alice|alice',
 	'SESSION_USER is the role that it was on the publisher');
+is( query(
+		$sub,
+		q{SELECT DISTINCT message->>'session_role' FROM weft.ddl_queue WHERE message->>'statement' ~ 'SESSION_USER'}
+	),
+	'alice',
+	'... and further on');
 
 # --- statements that were parsed under another setting ---
 
@@ -756,6 +765,18 @@ EOS
 	my $comment = q{SELECT obj_description('t'::regclass)};
 	is(query($sub, $comment), query($pub, $comment), "cached: $string");
 }
+query($pub,
+	q{ALTER TABLE t ADD cached_at timestamptz DEFAULT now(), ADD cached text DEFAULT 'a\b'}
+);
+caught_up();
+same_schema($pub, $sub, 'a backslash in a statement that is applied in another form');
+is( query(
+		$sub,
+		q{SELECT count(*) FROM weft.ddl_queue WHERE message->>'statement' ~ 'ADD cached_at'}
+	),
+	1,
+	'... and published further on');
+query($sub, 'DROP PUBLICATION onward');
 my ($status, $output, $errors) = $pub->psql('postgres', <<'EOS');
 SET standard_conforming_strings = off;
 SET escape_string_warning = off;
