@@ -196,8 +196,7 @@ recovered('gates');
 # --- rows slip through at c, after b has confirmed its gate ---
 
 my @requests = map { open_session($_) } $a, $b;
-$_->query_safe(
-	"SELECT weft.member_ddl_gate(5, 'a', 0, '{public.t}', 60000)")
+$_->query_safe("SELECT weft.member_ddl_gate(5, 'a', 0, '{public.t}', 60000)")
   foreach @requests;
 poll($b, "SELECT state = 'closed' FROM weft.ddl_lock_status");
 my $round = $requests[1]
