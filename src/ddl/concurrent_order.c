@@ -111,6 +111,10 @@ add_alter_table(Names *names, AlterTableStmt *alter)
 				if (command->behavior == DROP_CASCADE)
 					names->all = true;
 				break;
+			case AT_AttachPartition:
+				names->all = alter->objtype != OBJECT_INDEX || names->all;
+				add_relation(names, ((PartitionCmd *) command->def)->name);
+				break;
 			case AT_DetachPartition:
 			case AT_DetachPartitionFinalize:
 				add_relation(names, ((PartitionCmd *) command->def)->name);
@@ -241,6 +245,20 @@ is_like(const DdlMessage *later, const DdlMessage *earlier)
 	return text.all || have_common(text.names, names_of(earlier).names);
 }
 
+/* Does a statement make an index part of another one?  It touches only that. */
+static bool
+is_attach(const DdlMessage *later, const DdlMessage *earlier)
+{
+	Names text = {0};
+
+	if (strcmp(later->tag, "ALTER INDEX") != 0)
+		return false;
+	if (strchr(later->statement, '\\') != NULL)
+		return true;
+	add_text(&text, later);
+	return have_common(text.names, names_of(earlier).names);
+}
+
 /* Must a schema change not overtake another one? */
 bool
 concurrent_depends(const DdlMessage *later, const DdlMessage *earlier)
@@ -249,7 +267,8 @@ concurrent_depends(const DdlMessage *later, const DdlMessage *earlier)
 	Names		others;
 
 	if (later->touched != NIL && earlier->touched != NIL)
-		return have_common(later->touched, earlier->touched) || is_like(later, earlier);
+		return have_common(later->touched, earlier->touched) || is_like(later, earlier) ||
+			is_attach(later, earlier);
 	names = names_of(later);
 	others = names_of(earlier);
 

@@ -243,6 +243,9 @@ ALTER TABLE plain_1 ATTACH PARTITION plain_1_a FOR VALUES IN (1);
 CREATE TABLE plain_2 PARTITION OF plain (CHECK (id IS NOT NULL AND id >= 200 AND id < 300))
 	FOR VALUES FROM (200) TO (300);
 INSERT INTO plain VALUES (1, 1), (101, 1), (201, 1);
+CREATE TABLE tree (a int) PARTITION BY RANGE (a);
+CREATE TABLE tree_0 PARTITION OF tree FOR VALUES FROM (0) TO (10);
+CREATE INDEX tree_a ON ONLY tree (a);
 CREATE TABLE hashed (id int) PARTITION BY HASH (id);
 CREATE TABLE hashed_0 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 0);
 CREATE TABLE hashed_1 PARTITION OF hashed FOR VALUES WITH (MODULUS 2, REMAINDER 1);
@@ -259,20 +262,28 @@ wait_for_apply($pub, $sub, 'sub');
 is(query($sub, 'SELECT count(*) FROM hashed_0'),
 	10, 'rows of a partition by hash that is detached');
 
+query($pub, 'CREATE INDEX CONCURRENTLY tree_0_a ON tree_0 (a)');
 query($pub, "ALTER TABLE plain DETACH PARTITION $_ CONCURRENTLY")
   foreach 'plain_0', 'plain_1', 'plain_2';
 query($pub, 'ALTER TABLE plain_2 ADD more int');
+query($pub, 'ALTER INDEX tree_a ATTACH PARTITION tree_0_a');
 poll($sub,
 	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
 );
 $session->query_safe('COMMIT');
 all_the_same('partitions detached without CONCURRENTLY');
-is( scalar(
+cmp_ok(
+	scalar(
 		() =
 		  slurp_file($sub->logfile, $log) =~
 		  /is executed without CONCURRENTLY/g),
+	'>=',
 	3,
 	'... by a later schema change');
+unlike(
+	slurp_file($sub->logfile, $log),
+	qr/"tree_0_a" does not exist/,
+	'an index that is attached waits until it is built');
 
 # --- an index that exists already ---
 
