@@ -34,8 +34,10 @@ is_about_text(const ErrorData *error)
 {
 	int			category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
 
+	/* The last is U&'...' without standard_conforming_strings. */
 	return category == ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION ||
-		category == ERRCODE_DATA_EXCEPTION;
+		category == ERRCODE_DATA_EXCEPTION ||
+		error->sqlerrcode == ERRCODE_FEATURE_NOT_SUPPORTED;
 }
 
 /*
@@ -63,7 +65,11 @@ parse(const char *text, const char *value)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		if (!is_about_text(error))
+		{
+			/* Those who catch it may delete "context". */
+			MemoryContextSwitchTo(ErrorContext);
 			PG_RE_THROW();
+		}
 		FlushErrorState();
 	}
 	PG_END_TRY();
