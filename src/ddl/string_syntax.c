@@ -19,6 +19,7 @@
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 
 static const char parameter[] = "standard_conforming_strings";
 
