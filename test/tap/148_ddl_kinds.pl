@@ -769,7 +769,8 @@ query($pub,
 	q{ALTER TABLE t ADD cached_at timestamptz DEFAULT now(), ADD cached text DEFAULT 'a\b'}
 );
 caught_up();
-same_schema($pub, $sub, 'a backslash in a statement that is applied in another form');
+same_schema($pub, $sub,
+	'a backslash in a statement that is applied in another form');
 is( query(
 		$sub,
 		q{SELECT count(*) FROM weft.ddl_queue WHERE message->>'statement' ~ 'ADD cached_at'}

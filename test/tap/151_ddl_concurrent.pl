@@ -277,8 +277,7 @@ cmp_ok(
 		() =
 		  slurp_file($sub->logfile, $log) =~
 		  /is executed without CONCURRENTLY/g),
-	'>=',
-	3,
+	'>=', 3,
 	'... by a later schema change');
 unlike(
 	slurp_file($sub->logfile, $log),
