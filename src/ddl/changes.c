@@ -125,6 +125,17 @@ schema_of(const ObjectAddress *address)
 	return name ? pstrdup(quote_identifier(name)) : NULL;
 }
 
+/* Returns what "drop" of an object is about; NULL if it does not exist, or there is no such change of it. */
+char *
+changes_name_of(Oid class_id, Oid object_id)
+{
+	ObjectAddress address;
+	ChangedHow	how = CHANGED_DROPPED;
+
+	ObjectAddressSet(address, class_id, object_id);
+	return resolve(&how, &address) && how == CHANGED_DROPPED ? describe(&address) : NULL;
+}
+
 static List *
 add_name(List *names, ChangedHow how, const ObjectAddress *address)
 {

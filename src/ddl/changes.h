@@ -29,6 +29,7 @@ typedef struct ChangedName
 } ChangedName;
 
 extern List *changes_note(List *names, ChangedHow how, Oid class_id, Oid object_id, int sub_id);
+extern char *changes_name_of(Oid class_id, Oid object_id);
 extern List *changes_tables_read(Node *statement);
 extern List *changes_read(Node *statement);
 extern List *changes_of(Node *statement, List *names, List *read);

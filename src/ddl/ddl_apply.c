@@ -34,6 +34,7 @@
 #include "ddl/ddl_skip.h"
 #include "ddl/ddl_tables.h"
 #include "ddl/default_value.h"
+#include "ddl/drop_known.h"
 #include "ddl/long_name.h"
 #include "ddl/matview_data.h"
 #include "ddl/needs_lock.h"
@@ -142,6 +143,8 @@ execute(const DdlMessage *message, Oid made)
 
 	if (tree == NULL)
 		return false;
+	if (node_identity_for(MySubscription->name) != NULL && IsA(tree->stmt, DropStmt))
+		drop_known((DropStmt *) tree->stmt, message->changes);
 	concurrent = ddl_is_concurrent(tree->stmt);
 	if (concurrent)
 	{

@@ -213,6 +213,14 @@ my @both = (
 		'CREATE SCHEMA IF NOT EXISTS S; CREATE TABLE IF NOT EXISTS S.t (id int)'
 	],
 	[
+		'CREATE FUNCTION S.f(text) RETURNS int LANGUAGE sql RETURN 3',
+		'DROP FUNCTION IF EXISTS f(int), S.f(text)'
+	],
+	[
+		'CREATE VIEW S.x AS SELECT 1 AS one',
+		'DROP VIEW IF EXISTS S.x, S.w, S.none'
+	],
+	[
 		"ALTER TYPE S.mood ADD VALUE IF NOT EXISTS 'sad'",
 		'CREATE INDEX IF NOT EXISTS t_v ON S.t (n); DROP VIEW IF EXISTS S.none'
 	],);
