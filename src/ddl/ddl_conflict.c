@@ -28,7 +28,7 @@
  * it looks twice: before, so that the error is about the conflict and not about its consequences, and after that.
  *
  * Statements with a group lock have seen everything that was made before them.  They are looked at
- * nevertheless: some statements, such as GRANT, are not held back by the lock.
+ * nevertheless: some statements, such as GRANT on a function, are not held back by the lock.
  */
 #include "postgres.h"
 

@@ -30,9 +30,9 @@
  *	 - X's rows come before the schema change.  Therefore X must have begun with another one
  *	   (ddl/first_change.c); otherwise an error says so.
  *
- * Schema changes without a lock.  Session S of member M makes E, which reads a table T: CREATE VIEW.  T's gate does
- * not hold back S by itself.  If S committed E while M's gate on T is closed, neither E nor D would have seen the other, and
- * they may conflict (ddl/ddl_conflict.c).  Therefore S locks T as if it wrote to it, before it executes E: G waits for S,
+ * Schema changes without a lock.  Session S of member M makes E, which reads a table T: CREATE VIEW; or is about
+ * its privileges.  T's gate does not hold back S by itself.  If S committed E while M's gate on T is closed,
+ * neither E nor D would have seen the other, and they may conflict (ddl/ddl_conflict.c).  Therefore S locks T as if it wrote to it, before it executes E: G waits for S,
  * or S for G.
  *
  * Joining nodes.  Node J is in no member's list, or U waits until J is active: J would get rows from before and
@@ -465,18 +465,27 @@ may_read(Oid relid)
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ANY) == ACLCHECK_OK;
 }
 
-/* See "Schema changes without a lock".  Nobody can hold up a gate for tables that he may not read. */
 static void
-lock_read(Node *statement)
+lock_shared(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+
+	if ((relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) && is_in_group(relid))
+		LockRelationOid(relid, RowExclusiveLock);
+}
+
+/*
+ * See "Schema changes without a lock".  Nobody can hold up a gate for tables that he may neither read nor give
+ * to others.
+ */
+static void
+lock_mentioned(Node *statement)
 {
 	foreach_oid(relid, changes_tables_read(statement))
-	{
-		char		relkind = get_rel_relkind(relid);
-
-		if ((relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
-			is_in_group(relid) && may_read(relid))
-			LockRelationOid(relid, RowExclusiveLock);
-	}
+		if (may_read(relid))
+		lock_shared(relid);
+	foreach_oid(relid, lock_tables_granted(statement))
+		lock_shared(relid);
 }
 
 static void
@@ -487,7 +496,7 @@ prepare(Node *statement)
 
 	if (weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement))
 	{
-		lock_read(statement);
+		lock_mentioned(statement);
 		return;
 	}
 	if (lock_tables_are_local(statement))

@@ -190,26 +190,35 @@ add_type(List *tables, List *names)
 	return object_ownercheck(TypeRelationId, oid, GetUserId()) ? add_users(tables, oid) : tables;
 }
 
+/* Returns the OIDs of the relations of a schema. */
+static List *
+relations_in(Oid schema)
+{
+	List	   *result = NIL;
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(schema));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = lappend_oid(result, ((Form_pg_class) GETSTRUCT(tuple))->oid);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	return result;
+}
+
 /* Adds the tables of a schema. */
 static List *
 add_schema(List *tables, const char *name)
 {
 	Oid			schema = get_namespace_oid(name, true);
-	Relation	catalog;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
 
-	if (!OidIsValid(schema) || !object_ownercheck(NamespaceRelationId, schema, GetUserId()))
-		return tables;
-	catalog = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_class_relnamespace, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(schema));
-	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		tables = add_relation(tables, ((Form_pg_class) GETSTRUCT(tuple))->oid, true);
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
+	if (OidIsValid(schema) && object_ownercheck(NamespaceRelationId, schema, GetUserId()))
+		foreach_oid(relid, relations_in(schema))
+			tables = add_relation(tables, relid, true);
 	return tables;
 }
 
@@ -496,4 +505,37 @@ lock_tables_are_local(Node *statement)
 			return false;
 	}
 	return relations != NIL;
+}
+
+/* May the user give privileges of a relation, or of any of its columns, to others? */
+static bool
+may_grant(Oid relid)
+{
+	return pg_class_aclcheck(relid, GetUserId(),
+							 ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_RELATION)) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_COLUMN),
+								  ACLMASK_ANY) == ACLCHECK_OK;
+}
+
+/* Returns the relations of a GRANT or REVOKE that the user may execute it for. */
+List *
+lock_tables_granted(Node *statement)
+{
+	GrantStmt  *grant = (GrantStmt *) statement;
+	List	   *relations = NIL;
+	List	   *result = NIL;
+
+	if (!IsA(statement, GrantStmt) || grant->objtype != OBJECT_TABLE)
+		return NIL;
+	foreach_ptr(Node, object, grant->objects)
+	{
+		if (grant->targtype == ACL_TARGET_OBJECT)
+			relations = lappend_oid(relations, RangeVarGetRelid((RangeVar *) object, NoLock, true));
+		else if (grant->targtype == ACL_TARGET_ALL_IN_SCHEMA)
+			relations = list_concat(relations, relations_in(get_namespace_oid(strVal(object), true)));
+	}
+	foreach_oid(relid, relations)
+		if (OidIsValid(relid) && may_grant(relid))
+		result = lappend_oid(result, relid);
+	return result;
 }

@@ -11,5 +11,6 @@
 extern bool lock_tables_are_local(Node *statement);
 extern void lock_tables_check_rights(Node *statement);
 extern List *lock_tables_of(Node *statement);
+extern List *lock_tables_granted(Node *statement);
 
 #endif							/* WEFT_LOCK_TABLES_H */

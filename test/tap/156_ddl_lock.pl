@@ -177,24 +177,28 @@ same_schemas('readers that write');
 is(query($b, 'SELECT sum(errors) FROM weft.stat_subscription'),
 	$errors, 'no apply worker has failed');
 
-# --- schema changes without a lock, which read the table ---
+# --- schema changes without a lock, which read the table, or are about its privileges ---
 
 my $requester = open_session($a);
-$requester->query_safe('BEGIN; ALTER TABLE t ALTER n SET DEFAULT 9');
+$requester->query_safe(
+	'BEGIN; ALTER TABLE t ALTER n SET DEFAULT 9, ADD CONSTRAINT small CHECK (id < 1000000000000000)'
+);
 my @unlocked = (
 	start_query($b, 'CREATE VIEW view_of_t AS SELECT id, n FROM t'),
-	start_query($c, 'CREATE TABLE like_t (LIKE t INCLUDING DEFAULTS)'));
+	start_query($b, 'GRANT SELECT (id) ON t TO public'),
+	start_query($c, 'CREATE TABLE like_t (LIKE t INCLUDING DEFAULTS)'),
+	start_query($c, 'GRANT INSERT ON t TO public'));
 foreach my $node ($b, $c)
 {
 	poll($node,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^CREATE' AND wait_event_type = 'Lock'"
+		"SELECT count(*) = 2 FROM pg_stat_activity WHERE query ~ '^(CREATE|GRANT)' AND wait_event_type = 'Lock'"
 	);
 }
 $requester->query_safe('COMMIT');
 $requester->quit;
 finish($_) foreach @unlocked;
-no_locks('schema changes that read the table');
-same_schemas('schema changes that read the table');
+no_locks('schema changes without a lock');
+same_schemas('schema changes without a lock');
 query($a, 'DROP VIEW view_of_t');
 wait_for_group('g', @nodes);
 
@@ -596,6 +600,18 @@ query($b, 'DROP TABLE two, one');
 
 query($a, 'CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, v int)');
 wait_for_group('g', @nodes);
+$requester = open_session($a);
+$requester->query_safe('BEGIN; ALTER TABLE s.t RENAME v TO w');
+my $grant =
+  start_query($b, 'GRANT SELECT ON ALL TABLES IN SCHEMA s TO public');
+poll($b,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^GRANT' AND wait_event_type = 'Lock'"
+);
+$requester->query_safe('COMMIT');
+$requester->quit;
+finish($grant);
+no_locks('privileges in a schema');
+same_schemas('privileges in a schema');
 $lock = open_session($a);
 $lock->query_safe('BEGIN; LOCK TABLE s.t IN SHARE MODE');
 query($c, 'INSERT INTO s.t VALUES (1, 1)');
