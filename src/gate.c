@@ -60,8 +60,9 @@
  * A session that has read T and wants to write to it cannot go on behind D, which waits for it (gate_cycle.c).
  *
  * Deadlocks.  All sessions wait for each other in the server's lock manager: S for G, G for transactions that have
- * written to T, W for rows of S.  If W waits for a row of S, and S for G, then neither is waiting for the other through
- * anything that G would give up, until A's time-out ends the lock; A's request fails and says so.
+ * written to T, W for rows of S.  While G is closing the gate, it gives up what S waits for (group/gate_worker.c, "Tables
+ * in another order").  If W waits for a row of S, and S for G, then neither is waiting for the other through anything
+ * that G would give up, until A's time-out ends the lock; A's request fails and says so.
  */
 #include "postgres.h"
 
@@ -316,7 +317,9 @@ find_way(Oid relid, const char *publisher)
 	{
 		if (applies_early && table->confirmed && passed != gate)
 			result = WAY_TOO_EARLY;
-		else if (table->state == TABLE_HELD || (table->state == TABLE_GIVING && passed == gate))
+		else if (table->state == TABLE_HELD ||
+				 (passed == gate &&
+				  (table->state == TABLE_GIVING || table->state == TABLE_WITHDRAWN)))
 		{
 			if (passed != gate)
 				pg_atomic_fetch_add_u32(&gate->passing, 1);

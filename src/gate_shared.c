@@ -598,6 +598,54 @@ gate_set_tables(int64 lock, GateTableState from, GateTableState to, Oid relid)
 	LWLockRelease(gates->lock);
 }
 
+/*
+ * The gate worker withdraws from the tables of the current request that are not confirmed; returns
+ * whether there are any.
+ */
+bool
+gate_withdraw(int64 lock)
+{
+	Gate	   *gate;
+	bool		result = false;
+
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find(lock);
+	for (int i = 0; gate != NULL && i < gate->status.num_tables; i++)
+	{
+		GateTable  *table = &gate->status.tables[i];
+
+		if (table->state != TABLE_HELD || table->confirmed ||
+			table->request != gate->status.request)
+			continue;
+		table->state = TABLE_WITHDRAWN;
+		result = true;
+	}
+	if (result)
+		gate->status.round++;
+	LWLockRelease(gates->lock);
+	return result;
+}
+
+/*
+ * If no writer that has passed is left, nothing has to be kept for them of the tables that the gate worker has
+ * withdrawn from.  Whoever passes another table after that does not pass these.  Returns whether it is so.
+ */
+bool
+gate_finish_withdrawal(int64 lock)
+{
+	Gate	   *gate;
+	bool		result;
+
+	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
+	gate = gate_find(lock);
+	result = gate != NULL && pg_atomic_read_u32(&gate->passing) == 0;
+	for (int i = 0; result && i < gate->status.num_tables; i++)
+		if (gate->status.tables[i].state == TABLE_WITHDRAWN)
+			gate->status.tables[i].state = TABLE_WANTED;
+	LWLockRelease(gates->lock);
+	return result;
+}
+
 void
 gate_offer(int64 lock)
 {

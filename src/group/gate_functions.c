@@ -114,7 +114,8 @@ state_name(const GateStatus *status)
 		return "ending";
 	for (int i = 0; i < status->num_tables; i++)
 	{
-		if (status->tables[i].state == TABLE_WANTED)
+		if (status->tables[i].state == TABLE_WANTED ||
+			status->tables[i].state == TABLE_WITHDRAWN)
 			return "closing";
 		given = given || (status->tables[i].state == TABLE_GIVEN &&
 						  (status->taken || !status->tables[i].own));

@@ -10,6 +10,19 @@
  * G asks for a lock for LOCK_SLICE at most, and then lets everybody who waits behind it
  * go ahead: a writer of another member may be needed by the transaction that G waits for.
  *
+ * Tables in another order.  G has T1 and waits for T2, which session S has written to; then S wants to write to
+ * T1.  S would get the server's error for a deadlock.  Therefore G looks for deadlocks several times before S
+ * does, and withdraws: it goes back to ROW EXCLUSIVE on what it has, so that S goes on, and begins with T2.
+ *	 - The gate was open for a moment, which costs a new round.  What is confirmed must not be opened.  So if T1
+ *	   is confirmed, and a further statement of A needs T2, then S gets its error.
+ *	 - Writers W may have passed T1.  G keeps ROW EXCLUSIVE for them, as when the gate ends, but does not wait for
+ *	   them: W may wait for S, or for a session that holds T2 and waits for T1.  They go on passing T1 until none
+ *	   of them is left; other writers lock T1 as if there was no gate.
+ *	 - A taker finds nothing to take at T1, as at T2.  It is offered the rest when none passes.
+ *	 - If all sessions write in one order, then each withdrawal puts T2 in front for good, and G finds that order
+ *	   after some of them.  If there are always sessions of either order, G may withdraw until A's time-out: A's
+ *	   statement fails, not the sessions.
+ *
  * When the gate ends.  Writers may have passed it, under locks of mode ROW SHARE.  G goes on holding
  * ROW EXCLUSIVE in their stead until their transactions are over; sessions go on meanwhile.
  *
@@ -49,11 +62,14 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
+#include "utils/timeout.h"
 #include "wait_event.h"
 
 /* Milliseconds. */
 #define LOCK_SLICE 1000
 #define LOCK_PAUSE 20
+#define LOCK_FIRST_LOOK 50
+#define LOCK_LOOK_INTERVAL 250
 #define TAG_SLICE 100
 #define TAG_DEADLOCK_TIMEOUT 10
 #define IDLE_INTERVAL 100
@@ -90,6 +106,12 @@ static int64 lock;
 static TimestampTz asked;		/* when the outcome was asked for */
 static TimestampTz answered;	/* when the requester has last answered */
 
+/* Tables that could not be had after others, the last one first; those that are not among them follow. */
+static List *preferred = NIL;
+
+/* Looks for deadlocks while the worker waits for a lock. */
+static TimeoutId look_timer = MAX_TIMEOUTS;
+
 /* Where the committed schema change is on the requester at the latest. */
 static XLogRecPtr commit_bound;
 
@@ -97,16 +119,17 @@ extern PGDLLEXPORT void weft_gate_main(Datum main_arg);
 
 /*
  * Acquires a lock for the session, outside of a transaction.  Returns false if that has failed or takes
- * longer than "slice".
+ * longer than "slice"; *deadlock says whether it was a deadlock.
  */
 static bool
-acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout)
+acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout, bool *deadlock)
 {
 	MemoryContext context = CurrentMemoryContext;
 	int			old_timeout = LockTimeout;
 	int			old_deadlock_timeout = DeadlockTimeout;
 	volatile bool result = false;
 
+	*deadlock = false;
 	LockTimeout = slice;
 	DeadlockTimeout = deadlock_timeout;
 	PG_TRY();
@@ -118,6 +141,7 @@ acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout)
 		/* The lock may have been granted just before the time was over. */
 		LockErrorCleanup();
 		result = LockHeldByMe(tag, mode, false);
+		*deadlock = !result && geterrcode() == ERRCODE_T_R_DEADLOCK_DETECTED;
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
 	}
@@ -134,22 +158,6 @@ tag_of(Oid relid)
 
 	SET_LOCKTAG_RELATION(result, MyDatabaseId, relid);
 	return result;
-}
-
-/* Locks one more table, or pauses. */
-static void
-close_table(Oid relid)
-{
-	LOCKTAG		tag = tag_of(relid);
-
-	/*
-	 * The look for deadlocks also cancels autovacuum, unless LOCK_SLICE is
-	 * over at the same time.
-	 */
-	if (acquire(&tag, ShareRowExclusiveLock, LOCK_SLICE, Min(DeadlockTimeout, LOCK_SLICE / 2)))
-		gate_set_tables(lock, TABLE_WANTED, TABLE_HELD, relid);
-	else
-		gate_nap(LOCK_PAUSE);
 }
 
 static void
@@ -169,15 +177,89 @@ exchange(Oid relid, LOCKMODE from, LOCKMODE to)
 	LockRelease(&tag, from, true);
 }
 
+/* See "Tables in another order"; returns whether there is anything to withdraw from. */
+static bool
+withdraw(void)
+{
+	GateStatus	status;
+
+	if (!gate_withdraw(lock) || !gate_look(lock, &status))
+		return false;
+	for (int i = 0; i < status.num_tables; i++)
+	{
+		LOCKTAG		tag = tag_of(status.tables[i].relid);
+
+		if (status.tables[i].state == TABLE_WITHDRAWN &&
+			LockHeldByMe(&tag, ShareRowExclusiveLock, false))
+			exchange(status.tables[i].relid, ShareRowExclusiveLock, RowExclusiveLock);
+	}
+	return true;
+}
+
+/* Releases what is kept of the tables that the worker has withdrawn from, if no writer needs that. */
+static void
+finish_withdrawal(void)
+{
+	GateStatus	status;
+
+	if (!gate_look(lock, &status) || !gate_finish_withdrawal(lock))
+		return;
+	for (int i = 0; i < status.num_tables; i++)
+		if (status.tables[i].state == TABLE_WITHDRAWN)
+		{
+			LOCKTAG		tag = tag_of(status.tables[i].relid);
+
+			LockRelease(&tag, RowExclusiveLock, true);
+		}
+}
+
+/* Locks one more table, or pauses.  "after": another one is held that the worker may withdraw from. */
+static void
+close_table(const GateTable *table, bool after)
+{
+	LOCKTAG		tag = tag_of(table->relid);
+	int			interval = Max(Min(DeadlockTimeout / 4, LOCK_LOOK_INTERVAL), 1);
+	bool		closed;
+	bool		deadlock;
+
+	/*
+	 * The first look for deadlocks also cancels autovacuum, unless LOCK_SLICE
+	 * is over at the same time.
+	 */
+	if (after)
+		enable_timeout_every(look_timer,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(), interval), interval);
+	closed = acquire(&tag, ShareRowExclusiveLock, LOCK_SLICE,
+					 after ? Min(interval, LOCK_FIRST_LOOK) : Min(DeadlockTimeout, LOCK_SLICE / 2),
+					 &deadlock);
+	if (after)
+		disable_timeout(look_timer, false);
+	if (closed)
+	{
+		gate_set_tables(lock, table->state, TABLE_HELD, table->relid);
+		if (table->state == TABLE_WITHDRAWN)
+			LockRelease(&tag, RowExclusiveLock, true);
+		return;
+	}
+	if (deadlock && withdraw())
+	{
+		preferred = list_delete_oid(preferred, table->relid);
+		preferred = lcons_oid(table->relid, preferred);
+	}
+	gate_nap(LOCK_PAUSE);
+}
+
 /* Hands the tables over to the taker. */
 static void
 give(void)
 {
 	GateStatus	status;
 	LOCKTAG		tag;
+	bool		deadlock;
 
 	gate_set_tables(lock, TABLE_HELD, TABLE_GIVING, InvalidOid);
 	wait_until_none_passes();
+	finish_withdrawal();
 	if (!gate_look(lock, &status))
 		return;
 	for (int i = 0; i < status.num_tables; i++)
@@ -190,7 +272,7 @@ give(void)
 	{
 		GateStatus	now;
 
-		if (acquire(&tag, ShareLock, TAG_SLICE, TAG_DEADLOCK_TIMEOUT))
+		if (acquire(&tag, ShareLock, TAG_SLICE, TAG_DEADLOCK_TIMEOUT, &deadlock))
 			LockRelease(&tag, ShareLock, true);
 		gate_nap(1);
 
@@ -312,7 +394,7 @@ is_over(const GateStatus *status)
 static bool
 may_close(const GateStatus *status, const GateTable *table)
 {
-	return table->state == TABLE_WANTED &&
+	return (table->state == TABLE_WANTED || table->state == TABLE_WITHDRAWN) &&
 		(status->taker == INVALID_PROC_NUMBER ||
 		 (status->taker_lock == lock && !table->confirmed));
 }
@@ -330,6 +412,20 @@ is_late(const GateStatus *status)
 	return true;
 }
 
+/* Does the worker lock the first table before the second one? */
+static bool
+comes_before(const GateTable *one, const GateTable *other)
+{
+	foreach_oid(relid, preferred)
+	{
+		if (relid == other->relid)
+			return false;
+		if (relid == one->relid)
+			return true;
+	}
+	return false;
+}
+
 /* Serves the gate until it ends. */
 static void
 serve(void)
@@ -337,23 +433,27 @@ serve(void)
 	for (;;)
 	{
 		GateStatus	status;
-		Oid			wanted = InvalidOid;
+		GateTable  *wanted = NULL;
 		bool		held = false;
 
+		finish_withdrawal();
 		if (!gate_look(lock, &status) || status.state == GATE_ENDING)
 			return;
 		for (int i = 0; i < status.num_tables; i++)
 		{
-			if (may_close(&status, &status.tables[i]) && !OidIsValid(wanted))
-				wanted = status.tables[i].relid;
-			held = held || status.tables[i].state == TABLE_HELD;
+			GateTable  *table = &status.tables[i];
+
+			if (may_close(&status, table) && (wanted == NULL || comes_before(table, wanted)))
+				wanted = table;
+			held = held || (table->state == TABLE_HELD && !table->confirmed &&
+							table->request == status.request);
 		}
 		if (status.taker != INVALID_PROC_NUMBER && !status.offered)
 			give();
 		else if (is_late(&status))
 			gate_end(lock);
-		else if (OidIsValid(wanted))
-			close_table(wanted);
+		else if (wanted != NULL)
+			close_table(wanted, held);
 		else
 		{
 			if (status.taker != INVALID_PROC_NUMBER)
@@ -380,7 +480,7 @@ finish(void)
 			exchange(status.tables[i].relid, ShareRowExclusiveLock, RowExclusiveLock);
 	wait_until_none_passes();
 	for (int i = 0; i < status.num_tables; i++)
-		if (status.tables[i].state == TABLE_HELD)
+		if (status.tables[i].state == TABLE_HELD || status.tables[i].state == TABLE_WITHDRAWN)
 		{
 			tag = tag_of(status.tables[i].relid);
 			LockRelease(&tag, RowExclusiveLock, true);
@@ -413,6 +513,7 @@ weft_gate_main(Datum main_arg)
 		proc_exit(0);
 	before_shmem_exit(detach, (Datum) 0);
 	pgstat_report_activity(STATE_RUNNING, "schema change of a node group");
+	look_timer = RegisterTimeout(USER_TIMEOUT, CheckDeadLockAlert);
 	answered = GetCurrentTimestamp();
 	serve();
 	finish();

@@ -596,6 +596,55 @@ is( query(
 	'the index has the row');
 query($b, 'DROP TABLE two, one');
 
+# --- a session has a table that the gate worker wants, and wants one that it has; a writer has passed there ---
+
+query($a,
+	'CREATE TABLE three (id int PRIMARY KEY, v int); CREATE TABLE four (id int PRIMARY KEY)'
+);
+wait_for_group('g', @nodes);
+$lock = open_session($b);
+$lock->query_safe('BEGIN; LOCK TABLE sp IN SHARE MODE');
+my $later = open_session($b);
+$later->query_safe('BEGIN; LOCK TABLE other IN SHARE MODE');
+query($c, <<'EOS');
+INSERT INTO sp VALUES (103, 1);
+BEGIN; INSERT INTO three VALUES (2, NULL); UPDATE other SET v = 7 WHERE id = 1; COMMIT;
+EOS
+$holder = open_session($b);
+$holder->query_safe('BEGIN; INSERT INTO four VALUES (1)');
+$change = start_query($a,
+	'ALTER TABLE three ADD FOREIGN KEY (v) REFERENCES four NOT VALID');
+my $of_three =
+  "SELECT count(*) = 1 FROM pg_locks WHERE relation = 'three'::regclass AND granted AND pid";
+poll($b,
+	"$of_three IN (SELECT pid FROM weft.ddl_gates()) AND mode = 'ShareRowExclusiveLock'"
+);
+$lock->query_safe('COMMIT');
+$lock->quit;
+poll($b,
+	"$of_three NOT IN (SELECT pid FROM weft.ddl_gates()) AND mode = 'RowShareLock'"
+);
+$holder->query_safe('INSERT INTO three VALUES (1, 1)');
+pass('a session that uses the tables in another order goes on');
+is( query(
+		$b,
+		"$of_three IN (SELECT pid FROM weft.ddl_gates()) AND mode = 'RowExclusiveLock'"
+	),
+	't',
+	'what the writer has passed is kept from others');
+$holder->query_safe('COMMIT');
+$holder->quit;
+poll($b,
+	"SELECT state = 'closed' AND cardinality(tables) = 2 FROM weft.ddl_lock_status"
+);
+$later->query_safe('COMMIT');
+$later->quit;
+finish($change);
+no_locks('two orders');
+same_schemas('two orders');
+same_on_all(\@nodes, [qw(three four sp other)], 'two orders');
+query($b, 'DROP TABLE three, four');
+
 # --- a schema ---
 
 query($a, 'CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, v int)');
