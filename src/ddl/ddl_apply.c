@@ -48,6 +48,7 @@
 #include "gate_cycle.h"
 #include "miscadmin.h"
 #include "node_identity.h"
+#include "publication_settings.h"
 #include "replication/worker_internal.h"
 #include "tcop/dest.h"
 #include "tcop/tcopprot.h"
@@ -282,6 +283,28 @@ execute_in_place(DdlMessage *message, XLogRecPtr final_lsn, char **detail)
 	return executed;
 }
 
+/*
+ * Members do not forward what comes from a publisher outside of their group.  A schema change of it would leave
+ * this member with another schema than the others have, and would lock no tables there.
+ */
+static void
+refuse_outside(void)
+{
+	bool		replicated = false;
+
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		replicated |= publication->group;
+	if (!replicated || node_identity_for(MySubscription->name) != NULL ||
+		node_identity_members() == NIL)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("subscription \"%s\" cannot change the schema of a member of a node group",
+					MySubscription->name),
+			 errdetail("Its publisher does not belong to the group, so the other members would not get the schema change."),
+			 errhint("Make the schema change on a member of the group.")));
+}
+
 /* Executes a schema change, and does what belongs to it. */
 static void
 apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
@@ -292,6 +315,8 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 	const char *result = "applied";
 	char	   *detail = NULL;
 
+	if (to_execute)
+		refuse_outside();
 	seen_check(message->seen);
 	repeated = to_execute && ddl_conflict_check(message);
 	if (to_execute && !repeated && postpone(message, json, length, final_lsn))

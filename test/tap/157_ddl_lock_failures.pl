@@ -359,5 +359,32 @@ $session->quit;
 push @nodes, $d;
 recovered('a join');
 
+# --- a publisher outside of the group ---
+
+my $outside = new_publisher('outside');
+query($outside, 'CREATE EXTENSION weft');
+query($_, 'CREATE TABLE fed (id int PRIMARY KEY)') foreach $outside, $a;
+query($outside, 'CREATE PUBLICATION p FOR TABLE fed WITH (ddl = table)');
+subscribe($outside, $a, 'outside', 'p');
+wait_for_apply($outside, $a, 'outside');
+$before = query($a, 'SELECT clock_timestamp()');
+query($outside,
+	'ALTER TABLE fed ADD COLUMN v int; INSERT INTO fed VALUES (1, 1)');
+($err) = apply_error($a, 'outside', $before);
+like(
+	$err,
+	qr/subscription "outside" cannot change the schema of a member of a node group/,
+	'a schema change that the other members would not get');
+query($a, 'ALTER TABLE fed ADD COLUMN v int');
+query($a,
+		'SELECT weft.skip_ddl($$outside$$, '
+	  . query($outside, 'SELECT max(id) FROM weft.ddl_queue')
+	  . ')');
+wait_for_apply($outside, $a, 'outside');
+is(query($a, 'SELECT v FROM fed'), 1, '... is made on a member, and skipped');
+query($a, 'DROP SUBSCRIPTION outside');
+recovered('a publisher outside of the group');
+
+$outside->stop;
 $_->stop foreach @nodes;
 done_testing();
