@@ -115,10 +115,15 @@ poll($c, "SELECT step = 'copy' FROM weft.join_entry");
 my @row = map {
 	"at = '2026-03-04 05:06:07.123456+00'::timestamptz + $_ * interval '1 hour'"
 } 0 .. 20;
+my $later = open_session($a);
+$later->query_safe(
+	"BEGIN; SELECT FROM moments WHERE $row[1] OR $row[3] FOR UPDATE");
 query($b,
 	"UPDATE moments SET v = 'from b' WHERE $row[1] OR $row[2]; DELETE FROM moments WHERE $row[3]"
 );
-query($a, "UPDATE moments SET v = 'from a' WHERE $row[1] OR $row[3]");
+$later->query_safe(
+	"UPDATE moments SET v = 'from a' WHERE $row[1] OR $row[3]; COMMIT");
+$later->quit;
 $session->query_safe('COMMIT');
 $session->quit;
 wait_for_join($c);
