@@ -99,9 +99,14 @@ static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
 /* The gate that the current transaction of this process has passed. */
 static Gate *passed = NULL;
 
-/* The gate whose locks the current transaction wants or has, and the schema change. */
+/* The gate whose locks the current transaction wants or has. */
 static int64 taken_gate = 0;
-static int64 taken_lock = 0;
+
+/*
+ * The lock whose schema change the current transaction executes.  It ends with that also if another schema
+ * change has taken the gate over, behind which this one waits for the tables.
+ */
+static int64 executed_lock = 0;
 
 /* The group lock of the current transaction, which ends with it; or zero. */
 static int64 own_lock = 0;
@@ -144,6 +149,9 @@ let_go(bool committed)
 	if (own_lock != 0)
 		gate_end(own_lock);
 	own_lock = 0;
+	if (committed && executed_lock != 0)
+		gate_end(executed_lock);
+	executed_lock = 0;
 	if (taken_gate == 0)
 		return;
 	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
@@ -152,8 +160,6 @@ let_go(bool committed)
 	{
 		gate->status.taker = INVALID_PROC_NUMBER;
 		gate->status.round++;
-		if (committed && taken_lock == taken_gate)
-			gate->status.state = GATE_ENDING;
 		if (gate->status.state == GATE_ACTIVE)
 			for (int i = 0; i < gate->status.num_tables; i++)
 				if (gate->status.tables[i].state == TABLE_GIVEN && !gate->status.tables[i].own)
@@ -391,6 +397,8 @@ announce(int64 lock)
 
 	LWLockAcquire(gates->lock, LW_EXCLUSIVE);
 	gate = gate_find_active();
+	if (gate != NULL && gate->status.lock == lock)
+		executed_lock = lock;
 	if (gate != NULL && gate->status.taker != INVALID_PROC_NUMBER &&
 		gate->status.taker != MyProcNumber)
 		 /* who has them keeps them */ ;
@@ -400,7 +408,6 @@ announce(int64 lock)
 		gate->status.taker_lock = lock;
 		gate->status.offered = gate->status.taken = false;
 		taken_gate = gate->status.lock;
-		taken_lock = lock;
 		gate_wake(gate->status.worker);
 		result = true;
 	}
@@ -409,7 +416,7 @@ announce(int64 lock)
 		/* It locks no tables, and ends with this transaction all the same. */
 		gate->status.taker = MyProcNumber;
 		gate->status.offered = gate->status.taken = true;
-		taken_gate = taken_lock = lock;
+		taken_gate = lock;
 	}
 	LWLockRelease(gates->lock);
 	return result;

@@ -317,6 +317,32 @@ $session->quit;
 all_stream();
 recovered('the statement failed on a member');
 
+# --- another member's schema change has taken the gate over when that of the lock arrives ---
+
+query($a,
+	'CREATE TABLE u (id int PRIMARY KEY); ALTER TABLE t ADD COLUMN gone int');
+wait_for_group('g', @nodes);
+$session = change($c, 'ALTER TABLE t DROP COLUMN gone');
+my $reader = open_session($b);
+$reader->query_safe('BEGIN; LOCK TABLE u IN ACCESS SHARE MODE');
+query($a, 'ALTER TABLE u ADD COLUMN v int');
+poll($b,
+	"SELECT count(*) = 1 FROM pg_locks WHERE relation = 'u'::regclass AND NOT granted"
+);
+$session->query('COMMIT');
+poll($b,
+	"SELECT count(*) > 0 FROM pg_locks WHERE relation = 't'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+);
+wait_for_apply($c, $a, subscription_name('g', $c, $a));
+
+# A schema change of c that comes after a row of a, which waits for the gate of b.
+query($a, 'INSERT INTO t (id, v) VALUES (85, 85); CREATE TABLE of_a (id int)');
+wait_for_apply($a, $c, subscription_name('g', $a, $c));
+query($c, 'CREATE TABLE of_c (id int)');
+$reader->query_safe('COMMIT');
+$_->quit foreach $reader, $session;
+recovered('two schema changes for one gate');
+
 # --- a node joins: it waits for a lock, and locks wait for it ---
 
 my $d = new_member('d', conf => "max_worker_processes = 40\n");
