@@ -336,7 +336,8 @@ poll($b,
 wait_for_apply($c, $a, subscription_name('g', $c, $a));
 
 # A schema change of c that comes after a row of a, which waits for the gate of b.
-query($a, 'INSERT INTO t (id, v) VALUES (85, 85); CREATE TABLE of_a (id int)');
+query($a,
+	'INSERT INTO t (id, v) VALUES (85, 85); CREATE TABLE of_a (id int)');
 wait_for_apply($a, $c, subscription_name('g', $a, $c));
 query($c, 'CREATE TABLE of_c (id int)');
 $reader->query_safe('COMMIT');
