@@ -461,17 +461,21 @@ is_in_group(Oid relid)
 static bool
 may_read(Oid relid)
 {
-	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ANY) == ACLCHECK_OK;
+	bool		missing = false;
+
+	return pg_class_aclcheck_ext(relid, GetUserId(), ACL_SELECT, &missing) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all_ext(relid, GetUserId(), ACL_SELECT, ACLMASK_ANY,
+									  &missing) == ACLCHECK_OK;
 }
 
-static void
-lock_shared(Oid relid)
+/* Is a relation a table that the group replicates?  It need not exist. */
+static bool
+is_table_of_group(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
 
-	if ((relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) && is_in_group(relid))
-		LockRelationOid(relid, RowExclusiveLock);
+	return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
+		is_in_group(relid);
 }
 
 /*
@@ -482,10 +486,11 @@ static void
 lock_mentioned(Node *statement)
 {
 	foreach_oid(relid, changes_tables_read(statement))
-		if (may_read(relid))
-		lock_shared(relid);
+		if (is_table_of_group(relid) && may_read(relid))
+		LockRelationOid(relid, RowExclusiveLock);
 	foreach_oid(relid, lock_tables_granted(statement))
-		lock_shared(relid);
+		if (is_table_of_group(relid))
+		LockRelationOid(relid, RowExclusiveLock);
 }
 
 static void

@@ -511,10 +511,13 @@ lock_tables_are_local(Node *statement)
 static bool
 may_grant(Oid relid)
 {
-	return pg_class_aclcheck(relid, GetUserId(),
-							 ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_RELATION)) == ACLCHECK_OK ||
-		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_COLUMN),
-								  ACLMASK_ANY) == ACLCHECK_OK;
+	AclMode		table = ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_RELATION);
+	AclMode		column = ACL_GRANT_OPTION_FOR(ACL_ALL_RIGHTS_COLUMN);
+	bool		missing = false;
+
+	return pg_class_aclcheck_ext(relid, GetUserId(), table, &missing) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all_ext(relid, GetUserId(), column, ACLMASK_ANY,
+									  &missing) == ACLCHECK_OK;
 }
 
 /* Returns the relations of a GRANT or REVOKE that the user may execute it for. */
