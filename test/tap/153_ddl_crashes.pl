@@ -74,6 +74,9 @@ query($sub, 'CREATE TABLE late (id int PRIMARY KEY)');
 query($pub,
 	'SET weft.ddl_replication = off; CREATE TABLE late (id int PRIMARY KEY); INSERT INTO late VALUES (1)'
 );
+
+# The writer ignores this row, but would wait for the table's lock.
+wait_for_apply($pub, $sub, 'sub');
 $session->query_safe('BEGIN; LOCK TABLE late IN SHARE MODE');
 query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 poll($sub,
