@@ -40,7 +40,7 @@
  * session has left behind is not dropped; P fails.
  *
  * The lock.  B holds a lock on (subscription) while it executes P, L holds it while it counts an
- * attempt, and so does W in step 5.  All of them change rows only under this lock, apart from step 1
+ * attempt, and so does W in step 5.  They change rows only while they hold it.  The exceptions are step 1
  * and DROP SUBSCRIPTION, which removes all rows of its own; whoever comes later finds none.
  * Users' functions change only rows that have failed, which nobody else does, and hold another lock
  * among themselves.

@@ -319,8 +319,7 @@ read_number(JsonbContainer *object, const char *key)
 static bool
 read_flag(JsonbContainer *object, const char *key)
 {
-	return getKeyJsonValueFromContainer(object, key, strlen(key), NULL) != NULL &&
-		find_value(object, key, jbvBool)->val.boolean;
+	return has_key(object, key) && find_value(object, key, jbvBool)->val.boolean;
 }
 
 /* Returns the array or object under a key. */
@@ -371,96 +370,78 @@ read_settings(JsonbContainer *object, const char *key)
 	return result;
 }
 
-/* Returns the element of an array that must have objects only. */
-static JsonbContainer *
-read_element(JsonbContainer *array, uint32 i, const char *problem)
-{
-	JsonbValue *value = getIthJsonbValueFromContainer(array, i);
-
-	if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
-		malformed(problem);
-	return value->val.binary.data;
-}
-
+/* Reads an array of objects, each with a function. */
 static List *
-read_tables(JsonbContainer *object, const char *key)
+read_objects(JsonbContainer *object, const char *key, void *(*read) (JsonbContainer *element),
+			 const char *problem)
 {
 	JsonbContainer *array = read_container(object, key, true);
 	List	   *result = NIL;
 
 	for (uint32 i = 0; i < JsonContainerSize(array); i++)
 	{
-		JsonbContainer *element = read_element(array, i, "a table is no object");
-		DdlTable   *table = palloc0(sizeof(DdlTable));
+		JsonbValue *value = getIthJsonbValueFromContainer(array, i);
 
-		table->publication = read_text(element, "publication");
-		table->schema = read_text(element, "schema");
-		table->name = read_text(element, "name");
-		if (has_key(element, "others"))
-			table->others = read_names(element, "others");
-		result = lappend(result, table);
+		if (value->type != jbvBinary || !JsonContainerIsObject(value->val.binary.data))
+			malformed(problem);
+		result = lappend(result, read(value->val.binary.data));
 	}
 	return result;
 }
 
-static List *
-read_changes(JsonbContainer *object)
+static void *
+read_table(JsonbContainer *element)
 {
-	JsonbContainer *array = read_container(object, "changes", true);
-	List	   *result = NIL;
+	DdlTable   *table = palloc0(sizeof(DdlTable));
 
-	for (uint32 i = 0; i < JsonContainerSize(array); i++)
-	{
-		JsonbContainer *element = read_element(array, i, "a change is no object");
-		DdlChange  *change = palloc(sizeof(DdlChange));
+	table->publication = read_text(element, "publication");
+	table->schema = read_text(element, "schema");
+	table->name = read_text(element, "name");
+	if (has_key(element, "others"))
+		table->others = read_names(element, "others");
+	return table;
+}
 
-		change->change = read_text(element, "change");
-		change->object = read_text(element, "object");
-		change->part = read_text(element, "part");
-		result = lappend(result, change);
-	}
-	return result;
+static void *
+read_change(JsonbContainer *element)
+{
+	DdlChange  *change = palloc(sizeof(DdlChange));
+
+	change->change = read_text(element, "change");
+	change->object = read_text(element, "object");
+	change->part = read_text(element, "part");
+	return change;
+}
+
+static void *
+read_value(JsonbContainer *element)
+{
+	JsonbValue *value = getKeyJsonValueFromContainer(element, "value", strlen("value"), NULL);
+	DdlValue   *own = palloc0(sizeof(DdlValue));
+
+	if (value == NULL)
+		malformed("\"value\" is missing");
+	own->column = read_text(element, "column");
+	if (value->type != jbvNull)
+		own->value = text_of(value);
+	own->constant = find_value(element, "constant", jbvBool)->val.boolean;
+	return own;
+}
+
+static void *
+read_name(JsonbContainer *element)
+{
+	DdlName    *name = palloc(sizeof(DdlName));
+
+	name->definition = read_text(element, "definition");
+	name->name = read_text(element, "name");
+	return name;
 }
 
 static List *
-read_values(JsonbContainer *object)
+read_tables(JsonbContainer *object, const char *key)
 {
-	JsonbContainer *array = read_container(object, "values", true);
-	List	   *result = NIL;
-
-	for (uint32 i = 0; i < JsonContainerSize(array); i++)
-	{
-		JsonbContainer *element = read_element(array, i, "a value is no object");
-		JsonbValue *value = getKeyJsonValueFromContainer(element, "value", strlen("value"), NULL);
-		DdlValue   *own = palloc0(sizeof(DdlValue));
-
-		if (value == NULL)
-			malformed("\"value\" is missing");
-		own->column = read_text(element, "column");
-		if (value->type != jbvNull)
-			own->value = text_of(value);
-		own->constant = find_value(element, "constant", jbvBool)->val.boolean;
-		result = lappend(result, own);
-	}
-	return result;
-}
-
-static List *
-read_created(JsonbContainer *object)
-{
-	JsonbContainer *array = read_container(object, "names", true);
-	List	   *result = NIL;
-
-	for (uint32 i = 0; i < JsonContainerSize(array); i++)
-	{
-		JsonbContainer *element = read_element(array, i, "a name is no object");
-		DdlName    *name = palloc(sizeof(DdlName));
-
-		name->definition = read_text(element, "definition");
-		name->name = read_text(element, "name");
-		result = lappend(result, name);
-	}
-	return result;
+	return read_objects(object, key, read_table, "a table is no object");
 }
 
 static JsonbContainer *
@@ -495,7 +476,7 @@ ddl_message_read(const char *json, int length)
 				 errdetail("This server knows version %d.", DDL_MESSAGE_VERSION),
 				 errhint("Update Weft on this server.")));
 	result->id = read_number(object, "id");
-	if (getKeyJsonValueFromContainer(object, "lock", strlen("lock"), NULL) != NULL)
+	if (has_key(object, "lock"))
 		result->lock = read_number(object, "lock");
 	result->tag = read_text(object, "tag");
 	result->role = read_text(object, "role");
@@ -515,7 +496,7 @@ ddl_message_read(const char *json, int length)
 	if (has_key(object, "copied"))
 		result->copied = read_settings(object, "copied");
 	if (has_key(object, "changes"))
-		result->changes = read_changes(object);
+		result->changes = read_objects(object, "changes", read_change, "a change is no object");
 	if (has_key(object, "source"))
 	{
 		result->of_trigger = strcmp(read_text(object, "source"), "trigger") == 0;
@@ -534,10 +515,9 @@ ddl_message_read(const char *json, int length)
 	if (has_key(object, "touched"))
 		result->touched = read_names(object, "touched");
 	if (has_key(object, "values"))
-		result->values = read_values(object);
+		result->values = read_objects(object, "values", read_value, "a value is no object");
 	if (has_key(object, "names"))
-		result->names = read_created(object);
-	if (has_key(object, "may_be_gone"))
-		result->may_be_gone = find_value(object, "may_be_gone", jbvBool)->val.boolean;
+		result->names = read_objects(object, "names", read_name, "a name is no object");
+	result->may_be_gone = read_flag(object, "may_be_gone");
 	return result;
 }

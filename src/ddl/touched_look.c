@@ -4,8 +4,6 @@
  *
  * Each class of objects is looked at in its own way.  What is not in the catalogs any more is known from what the
  * statement that is being executed has touched until now.
- *
- * Longer than 700 lines because of the number of classes.
  */
 #include "postgres.h"
 
@@ -25,7 +23,6 @@
 #include "catalog/pg_database.h"
 #include "catalog/pg_db_role_setting.h"
 #include "catalog/pg_default_acl.h"
-#include "catalog/pg_depend.h"
 #include "catalog/pg_event_trigger.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_foreign_table.h"
@@ -54,6 +51,7 @@
 #include "ddl/filter.h"
 #include "ddl/local_object.h"
 #include "ddl/touched_look.h"
+#include "ddl/type_users.h"
 #include "publication_settings.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -293,47 +291,12 @@ look_at_relation(Touched *touched, Oid relid)
 	ReleaseSysCache(tuple);
 }
 
-/* Looks at what has a column of a type, and adds types that are made of it to a list. */
-static List *
-look_at_direct_users(Touched *touched, Oid type, List *types)
-{
-	Relation	catalog = table_open(DependRelationId, AccessShareLock);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(TypeRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(type));
-	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, keys);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
-
-		if (form->classid == TypeRelationId)
-			types = list_append_unique_oid(types, form->objid);
-		else if (form->classid != RelationRelationId || form->objsubid <= 0)
-			continue;
-		else if (get_rel_relkind(form->objid) == RELKIND_COMPOSITE_TYPE)
-			types = list_append_unique_oid(types, get_rel_type_id(form->objid));
-		else
-			touched_add_publications(touched, touched_publications_of(form->objid));
-	}
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-	return types;
-}
-
 /* Looks at the tables with a column of a type, or of an array, a domain and so on of it. */
 static void
 look_at_users(Touched *touched, Oid type)
 {
-	List	   *types = list_make1_oid(type);
-
-	/* The list grows meanwhile. */
-	for (int i = 0; i < list_length(types); i++)
-		types = look_at_direct_users(touched, list_nth_oid(types, i), types);
+	foreach_oid(relid, type_users(type))
+		touched_add_publications(touched, touched_publications_of(relid));
 }
 
 /* Looks at an object in a schema. */

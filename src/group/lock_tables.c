@@ -14,16 +14,15 @@
 
 #include "access/genam.h"
 #include "access/table.h"
-#include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaddress.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_constraint.h"
-#include "catalog/pg_depend.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "catalog/pg_type.h"
+#include "ddl/type_users.h"
 #include "group/lock_tables.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
@@ -136,44 +135,12 @@ add_all_foreign_keys(List *tables)
 	return tables;
 }
 
-/*
- * Adds the tables with a column of a type, or of one that is made of it: an array, a domain, a composite
- * or range type.
- */
+/* Adds the tables with a column of a type, or of one that is made of it. */
 static List *
 add_users(List *tables, Oid type)
 {
-	Relation	catalog = table_open(DependRelationId, AccessShareLock);
-	List	   *types = NIL;
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(TypeRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(type));
-	scan = systable_beginscan(catalog, DependReferenceIndexId, true, NULL, 2, keys);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
-
-		if (form->classid == TypeRelationId)
-			types = lappend_oid(types, form->objid);
-		else if (form->classid != RelationRelationId || form->objsubid == 0)
-			continue;
-		else if (get_rel_relkind(form->objid) == RELKIND_COMPOSITE_TYPE)
-			types = lappend_oid(types, get_rel_type_id(form->objid));
-		else
-			tables = add_relation(tables, form->objid, true);
-	}
-	systable_endscan(scan);
-	table_close(catalog, AccessShareLock);
-
-	/* No type is made of itself. */
-	check_stack_depth();
-	foreach_oid(each, types)
-		tables = add_users(tables, each);
+	foreach_oid(relid, type_users(type))
+		tables = add_relation(tables, relid, true);
 	return tables;
 }
 
