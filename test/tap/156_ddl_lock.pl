@@ -43,6 +43,18 @@ foreach my $node (@nodes)
 	);
 }
 
+# Execute in a session what must fail.
+sub fails
+{
+	my ($session, $statement, $pattern, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$session->query($statement);
+	like($session->{stderr}, $pattern, $name);
+	$session->{stderr} = '';
+	return;
+}
+
 # A query in the background; finish() waits for it.
 sub start_query
 {
@@ -312,21 +324,17 @@ is( query(
 # A lock that could not be had is requested again.
 my $holder = open_session($b);
 $holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
-$session->query(
-	"SET weft.ddl_lock_timeout = '1s'; BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v SET DEFAULT 8"
-);
-like(
-	$session->{stderr},
+fails(
+	$session,
+	"SET weft.ddl_lock_timeout = '1s'; BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v SET DEFAULT 8",
 	qr/timed out waiting for transactions that have changed the tables/,
 	'a lock that could not be had');
-$session->{stderr} = '';
 $session->query_safe('ROLLBACK TO s');
-$session->query('ALTER TABLE t ALTER v SET DEFAULT 9');
-like(
-	$session->{stderr},
+fails(
+	$session,
+	'ALTER TABLE t ALTER v SET DEFAULT 9',
 	qr/timed out waiting for transactions that have changed the tables/,
 	'a lock that could not be had after a rollback to a savepoint');
-$session->{stderr} = '';
 $session->query_safe('ROLLBACK; RESET weft.ddl_lock_timeout');
 $holder->query_safe('ROLLBACK');
 $holder->quit;
@@ -361,12 +369,10 @@ foreach (
 {
 	my ($statement, $object) = @$_;
 
-	$session->query($statement);
-	like(
-		$session->{stderr},
+	fails(
+		$session, $statement,
 		qr/must be owner of $object/,
 		"without rights: $statement asks no member");
-	$session->{stderr} = '';
 	$session->query_safe('ROLLBACK TO s');
 }
 $session->query(<<'EOS');
@@ -391,12 +397,11 @@ same_schemas('rights');
 # Rows that wait for the transaction.
 $session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN late int');
 query($b, 'UPDATE other SET v = v + 1');
-$session->query('ALTER TABLE other ALTER late SET DEFAULT 3');
-like(
-	$session->{stderr},
+fails(
+	$session,
+	'ALTER TABLE other ALTER late SET DEFAULT 3',
 	qr/holds a lock that changes of node "b" need/,
 	'rows of another member are needed');
-$session->{stderr} = '';
 $session->query('ROLLBACK');
 wait_for_group('g', @nodes);
 $session->query_safe(
@@ -414,24 +419,22 @@ $holder->query_until(qr/begun/, "\\echo begun\nUPDATE other SET v = 1;\n");
 poll($a,
 	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^UPDATE other' AND wait_event_type = 'Lock'"
 );
-$session->query('ALTER TABLE t ALTER v SET DEFAULT 1');
-like(
-	$session->{stderr},
+fails(
+	$session,
+	'ALTER TABLE t ALTER v SET DEFAULT 1',
 	qr/waits for the transaction of the schema change/,
 	'a session waits for the transaction');
-$session->{stderr} = '';
 $session->query_safe('ROLLBACK');
 $holder->query_safe('ROLLBACK');
 $session->query_safe('BEGIN; ALTER TABLE other ADD COLUMN more int');
 $holder->query_safe('BEGIN; UPDATE t SET v = v WHERE id = 1');
 $holder->query_until(qr/begun/, "\\echo begun\nUPDATE other SET v = 1;\n");
 query($b, "UPDATE t SET v = 'b' WHERE id = 1");
-$session->query('ALTER TABLE other ALTER more SET DEFAULT 1');
-like(
-	$session->{stderr},
+fails(
+	$session,
+	'ALTER TABLE other ALTER more SET DEFAULT 1',
 	qr/holds a lock that changes of node "b" need/,
 	'a writer waits for a session that waits for the transaction');
-$session->{stderr} = '';
 $session->query_safe('ROLLBACK');
 $holder->query_safe('ROLLBACK');
 $holder->quit;
