@@ -292,7 +292,7 @@ def test_failover_to_a_standby(pair: Pair, weft: Weft, directory: Path) -> None:
             with load(primary):
                 done = weft(
                     "adopt", "s", "--yes", "--standby", f"{standby.conninfo} dbname=failover",
-                    "--timeout", "50", server=pair.subscriber,
+                    "--timeout", "100", server=pair.subscriber,
                 )  # fmt: skip
             assert done.returncode == ExitCode.FINE, done.stdout + done.stderr
             assert [plugin for _, plugin in slots(own)] == ["weft"]

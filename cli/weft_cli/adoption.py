@@ -118,6 +118,8 @@ from weft_cli.server import Server
 POLL = 0.1
 # Seconds after which a statement of an earlier attempt, or its session, has ended.
 END_OF_STATEMENT = 5.0
+# Seconds between two records of running transactions that we ask for.
+RECORD_INTERVAL = 1.0
 # How often the same step is tried, if others change what it needs.
 MAX_ATTEMPTS = 5
 
@@ -243,10 +245,7 @@ class Adoption:
                 case Step.SETTLE:
                     self._wait_until_settled(pair)
                 case Step.STANDBY:
-                    self._wait_for(
-                        lambda: self._standbys_have(self.look()),
-                        f'a standby to synchronize slot "{pair.new_name}"',
-                    )
+                    self._wait_for_standbys(pair)
                 case Step.DROP:
                     self._drop_old(pair)
         except Refused as error:
@@ -363,6 +362,27 @@ class Adoption:
             f'the publisher to stream from slot "{pair.new_name}"',
             "See the logs of both servers. Then run this again.",
         )
+
+    def _wait_for_standbys(self, pair: Pair) -> None:
+        """A standby takes a slot over from the third record of running transactions on.
+
+        The publisher writes one every 15 seconds.  If we may, we ask for more of them.
+        """
+        may_ask = self.publisher.value(
+            "SELECT has_function_privilege('pg_log_standby_snapshot()', 'EXECUTE')"
+        )
+        next_record = 0.0
+
+        def have() -> bool:
+            nonlocal next_record
+            if self._standbys_have(self.look()):
+                return True
+            if may_ask and time.monotonic() >= next_record:
+                self.publisher.execute("SELECT pg_log_standby_snapshot()")
+                next_record = time.monotonic() + RECORD_INTERVAL
+            return False
+
+        self._wait_for(have, f'a standby to synchronize slot "{pair.new_name}"')
 
     def _wait_for(self, condition: Callable[[], bool], what: str, hint: str = "") -> None:
         deadline = time.monotonic() + self.limit
