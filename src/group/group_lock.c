@@ -33,7 +33,9 @@
  * Schema changes without a lock.  Session S of member M makes E, which reads a table T: CREATE VIEW; or is about
  * its privileges.  T's gate does not hold back S by itself.  If S committed E while M's gate on T is closed,
  * neither E nor D would have seen the other, and they may conflict (ddl/ddl_conflict.c).  Therefore S locks T as if it wrote to it, before it executes E: G waits for S,
- * or S for G.
+ * or S for G.  If E changes T itself, S would wait for G in any case, and whoever comes after S for S.  Rows
+ * that G waits for, and that need a lock of mode ROW SHARE, would be among them.  Therefore S first waits
+ * with a mode that does not conflict with ROW SHARE.
  *
  * Joining nodes.  Node J is in no member's list, or U waits until J is active: J would get rows from before and
  * after the schema change in any order.  J enters the list of member M only while M has no gate for tables, and U
@@ -493,6 +495,17 @@ lock_mentioned(Node *statement)
 		LockRelationOid(relid, RowExclusiveLock);
 }
 
+/* Waits until no gate worker has a lock on a table that a schema change without a lock is about to lock. */
+static void
+wait_behind_gates(Node *statement)
+{
+	if (!gate_any())
+		return;
+	foreach_oid(relid, lock_tables_of(statement))
+		if (is_table_of_group(relid))
+		LockRelationOid(relid, ShareUpdateExclusiveLock);
+}
+
 static void
 prepare(Node *statement)
 {
@@ -501,6 +514,7 @@ prepare(Node *statement)
 
 	if (weft_ddl_lock == DDL_LOCK_AUTO && !ddl_needs_lock(statement))
 	{
+		wait_behind_gates(statement);
 		lock_mentioned(statement);
 		return;
 	}

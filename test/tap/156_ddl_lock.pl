@@ -648,6 +648,37 @@ same_schemas('two orders');
 same_on_all(\@nodes, [qw(three four sp other)], 'two orders');
 query($b, 'DROP TABLE three, four');
 
+# --- rows that the gate waits for, and a schema change without a lock that waits for the gate ---
+
+query($a,
+	'CREATE TABLE five (id int PRIMARY KEY, v int); INSERT INTO five VALUES (1, 1)'
+);
+wait_for_group('g', @nodes);
+$lock = open_session($a);
+$lock->query_safe('BEGIN; LOCK TABLE sp IN SHARE MODE');
+query($c,
+	'BEGIN; INSERT INTO sp VALUES (104, 1); INSERT INTO five VALUES (2, 2); UPDATE five SET v = 3 WHERE id = 1; COMMIT'
+);
+$change = start_query($b,
+	"SET weft.ddl_lock_timeout = '20s'; ALTER TABLE five ALTER v TYPE bigint"
+);
+poll($a,
+	"SELECT state = 'closed' AND tables = '{five}' FROM weft.ddl_lock_status"
+);
+my @behind = map { start_query($a, $_) }
+  ('ALTER TABLE five ADD COLUMN w int', 'CREATE INDEX five_v ON five (v)');
+poll($a,
+	q(SELECT count(*) = 2 FROM pg_locks WHERE relation = 'five'::regclass AND NOT granted)
+);
+$lock->query_safe('COMMIT');
+$lock->quit;
+finish($change);
+finish($_) foreach @behind;
+no_locks('behind a gate');
+same_schemas('behind a gate');
+same_on_all(\@nodes, [qw(five sp)], 'behind a gate');
+query($b, 'DROP TABLE five');
+
 # --- a schema ---
 
 query($a, 'CREATE SCHEMA s; CREATE TABLE s.t (id int PRIMARY KEY, v int)');
