@@ -2,15 +2,19 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
+from psycopg.waiting import Ready
 
 from conftest import PASSWORD, Pair, Weft, watching
 from servers import Server
 from weft_cli.exit_code import ExitCode
+from weft_cli.server import Server as Connected
 
 
 def check(
@@ -53,6 +57,24 @@ def test_bad_connection_string(weft: Weft, conninfo: str) -> None:
     check(done, ExitCode.USAGE, "the connection string is not valid")
     assert ("b" in done.stderr.split("valid")[1]) == ("password" not in conninfo)
     assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_interrupted_statement(pair: Pair, monkeypatch: pytest.MonkeyPatch, sent: bool) -> None:
+    """Whoever cleans up after an interrupt needs the connection."""
+
+    def interrupt(generator: Generator[Any, Any, Any], *_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        next(generator)
+        if sent:
+            generator.send(Ready.W)
+        generator.throw(KeyboardInterrupt)
+
+    with Connected(pair.subscriber.conninfo, "test") as server:
+        monkeypatch.setattr(psycopg.waiting, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            server.value("SELECT pg_sleep(60)")
+        assert server.value("SELECT 1") == 1
 
 
 def test_unreachable(weft: Weft, directory: Path) -> None:

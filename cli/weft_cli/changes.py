@@ -1,5 +1,6 @@
 """What commands that change something have in common: consent, steps, and long calls."""
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -122,8 +123,11 @@ def while_running(server: Server, call: Callable[[], Result], look: Callable[[],
             errors.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
+    # An interrupt has to wait until the thread can be waited for.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     thread.start()
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         while thread.is_alive():
             look()
             thread.join(LOOK_PERIOD)

@@ -6,6 +6,8 @@ stand in for one that is meant: qualify every name that is not in pg_catalog.
 
 import math
 import os
+import select
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,6 +16,7 @@ from typing import Any, Self, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from weft_cli.errors import (
@@ -28,6 +31,7 @@ from weft_cli.options import Options
 
 # Seconds.
 CONNECT_TIMEOUT = 10
+CANCEL_TIMEOUT = 5.0
 
 INSTALL_HINT = (
     "Load Weft on the subscriber (shared_preload_libraries = 'weft', restart), then run "
@@ -280,6 +284,36 @@ class Server:
             yield
         except psycopg.Error as error:
             raise self._translated(error) from error
+        except (KeyboardInterrupt, SystemExit):
+            self._end_statement()
+            raise
+
+    def _end_statement(self) -> None:
+        """Makes the connection usable again after an interrupt, or closes it.
+
+        psycopg cancels the statement, but leaves it unfinished if the interrupt has come while it
+        was sent, or its result was read.
+        """
+        pgconn = self.connection.pgconn
+        if pgconn.transaction_status != TransactionStatus.ACTIVE:
+            return
+        ended = False
+        try:
+            self.connection.cancel()
+            deadline = time.monotonic() + CANCEL_TIMEOUT
+            while not ended and (left := deadline - time.monotonic()) > 0:
+                pgconn.flush()
+                if pgconn.is_busy():
+                    select.select([pgconn.socket], [], [], left)
+                    pgconn.consume_input()
+                else:
+                    ended = pgconn.get_result() is None
+        except psycopg.Error:
+            # The server has gone, and the interrupt is what counts.
+            pass
+        finally:
+            if not ended:
+                self.connection.close()
 
     def _translated(self, error: psycopg.Error) -> WeftError:
         primary = error.diag.message_primary or " ".join(str(error).split())
