@@ -99,7 +99,9 @@ REFUSED = re.compile(
     # without a replica identity, or, in 18, one with a generated column
     r"cannot update table |cannot delete from table )"
 )
-FOLLOWS = re.compile(r"ERROR: .*(does not exist|current transaction is aborted)")
+FOLLOWS = re.compile(
+    r"ERROR: .*(does not exist|current transaction is aborted|no partition of .* found for row)"
+)
 
 # How statements of the files are changed, each on a line of its own:
 REWRITTEN = [

@@ -15,6 +15,7 @@
 #include "ddl/expression.h"
 #include "ddl/partition_bound.h"
 #include "parser/parse_coerce.h"
+#include "parser/parse_collate.h"
 #include "parser/parse_expr.h"
 #include "parser/parse_node.h"
 #include "utils/lsyscache.h"
@@ -56,6 +57,7 @@ value_varies(Node *value, Oid parent, int column, const char *source)
 	pstate = make_parsestate(NULL);
 	pstate->p_sourcetext = source;
 	expression = transformExpr(pstate, copyObject(value), EXPR_KIND_PARTITION_BOUND);
+	assign_expr_collations(pstate, expression);
 	free_parsestate(pstate);
 	return expression_is_mutable(expression);
 }

@@ -229,6 +229,8 @@ query($pub, $_)
 	'ALTER TABLE filled_table ADD COLUMN IF NOT EXISTS a timestamptz DEFAULT clock_timestamp()',
 	'ALTER TABLE part ADD COLUMN a timestamptz DEFAULT now()',
 	'ALTER TABLE parent ADD COLUMN a timestamptz DEFAULT now()',
+	'CREATE TABLE truths (truth bool) PARTITION BY LIST (truth)',
+	q{CREATE TABLE true_ones PARTITION OF truths FOR VALUES IN ('a' < 'b')},
 	'INSERT INTO filled_table (id) VALUES (100)',
 	'INSERT INTO part (id) VALUES (90)',
 	'ALTER TABLE filled_table ADD q int GENERATED ALWAYS AS (id * 2) STORED',
