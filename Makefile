@@ -4,10 +4,14 @@ PGFILEDESC = "weft - parallel apply for logical replication"
 # The folder of this file: the current one, unless Weft is built outside of its tree, with
 # "make -f /path/to/Makefile".
 tree := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
-# The install script is the concatenation of its parts, in the order of their numbers.
+# The install script is the concatenation of its parts, in the order of their numbers.  That of an older version is in
+# sql/released.  The script that updates from there consists of the changes and of the parts that are new.
 version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.control)
 install_script = sql/weft--$(version).sql
-DATA_built = $(install_script)
+update_script = sql/weft--0.1.0--$(version).sql
+new_parts = $(sort $(wildcard $(tree)/sql/1[3-9]-*.sql))
+DATA = $(sort $(wildcard $(tree)/sql/released/*.sql))
+DATA_built = $(install_script) $(update_script)
 OBJS = $(patsubst $(tree)/%.c,%.o,$(sort $(wildcard $(tree)/src/*.c $(tree)/src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
 PG_CFLAGS = -Wall -MMD -MP
@@ -51,6 +55,9 @@ PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
 export with_icu enable_injection_points
 
 $(install_script): $(sort $(wildcard $(tree)/sql/[0-9][0-9]-*.sql)) | $(CURDIR)/sql
+	cat $^ >$@
+
+$(update_script): $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) | $(CURDIR)/sql
 	cat $^ >$@
 
 # Use LZ4 if the server does.  Debian's packages of the server do not include the

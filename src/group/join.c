@@ -43,6 +43,7 @@
 
 #include "access/xact.h"
 #include "compat.h"
+#include "extension_version.h"
 #include "fmgr.h"
 #include "group/data.h"
 #include "group/function_guard.h"
@@ -327,6 +328,7 @@ weft_launch_join(PG_FUNCTION_ARGS)
 	BackgroundWorkerHandle *handle;
 
 	shmem_require();
+	extension_version_require();
 	snprintf(worker.bgw_name, BGW_MAXLEN, "weft join");
 	strlcpy(worker.bgw_type, "weft join", BGW_MAXLEN);
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;

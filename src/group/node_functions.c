@@ -184,7 +184,8 @@ keep_warning_quiet(const char *setting)
  *
  * CREATE SUBSCRIPTION for a slot of the same name that exists already.  The
  * number of writers may be null.  The publisher is not asked for its tables, so the subscription
- * is disabled, and the server warns of that.
+ * is disabled, and the server warns of that.  Version 0.1 of the extension has a fifth argument: whether
+ * the subscription is enabled.  Then, the publisher is asked.
  *
  * Large transactions are not streamed, so that the writers, which detect conflicts, apply
  * them.
@@ -196,9 +197,10 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	PlannedStmt *planned = makeNode(PlannedStmt);
 	char	   *name;
 	int			nest_level;
+	bool		connect = PG_NARGS() > 4;	/* version 0.1 of the extension */
 
 	shmem_require();
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < PG_NARGS(); i++)
 		if (PG_ARGISNULL(i) && i != 3)
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -210,9 +212,10 @@ weft_create_node_subscription(PG_FUNCTION_ARGS)
 	statement->options = list_make5(string_option("slot_name", name),
 									bool_option("create_slot", false),
 									bool_option("copy_data", false),
-									bool_option("connect", false),
+									bool_option("connect", connect),
 									string_option("origin", "none"));
-	statement->options = lappend(statement->options, bool_option("enabled", false));
+	statement->options = lappend(statement->options,
+								 bool_option("enabled", connect && PG_GETARG_BOOL(4)));
 	statement->options = lappend(statement->options, string_option("streaming", "off"));
 	statement->options = lappend(statement->options, bool_option("detect_conflicts", true));
 	if (!PG_ARGISNULL(3))

@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "extension_version.h"
 #include "receive/led_subscription.h"
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
@@ -28,6 +29,7 @@ led_claim(void)
 	led.message_context = AllocSetContextCreate(led.context, "weft message",
 												ALLOCSET_DEFAULT_SIZES);
 	led.shared = shared;
+	extension_version_report();
 }
 
 /* Ends the leader; the launcher starts another one at once.  The log says why. */

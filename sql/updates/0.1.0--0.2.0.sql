@@ -1,0 +1,227 @@
+-- From 0.1.0 to 0.2.0: what has changed.  The parts of the install script from 13 on, which are new, follow (Makefile).
+
+ALTER TABLE weft.node_entry ADD COLUMN copied_lsn pg_lsn;
+
+CREATE OR REPLACE FUNCTION weft.published_tables()
+RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.prrelid::regclass FROM pg_publication p JOIN pg_publication_rel t ON t.prpubid = p.oid
+		JOIN pg_class c ON c.oid = t.prrelid
+	WHERE p.pubname = 'weft_' || weft.local_group() AND c.relnamespace <> 'weft'::regnamespace
+	ORDER BY t.prrelid::oid
+$$;
+
+DROP FUNCTION weft.member_publish(text[]);
+
+-- SECURITY DEFINER, since the role that manages the node need not own the tables.
+CREATE FUNCTION weft.member_publish(tables text[] DEFAULT NULL, ddl text DEFAULT 'all')
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
+AS $$
+DECLARE
+	publication name := 'weft_' || (SELECT node_group_name FROM weft.node_group_entry);
+	missing text;
+BEGIN
+	IF publication IS NULL THEN
+		RETURN;
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
+		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %s)', publication, ddl);
+	END IF;
+	missing := (SELECT string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r
+		WHERE (tables IS NULL OR r::text = ANY (tables))
+			AND r NOT IN (SELECT weft.published_tables()));
+	IF missing IS NOT NULL THEN
+		EXECUTE format('ALTER PUBLICATION %I ADD TABLE %s', publication, missing);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.member_publish(text[], text) IS
+	'creates the publication of this node or adds tables to it: those named, or all';
+REVOKE ALL ON FUNCTION weft.member_publish(text[], text) FROM PUBLIC;
+
+DROP FUNCTION weft.create_node_subscription(name, text, name, integer, boolean);
+
+CREATE FUNCTION weft.create_node_subscription(subscription name, dsn text,
+	publication name, num_writers integer)
+RETURNS void
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'weft_create_node_subscription';
+
+COMMENT ON FUNCTION weft.create_node_subscription(name, text, name, integer) IS
+	'creates a disabled subscription of a node group, without tables, for a slot that exists';
+REVOKE ALL ON FUNCTION weft.create_node_subscription(name, text, name, integer) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weft.member_subscribe(to_node name, node_identity uuid, enabled boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1min'
+AS $$
+DECLARE
+	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
+	node record;
+BEGIN
+	PERFORM weft.check_identity(to_node, node_identity);
+	SELECT * INTO STRICT node FROM weft.member WHERE node_name = to_node;
+	IF weft.local_subscription(to_node) IS NOT NULL THEN
+		RETURN;
+	END IF;
+	PERFORM weft.member_keep_schema();
+	INSERT INTO weft.conflict_node
+		SELECT '', node_id FROM weft.node_entry WHERE is_local
+		UNION ALL SELECT subscription, node.node_id
+		ON CONFLICT (subname) DO UPDATE SET node_id = excluded.node_id;
+	PERFORM weft.create_node_subscription(subscription, node.dsn,
+		('weft_' || weft.local_group())::name,
+		(SELECT num_writers FROM weft.node_group_entry));
+	PERFORM weft.member_follow_tables();
+	IF enabled THEN
+		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', subscription);
+	END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION weft.member_register()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.arriving_node;
+	found_identity text;
+BEGIN
+	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
+	-- The node would get rows of before and after a schema change in any order.  A schema change
+	-- locks its tables and looks for nodes; therefore this looks for locks behind the entry.
+	LOOP
+		WHILE weft.ddl_gate_any() LOOP
+			PERFORM pg_sleep(0.05);
+		END LOOP;
+		BEGIN
+			INSERT INTO weft.node_entry (node_name, node_id, state, identity)
+				VALUES (node.node_name, node.node_id, 'joining', node.identity);
+			IF weft.ddl_gate_any() THEN
+				RAISE SQLSTATE 'WEFT0';
+			END IF;
+			EXIT;
+		EXCEPTION WHEN SQLSTATE 'WEFT0' THEN
+			NULL;
+		END;
+	END LOOP;
+	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
+	PERFORM weft.drop_stale_subscription(node.node_name);
+	found_identity := weft.node_query(node.dsn, node.node_name,
+		'SELECT identity FROM weft.node_entry WHERE is_local');
+	IF found_identity IS DISTINCT FROM node.identity::text THEN
+		RAISE EXCEPTION 'the connection string of node "%" points to another node', node.node_name
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
+END $$;
+
+CREATE OR REPLACE FUNCTION weft.join_step_publish()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	PERFORM weft.member_publish(
+			coalesce(weft.node_query(n.dsn, n.node_name,
+				'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[],
+			weft.node_query(n.dsn, n.node_name, 'SELECT weft.group_ddl()'))
+		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node;
+END $$;
+
+CREATE OR REPLACE FUNCTION weft.refresh_node_group(node_group_name name)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	members weft.member[] := ARRAY(SELECT n FROM weft.member n ORDER BY n.node_id);
+	member weft.member;
+	theirs text[];
+	common text[];
+	stray text[] := '{}';
+	relation text;
+BEGIN
+	FOREACH member IN ARRAY members LOOP
+		theirs := coalesce(weft.node_query(member.dsn, member.node_name,
+			'SELECT array_agg(r::text) FROM weft.group_tables() r'), '{}')::text[];
+		-- Names as the member writes them, which this session's settings do not affect.
+		common := coalesce(common, theirs);
+		stray := ARRAY(SELECT unnest(stray) UNION
+			(SELECT unnest(common || theirs) EXCEPT (SELECT unnest(common) INTERSECT SELECT unnest(theirs))));
+		common := ARRAY(SELECT unnest(common) INTERSECT SELECT unnest(theirs));
+	END LOOP;
+	FOREACH relation IN ARRAY stray LOOP
+		RAISE WARNING 'table % is not replicated, because not all members have it', relation
+			USING HINT = 'Create it on all members and call weft.refresh_node_group again, or drop it.';
+	END LOOP;
+	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
+	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_follow_tables()');
+END $$;
+
+-- Schema changes of members (src/apply/schema_wait.c).
+CREATE FUNCTION weft.stat_get_schema_wait(OUT subid oid, OUT waiting_for text, OUT since timestamptz)
+RETURNS SETOF record
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_stat_get_schema_wait';
+
+COMMENT ON FUNCTION weft.stat_get_schema_wait() IS
+	'what changes wait for that a schema change of another member brings';
+
+CREATE OR REPLACE VIEW weft.node_replication AS
+	SELECT n.node_name AS from_node, l.node_name AS to_node, s.subname AS subscription,
+		CASE WHEN s.subname IS NULL THEN 'missing'
+			WHEN NOT s.subenabled THEN 'disabled'
+			WHEN w.leader_pid IS NULL THEN 'down'
+			WHEN coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) > 0 THEN 'catching up'
+			ELSE 'streaming' END AS state,
+		coalesce(w.publisher_lag_bytes, w.apply_lag_bytes) AS lag_bytes,
+		w.lag_time, w.num_writers, w.last_error_time, w.last_error,
+		(SELECT c.waiting_for FROM weft.stat_get_schema_wait() c WHERE c.subid = s.oid) AS waiting_for
+	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
+		CROSS JOIN weft.node_group_entry g
+		LEFT JOIN (pg_catalog.pg_subscription s
+			JOIN pg_catalog.pg_database d ON d.oid = s.subdbid AND d.datname = pg_catalog.current_database()
+			JOIN weft.stat_subscription w ON w.subid = s.oid)
+			ON s.subname = weft.subscription_name(g.node_group_name, n.node_name, l.node_name)
+	UNION ALL
+	SELECT l.node_name, n.node_name, t.slot_name,
+		CASE WHEN t.slot_name IS NULL THEN 'missing'
+			WHEN t.wal_status = 'lost' THEN 'lost'
+			WHEN NOT t.active THEN 'down'
+			WHEN r.state = 'catchup' THEN 'catching up'
+			ELSE coalesce(r.state, 'starting') END,
+		pg_catalog.pg_wal_lsn_diff(CASE WHEN pg_catalog.pg_is_in_recovery()
+				THEN pg_catalog.pg_last_wal_replay_lsn() ELSE pg_catalog.pg_current_wal_lsn() END,
+			t.confirmed_flush_lsn)::bigint,
+		r.replay_lag, NULL, NULL, NULL, NULL
+	FROM weft.node_entry n JOIN weft.node_entry l ON l.is_local AND NOT n.is_local
+		CROSS JOIN weft.node_group_entry g
+		LEFT JOIN pg_catalog.pg_replication_slots t
+			ON t.slot_name = weft.subscription_name(g.node_group_name, l.node_name, n.node_name)
+				AND t.database = pg_catalog.current_database()
+		LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = t.active_pid;
+
+CREATE OR REPLACE FUNCTION weft.node_group_replication()
+RETURNS SETOF weft.node_replication LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member weft.member;
+BEGIN
+	FOR member IN SELECT * FROM weft.member ORDER BY node_id LOOP
+		BEGIN
+			RETURN QUERY SELECT r.* FROM jsonb_populate_recordset(NULL::weft.node_replication,
+				weft.node_query(member.dsn, member.node_name,
+					format('SELECT jsonb_agg(r) FROM weft.node_replication r WHERE to_node = %L',
+						member.node_name))::jsonb) r;
+		EXCEPTION WHEN connection_failure THEN
+			RETURN QUERY SELECT n.node_name, member.node_name,
+				weft.subscription_name(weft.local_group(), n.node_name, member.node_name),
+				'unreachable', NULL::bigint, NULL::interval, NULL::integer, clock_timestamp(), SQLERRM, NULL::text
+				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
+		END;
+	END LOOP;
+END $$;
