@@ -36,6 +36,8 @@
 /* Words that the input functions of dates and times replace by the current time. */
 static const char *const moments[] = {"now", "today", "tomorrow", "yesterday"};
 
+static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
 /* Is a type one of those that the parser turns into an integer with a sequence? */
 static bool
 is_serial(const TypeName *type)
@@ -61,21 +63,33 @@ find_constraint(ColumnDef *column, ConstrType type)
 	return NULL;
 }
 
-/* Does a default have a constant that means the current time? */
+/*
+ * Does a text contain a word that means the current time?  It may be anywhere: ' now', '10:00 today', '[now,)', '{now}'.
+ */
+static bool
+has_moment(const char *text)
+{
+	while (*text !='\0')
+	{
+		int			length = strspn(text, letters);
+
+		for (int i = 0; i < lengthof(moments); i++)
+			if (strlen(moments[i]) == length && pg_strncasecmp(text, moments[i], length) == 0)
+				return true;
+		text	  +=Max(length, 1);
+	}
+	return false;
+}
+
+/* Has an expression, as parsed, a constant that may mean the current time? */
 static bool
 names_moment(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
 	if (IsA(node, A_Const) && !((A_Const *) node)->isnull &&
-		IsA(&((A_Const *) node)->val, String))
-	{
-		const char *text = strVal(&((A_Const *) node)->val);
-
-		for (int i = 0; i < lengthof(moments); i++)
-			if (pg_strncasecmp(text, moments[i], strlen(moments[i])) == 0)
-				return true;
-	}
+		IsA(&((A_Const *) node)->val, String) && has_moment(strVal(&((A_Const *) node)->val)))
+		return true;
 	return raw_expression_tree_walker(node, names_moment, context);
 }
 

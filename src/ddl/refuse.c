@@ -198,10 +198,15 @@ static bool
 type_change_differs(Oid relid, AlterTableCmd *command, const char *source)
 {
 	Relation	rel = relation_open(relid, NoLock);
+	Node	   *given = ((ColumnDef *) command->def)->raw_default;
 	Node	   *expression = conversion(rel, command, source);
 
 	relation_close(rel, NoLock);
-	return expression != NULL && expression_depends_on_server(expression);
+
+	/* The parser has computed 'now'. */
+	return expression != NULL &&
+		(expression_depends_on_server(expression) ||
+		 (given != NULL && default_names_moment(given)));
 }
 
 static void

@@ -224,6 +224,8 @@ query($pub, $_)
 			ADD j timestamptz DEFAULT now(), ADD k timestamp DEFAULT now() + '-1 day 02:00:00'::interval},
 	'ALTER TABLE filled_table ADD l text DEFAULT nullif(current_user, current_user), ADD m varchar(3) DEFAULT current_database()::varchar(3)',
 	'ALTER TABLE filled_table ADD o timestamptz DEFAULT now(), ALTER n TYPE bigint',
+	q{ALTER TABLE filled_table ADD n1 timestamptz DEFAULT ' now', ADD n2 tstzrange DEFAULT '[now,)', ADD n3 timestamptz[] DEFAULT '{NOW}', ADD n4 text DEFAULT 'unknown now'},
+	q{ALTER TABLE filled_table ALTER n4 TYPE varchar USING replace(n4, 'unknown', 'known')},
 	'ALTER TABLE filled_table ADD once int, ADD twice timestamptz DEFAULT now(), ALTER twice SET DEFAULT clock_timestamp()',
 	q{ALTER TABLE filled_table ADD p text[] DEFAULT ARRAY[current_user::text, 'it''s "x"', NULL]},
 	'ALTER TABLE filled_table ADD COLUMN IF NOT EXISTS a timestamptz DEFAULT clock_timestamp()',
@@ -320,6 +322,10 @@ refused(@$_)
 	[
 		'ALTER TABLE filled_table ALTER n TYPE timestamptz USING now()' =>
 		  qr/column "n" gets another type/
+	],
+	[
+		q{ALTER TABLE filled_table ALTER n TYPE timestamptz USING coalesce(NULL, timestamptz ' now')}
+		  => qr/column "n" gets another type/
 	],
 	[
 		'ALTER TABLE filled_table ALTER n TYPE interval USING age(a::timestamp)'
