@@ -12,6 +12,7 @@
 #include "ddl/created_names.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/filter.h"
+#include "ddl/repeated_rows.h"
 #include "ddl/script_rows.h"
 #include "ddl/ddl_skip.h"
 #include "ddl/touched.h"
@@ -90,6 +91,7 @@ _PG_init(void)
 	publication_options_install();
 	touched_install();
 	script_rows_install();
+	repeated_rows_install();
 	created_names_install();
 	ddl_queue_install();
 	ddl_skip_install();

@@ -80,8 +80,10 @@
 #include "ddl/concurrent_index.h"
 #include "ddl/concurrent_order.h"
 #include "ddl/ddl_kind.h"
+#include "ddl/created_names.h"
 #include "ddl/ddl_queue.h"
 #include "miscadmin.h"
+#include "ddl/repeated_rows.h"
 #include "nodes/parsenodes.h"
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
@@ -303,6 +305,8 @@ execute_early(ConcurrentRow *row, ConcurrentExecute execute)
 		FlushErrorState();
 		capture_replay(NULL);
 		RollbackAndReleaseCurrentSubTransaction();
+		repeated_rows_end();
+		created_names_end();
 	}
 	PG_END_TRY();
 	MySubscription = own;

@@ -30,6 +30,7 @@
 #include "ddl/concurrent_index.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_queue.h"
+#include "ddl/repeated_rows.h"
 #include "ddl/statement_settings.h"
 #include "guc.h"
 #include "miscadmin.h"
@@ -274,7 +275,9 @@ attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree, cons
 	}
 	concurrent_set_mode(tree->stmt, true);
 	index_expected = IsA(tree->stmt, IndexStmt);
+	repeated_rows_begin();
 	execute(tree, message->statement);
+	repeated_rows_end();
 	index_expected = false;
 	finish(message, detail);
 	commit();
@@ -372,6 +375,7 @@ run_step(void (*step) (void))
 		error = CopyErrorData();
 		if (terminated || error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
 			counts = false;
+		repeated_rows_end();
 		EmitErrorReport();
 		FlushErrorState();
 		AbortOutOfAnyTransaction();

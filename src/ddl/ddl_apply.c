@@ -40,6 +40,7 @@
 #include "ddl/needs_lock.h"
 #include "ddl/newer_copy.h"
 #include "ddl/powers.h"
+#include "ddl/repeated_rows.h"
 #include "ddl/seen.h"
 #include "ddl/session_role.h"
 #include "ddl/statement_settings.h"
@@ -164,10 +165,12 @@ execute(const DdlMessage *message, Oid made)
 	gate_cycle_clear(ddl_lock_mode(tree->stmt));
 	capture_replay(message);
 	created_names_begin();
+	repeated_rows_begin();
 	if (concurrent)
 		concurrent_detach_add_constraint(tree->stmt);
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
+	repeated_rows_end();
 	created_names_end();
 	capture_replay(NULL);
 	PopActiveSnapshot();
@@ -393,6 +396,7 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 		ErrorData  *error;
 
 		created_names_end();
+		repeated_rows_end();
 		capture_replay(NULL);
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();

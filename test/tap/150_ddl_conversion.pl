@@ -590,6 +590,28 @@ query($pub,
 wait_for_apply($pub, $sub, 'sub');
 is(query($sub, 'SELECT n FROM mv'), 1, 'a materialized view');
 
+# --- functions that change rows, which are replicated as well ---
+
+query($pub, <<'EOS');
+CREATE TABLE noted (id int);
+CREATE FUNCTION take_note(id int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.noted VALUES ($1); RETURN true; END';
+EOS
+$begin = query($sub, 'SELECT clock_timestamp()');
+query($pub, 'ALTER TABLE filled_by_all ADD CHECK (take_note(a))');
+($problem) = apply_error($sub, 'sub', $begin);
+is( $problem,
+	'the schema change calls a function that changes rows of table "noted"',
+	'a function that stores rows does not store them twice');
+query($sub,
+	q{CREATE OR REPLACE FUNCTION take_note(id int) RETURNS bool LANGUAGE sql AS 'SELECT true'}
+);
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['noted'], '... after the function was replaced');
+query_all(
+	[ $pub, $sub ],
+	'SET weft.ddl_replication = off; ALTER TABLE filled_by_all DROP CONSTRAINT filled_by_all_a_check; DROP FUNCTION take_note'
+);
+
 # --- a subscriber that publishes on ---
 
 query($sub, 'CREATE PUBLICATION onward FOR TABLE made_if WITH (ddl = table)');
