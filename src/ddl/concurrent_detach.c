@@ -10,6 +10,9 @@
  * A partition of a table that is partitioned by hash gets no constraint.  Once it is detached on the publisher, it
  * may get rows there that do not belong to it.  They follow the schema change, and would fail as long
  * as it is a partition here.  Therefore that schema change is executed in its place, without CONCURRENTLY.
+ *
+ * So is that of a table that belongs to the subscription itself (publish_via_partition_root): TRUNCATE of it would
+ * empty the partition, which is no part of it on the publisher any more.
  */
 #include "postgres.h"
 
@@ -20,6 +23,7 @@
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_subscription_rel.h"
 #include "commands/tablecmds.h"
 #include "compat.h"
 #include "ddl/concurrent_detach.h"
@@ -27,6 +31,7 @@
 #include "nodes/makefuncs.h"
 #include "nodes/parsenodes.h"
 #include "optimizer/optimizer.h"
+#include "replication/worker_internal.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/partcache.h"
@@ -44,13 +49,14 @@ find_detach(Node *statement)
 	return NULL;
 }
 
-/* Does it detach a partition of a table that is partitioned by hash? */
+/* Must it be executed in its place? */
 bool
 concurrent_detach_must_be_plain(Node *statement)
 {
 	AlterTableCmd *command = find_detach(statement);
 	Oid			relid = command == NULL ? InvalidOid :
 		RangeVarGetRelid(((AlterTableStmt *) statement)->relation, AccessShareLock, true);
+	XLogRecPtr	lsn;
 	Relation	parent;
 	bool		result;
 
@@ -59,7 +65,8 @@ concurrent_detach_must_be_plain(Node *statement)
 	parent = table_open(relid, NoLock);
 	result = RelationGetPartitionKey(parent)->strategy == PARTITION_STRATEGY_HASH;
 	table_close(parent, NoLock);
-	return result;
+	return result ||
+		GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN;
 }
 
 /* If an earlier attempt has begun it, makes the statement complete that. */

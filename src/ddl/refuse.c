@@ -15,7 +15,8 @@
  *								parameters that a schema change carries.
  *	generated columns			pass: the server wants them to be immutable.
  *
- * A partition is refused if its bounds are not constant (partition_bound.c).
+ * A partition is refused if its bounds are not constant (partition_bound.c).  DETACH PARTITION ... CONCURRENTLY is refused
+ * where publish_via_partition_root would lose rows (check_detach()).
  *
  * What publishes rows that were not published before: SET LOGGED; ATTACH PARTITION and SET
  * SCHEMA, of a table that a publication does not publish yet.  A table that is set UNLOGGED would
@@ -197,8 +198,8 @@ conversion(Relation rel, AlterTableCmd *command, const char *source)
 static bool
 type_change_differs(Oid relid, AlterTableCmd *command, const char *source)
 {
-	Relation	rel = relation_open(relid, NoLock);
 	Node	   *given = ((ColumnDef *) command->def)->raw_default;
+	Relation	rel = relation_open(relid, NoLock);
 	Node	   *expression = conversion(rel, command, source);
 
 	relation_close(rel, NoLock);
@@ -366,6 +367,48 @@ check_attach_index(AlterTableStmt *statement)
 	}
 }
 
+/* Do publications send the rows of a partitioned table's partitions under the name of the root? */
+static bool
+is_sent_as_root(Oid relid)
+{
+	List	   *publications = publications_of(relid);
+
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->via_root && gets_statements(publication) &&
+			(publication->all_tables || list_member_oid(publications, publication->oid)))
+		return true;
+	return false;
+}
+
+/*
+ * DETACH PARTITION ... CONCURRENTLY consists of two transactions, and FINALIZE is the second one.  Between them, the
+ * server sends the partition's rows under its own name already; if the publication is FOR ALL TABLES, its plugin crashes.
+ */
+static void
+check_detach(AlterTableStmt *statement)
+{
+	foreach_node(AlterTableCmd, command, statement->cmds)
+	{
+		bool		finalize = command->subtype == AT_DetachPartitionFinalize;
+		Oid			relid;
+
+		if (!finalize && (command->subtype != AT_DetachPartition ||
+						  !((PartitionCmd *) command->def)->concurrent))
+			continue;
+		relid = RangeVarGetRelid(statement->relation, NoLock, true);
+		if (!OidIsValid(relid) || !is_sent_as_root(relid))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot replicate that a partition of \"%s\" is detached concurrently",
+						get_rel_name(relid)),
+				 errdetail("A publication sends the partition's rows as those of the partitioned table. What is stored in the partition before the statement ends would not be replicated."),
+				 finalize ?
+				 errhint("Set \"weft.ddl_replication\" to \"off\", execute the statement on each server, and make the rows of the partition the same.") :
+				 errhint("Use DETACH PARTITION without CONCURRENTLY.")));
+	}
+}
+
 /* May a subcommand of ALTER TABLE have to be refused? */
 static bool
 is_suspect(AlterTableType type)
@@ -383,6 +426,7 @@ check_alter_table(AlterTableStmt *statement, const char *source, List **values)
 
 	if (statement->objtype == OBJECT_INDEX)
 		check_attach_index(statement);
+	check_detach(statement);
 	foreach_node(AlterTableCmd, command, statement->cmds)
 		suspect = suspect || is_suspect(command->subtype);
 	if (!suspect || (statement->objtype != OBJECT_TABLE && statement->objtype != OBJECT_SEQUENCE))
