@@ -45,6 +45,19 @@ roles_of_alter_table(AlterTableStmt *statement)
 	return roles;
 }
 
+/* CREATE ROLE ... IN ROLE, ROLE and ADMIN */
+static List *
+roles_of_create_role(CreateRoleStmt *statement)
+{
+	List	   *roles = NIL;
+
+	foreach_node(DefElem, option, statement->options)
+		if (strcmp(option->defname, "addroleto") == 0 || strcmp(option->defname, "rolemembers") == 0 ||
+			strcmp(option->defname, "adminmembers") == 0)
+		roles = list_concat(roles, (List *) option->arg);
+	return roles;
+}
+
 /* Returns the roles that a statement names, as RoleSpecs. */
 static List *
 roles_of(Node *statement)
@@ -59,10 +72,16 @@ roles_of(Node *statement)
 			return add_role(NIL, ((AlterOwnerStmt *) statement)->newowner);
 		case T_AlterPolicyStmt:
 			return ((AlterPolicyStmt *) statement)->roles;
+		case T_AlterRoleSetStmt:
+			return add_role(NIL, ((AlterRoleSetStmt *) statement)->role);
+		case T_AlterRoleStmt:
+			return add_role(NIL, ((AlterRoleStmt *) statement)->role);
 		case T_AlterTableStmt:
 			return roles_of_alter_table((AlterTableStmt *) statement);
 		case T_CreatePolicyStmt:
 			return ((CreatePolicyStmt *) statement)->roles;
+		case T_CreateRoleStmt:
+			return roles_of_create_role((CreateRoleStmt *) statement);
 		case T_CreateSchemaStmt:
 			roles = add_role(NIL, ((CreateSchemaStmt *) statement)->authrole);
 			foreach_ptr(Node, element, ((CreateSchemaStmt *) statement)->schemaElts)
@@ -70,6 +89,11 @@ roles_of(Node *statement)
 			return roles;
 		case T_DropOwnedStmt:
 			return ((DropOwnedStmt *) statement)->roles;
+		case T_DropRoleStmt:
+			return ((DropRoleStmt *) statement)->roles;
+		case T_GrantRoleStmt:
+			return add_role(list_copy(((GrantRoleStmt *) statement)->grantee_roles),
+							((GrantRoleStmt *) statement)->grantor);
 		case T_GrantStmt:
 			return roles_of_grant((GrantStmt *) statement);
 		case T_ReassignOwnedStmt:

@@ -228,6 +228,19 @@ is(query($sub, 'SELECT n FROM counted'),
 is(query($sub, q{SELECT pg_has_role('alice', 'commanded', 'MEMBER')}),
 	't', '... a role is a member');
 
+# SESSION_USER is the publisher's, not the subscription's owner.
+query_all([ $pub, $sub ], 'CREATE ROLE boss SUPERUSER');
+query($pub, 'SET SESSION AUTHORIZATION boss; ' . command($_))
+  foreach 'GRANT commanded TO SESSION_USER',
+  q{ALTER ROLE SESSION_USER SET work_mem = '3MB'},
+  'CREATE ROLE bossed ROLE SESSION_USER';
+wait_for_apply($pub, $sub, 'sub');
+my $memberships =
+  q{SELECT r.rolname, m.rolname, (SELECT setconfig FROM pg_db_role_setting WHERE setrole = m.oid) FROM pg_auth_members JOIN pg_roles r ON r.oid = roleid JOIN pg_roles m ON m.oid = member WHERE r.rolname IN ('bossed', 'commanded') ORDER BY 1, 2};
+is( query($sub, $memberships),
+	query($pub, $memberships),
+	'SESSION_USER in commands about roles');
+
 # Other publications that want the statement get it as well, and no subscriber gets it twice.
 query($pub, 'CREATE PUBLICATION another FOR ALL TABLES WITH (ddl = all)');
 query($pub, command('CREATE VIEW once AS SELECT 1'));
