@@ -154,6 +154,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	GivenLevel	given;
 	char	   *publication = find_publication(pstmt->utilityStmt, &options);
 	bool		had_options;
+	bool		via_root;
 	bool		nothing;
 	List	   *members;
 
@@ -170,6 +171,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	had_options = *options != NIL;
 	given = take_option(options);
 	members = membership_of_publication(publication);
+	via_root = membership_is_via_root(publication);
 
 	nothing = IsA(pstmt->utilityStmt, AlterPublicationStmt) &&
 		((had_options && *options == NIL) ||
@@ -179,7 +181,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	else
 		next(pstmt, queryString, false, context, params, queryEnv, dest, qc);
 	store(publication, given);
-	membership_announce(publication, members, pstmt, queryString);
+	membership_announce(publication, members, via_root, pstmt, queryString);
 }
 
 /* Installs the hook; called once, while the postmaster loads the library. */

@@ -116,6 +116,7 @@ typedef struct Capture
 	bool		if_not_exists;
 	bool		concurrently;
 	bool		may_be_gone;	/* see DdlMessage */
+	bool		drops_unique;	/* see transaction_event() */
 	Oid			table;			/* of a concurrent statement, or InvalidOid */
 	List	   *values;
 	List	   *names;			/* of DdlName */
@@ -316,7 +317,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	DdlMessage *message;
 
 	foreach_ptr(DdlMessage, each, *messages)
-		if (strcmp(each->statement, text) == 0)
+		if (!each->only_tables && strcmp(each->statement, text) == 0)
 		return each;
 	message = palloc0(sizeof(DdlMessage));
 	message->lock = gate_own_lock();
@@ -425,6 +426,28 @@ add_parts(List **messages, const Capture *capture, const DdlPublication *publica
 	*messages = list_concat(*messages, drops);
 }
 
+/* Adds the tables that a publication no longer includes, because what named them was dropped. */
+static void
+add_left(List **messages, const Capture *capture, const DdlPublication *publication, bool text)
+{
+	List	   *named = NIL;
+	List	   *own = NIL;
+	DdlMessage *message;
+
+	foreach_ptr(Membership, membership, capture->touched.memberships)
+		if (membership->class_id == RelationRelationId && membership->publication == publication->oid)
+		named = lappend_oid(named, membership->object_id);
+	if (named == NIL || publication->group || capture->text == NULL)
+		return;
+	message = message_with(text ? messages : &own, capture, capture->text, NULL);
+	membership_add_left(message, named, publication);
+	if (text ||message->left == NIL)
+		return;
+	message->only_tables = true;
+	message->publications = list_make1(pstrdup(publication->name));
+	*messages = list_concat(*messages, own);
+}
+
 /*
  * Returns what is dropped without a lock of the group on its table.  The statement may drop tables that
  * its transaction's lock does not include.
@@ -484,6 +507,7 @@ describe(Capture *capture)
 		}
 		else if (capture->automatic)
 			add_parts(&messages, capture, publication);
+		add_left(&messages, capture, publication, text);
 		publication_settings_complete(publication->oid);
 	}
 	if (messages != NIL)
@@ -677,6 +701,25 @@ subtransaction_event(SubXactEvent event, SubTransactionId transaction,
 	}
 }
 
+/*
+ * DROP INDEX CONCURRENTLY has several transactions.  Before the last one, sessions no longer enforce that a unique index
+ * is unique, and rows that subscribers would refuse may be committed.  Therefore it is published at the end of the
+ * first one.  If it fails later, it leaves an invalid index behind, which subscribers do not have (convert.c).
+ */
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	MemoryContext old;
+
+	if (event != XACT_EVENT_PRE_COMMIT || current == NULL || !current->drops_unique)
+		return;
+	current->drops_unique = false;
+	old = MemoryContextSwitchTo(current->context);
+	current->own = pending_make(describe(current));
+	pending_write(current->own);
+	MemoryContextSwitchTo(old);
+}
+
 /* Notes one of the statements that a foreign-data wrapper makes of IMPORT FOREIGN SCHEMA. */
 static void
 note_import(PlannedStmt *pstmt, const char *source)
@@ -724,7 +767,10 @@ prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 									 replayed && capture->outer == NULL ? NIL : capture->settings);
 	capture->may_be_gone = convert_may_be_gone(statement);
 	if (capture->concurrently)
+	{
 		capture->table = concurrent_index_table(statement);
+		capture->drops_unique = concurrent_index_must_be_plain(statement);
+	}
 }
 
 /*
@@ -901,4 +947,5 @@ capture_install(void)
 	previous_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	RegisterSubXactCallback(subtransaction_event, NULL);
+	RegisterXactCallback(transaction_event, NULL);
 }

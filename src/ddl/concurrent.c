@@ -11,7 +11,8 @@
  * inserted in that transaction (capture.c).  Therefore a build that is complete is announced, and one
  * that is announced is complete, whenever the server crashes.  A build that fails leaves an
  * invalid index on the publisher, which subscribers do not know; convert.c says how that is dropped.
- * DETACH ... FINALIZE is announced as the DETACH that it completes.
+ * DETACH ... FINALIZE is announced as the DETACH that it completes.  A unique index is dropped for
+ * subscribers before that, in the first transaction, and in its place in the stream (capture.c).
  *
  * The subscriber.
  *
@@ -79,11 +80,11 @@
 #include "ddl/concurrent_detach.h"
 #include "ddl/concurrent_index.h"
 #include "ddl/concurrent_order.h"
-#include "ddl/ddl_kind.h"
 #include "ddl/created_names.h"
+#include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
-#include "miscadmin.h"
 #include "ddl/repeated_rows.h"
+#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
@@ -304,9 +305,9 @@ execute_early(ConcurrentRow *row, ConcurrentExecute execute)
 		error = CopyErrorData();
 		FlushErrorState();
 		capture_replay(NULL);
-		RollbackAndReleaseCurrentSubTransaction();
 		repeated_rows_end();
 		created_names_end();
+		RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_END_TRY();
 	MySubscription = own;

@@ -16,11 +16,13 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
 #include "ddl/concurrent_index.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -65,6 +67,31 @@ concurrent_index_table(Node *statement)
 	if (!OidIsValid(table) || !object_ownercheck(RelationRelationId, table, GetUserId()))
 		return InvalidOid;
 	return table;
+}
+
+/*
+ * Must a statement be executed in its place?  Rows that a unique index refuses may follow once it is dropped on the
+ * publisher.
+ */
+bool
+concurrent_index_must_be_plain(Node *statement)
+{
+	DropStmt   *drop = (DropStmt *) statement;
+	HeapTuple	tuple;
+	bool		result;
+
+	if (!IsA(statement, DropStmt) || drop->removeType != OBJECT_INDEX ||
+		list_length(drop->objects) != 1)
+		return false;
+	tuple = SearchSysCache1(INDEXRELID,
+							ObjectIdGetDatum(RangeVarGetRelid(makeRangeVarFromNameList(linitial_node(List, drop->objects)),
+															  NoLock, true)));
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = ((Form_pg_index) GETSTRUCT(tuple))->indisunique ||
+		((Form_pg_index) GETSTRUCT(tuple))->indisexclusion;
+	ReleaseSysCache(tuple);
+	return result;
 }
 
 /* Returns an existing relation of the name of the index to be created, or InvalidOid. */

@@ -233,7 +233,8 @@ postpone(const DdlMessage *message, const char *json, int length, XLogRecPtr fin
 	statement_settings_set(message->settings);
 	tree = ddl_apply_parse(message);
 	if (tree != NULL &&
-		(!ddl_is_concurrent(tree->stmt) || concurrent_detach_must_be_plain(tree->stmt)))
+		(!ddl_is_concurrent(tree->stmt) || concurrent_detach_must_be_plain(tree->stmt) ||
+		 concurrent_index_must_be_plain(tree->stmt)))
 		tree = NULL;
 	AtEOXact_GUC(true, level);
 	if (tree == NULL)
@@ -395,8 +396,8 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 	{
 		ErrorData  *error;
 
-		created_names_end();
 		repeated_rows_end();
+		created_names_end();
 		capture_replay(NULL);
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();

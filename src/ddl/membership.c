@@ -5,9 +5,9 @@
  * A table that is created belongs to a subscription from its first row on.  One that has rows
  * already, and that a publication includes only now, must be copied; one that a publication no longer includes
  * must leave the subscription, since it would not be copied when it comes back.  The subscriber
- * cannot know either from the statement, so the message says it (ddl_tables.c).  There are two
- * causes: a schema change of a table (SET SCHEMA, ATTACH, DETACH), and ALTER PUBLICATION, which is
- * not replicated, but announced.
+ * cannot know either from the statement, so the message says it (ddl_tables.c).  There are three
+ * causes: a schema change of a table (SET SCHEMA, ATTACH, DETACH); ALTER PUBLICATION, which is
+ * not replicated, but announced; and DROP ... CASCADE of what a publication needs to include a table.
  *
  * A node group's own functions see to its tables.
  *
@@ -191,6 +191,27 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 	}
 }
 
+/*
+ * A statement has dropped what named these tables in a publication: a column in its list of columns or in its row
+ * filter, with CASCADE.  Adds to the message those that have left, with their partitions.
+ */
+void
+membership_add_left(DdlMessage *message, const List *relids, const DdlPublication *publication)
+{
+	foreach_oid(relid, relids)
+	{
+		if (get_rel_relkind(relid) == '\0' || relid == publication_settings_queue())
+			continue;
+		foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+		{
+			List	   *now = publications_of(each);
+
+			if (!list_member_oid(now, publication->oid))
+				add_left(message, each, publication->name, now);
+		}
+	}
+}
+
 /* Is a publication one of those that publish schema changes, and no node group's? */
 static bool
 is_concerned(Oid publication)
@@ -218,6 +239,15 @@ membership_of_publication(const char *name)
 								  GetAllSchemaPublicationRelations(publication->oid, option));
 }
 
+/* Is it one FOR ALL TABLES with schema changes? */
+static bool
+is_all_tables(const char *name)
+{
+	Publication *publication = GetPublicationByName(name, true);
+
+	return publication != NULL && publication->alltables && is_concerned(publication->oid);
+}
+
 /* Does the publication publish schema changes, before and after the statement? */
 static bool
 is_wanted(List *before, List *now)
@@ -228,27 +258,80 @@ is_wanted(List *before, List *now)
 		list_member_oid(before, queue) && list_member_oid(now, queue);
 }
 
+/* Does a publication send partitions as their root? */
+bool
+membership_is_via_root(const char *name)
+{
+	Publication *publication = GetPublicationByName(name, true);
+
+	return publication != NULL && publication->pubviaroot;
+}
+
+/* Is a table a part of one of others, or one of them a part of it? */
+static bool
+is_related(Oid relid, List *others)
+{
+	if (get_rel_relispartition(relid))
+		foreach_oid(ancestor, get_partition_ancestors(relid))
+			if (list_member_oid(others, ancestor))
+			return true;
+	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+		if (each != relid && list_member_oid(others, each))
+		return true;
+	return false;
+}
+
+/*
+ * publish_via_partition_root has changed, and with it the names under which rows are sent.  Subscribers have all of these
+ * rows, so nothing is copied, and the other names may come back.
+ */
+static void
+add_renamed(DdlMessage *message, const char *name, List *before, List *now)
+{
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+	{
+		if (strcmp(publication->name, name) != 0)
+			continue;
+		foreach_oid(relid, now)
+			if (membership_is_direct(publication, relid) && is_related(relid, before))
+			message->tables = lappend(message->tables, describe(relid, name));
+	}
+}
+
 /*
  * A publication with schema changes has been altered: announces which tables it includes now, and
  * which it no longer includes.
  */
 void
-membership_announce(const char *publication, List *before, const PlannedStmt *pstmt,
-					const char *source)
+membership_announce(const char *publication, List *before, bool was_via_root,
+					const PlannedStmt *pstmt, const char *source)
 {
 	DdlMessage *message = palloc0(sizeof(DdlMessage));
 	List	   *now = membership_of_publication(publication);
+	bool		via_root = membership_is_via_root(publication);
 	int			location = pstmt->stmt_location;
 	int			length = pstmt->stmt_len;
 	const char *text;
 
+	if (IsA(pstmt->utilityStmt, CreatePublicationStmt))
+		return;
+	if (is_all_tables(publication) && was_via_root != via_root)
+	{
+		before = GetAllTablesPublicationRelations(was_via_root);
+		now = GetAllTablesPublicationRelations(via_root);
+	}
 	if (!is_wanted(before, now))
 		return;
-	foreach_oid(relid, list_difference_oid(now, before))
-		message->entered = lappend(message->entered, describe(relid, publication));
-	foreach_oid(relid, list_difference_oid(before, now))
-		add_left(message, relid, publication, publications_of(relid));
-	if (message->entered == NIL && message->left == NIL)
+	if (was_via_root != via_root)
+		add_renamed(message, publication, before, now);
+	else
+	{
+		foreach_oid(relid, list_difference_oid(now, before))
+			message->entered = lappend(message->entered, describe(relid, publication));
+		foreach_oid(relid, list_difference_oid(before, now))
+			add_left(message, relid, publication, publications_of(relid));
+	}
+	if (message->entered == NIL && message->left == NIL && message->tables == NIL)
 		return;
 	text = CleanQuerytext(source, &location, &length);
 

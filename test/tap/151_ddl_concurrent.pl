@@ -72,6 +72,22 @@ sub all_the_same_but_rows
 	return;
 }
 
+# The publisher is dropping an index that subscribers do not have any more.
+sub all_the_same_but_index
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	foreach ([ $sub, 'sub' ], [ $other, 'other' ])
+	{
+		my ($node, $name) = @$_;
+
+		wait_for_apply($pub, $node, $name);
+		same_tables($pub, $node, ['unique_once'], "$what, $name");
+	}
+	return;
+}
+
 # The states of the statements that are waiting, or have failed.
 sub states
 {
@@ -230,6 +246,58 @@ poll($sub,
 );
 $session->query_safe('COMMIT');
 all_the_same('a copy of the table');
+
+# --- a unique index that is dropped: rows that it refuses may follow ---
+
+query($pub,
+	'CREATE TABLE unique_once (id int PRIMARY KEY, v int); CREATE UNIQUE INDEX unique_once_v ON unique_once (v); INSERT INTO unique_once VALUES (1, 1)'
+);
+wait_for_apply($pub, $sub, 'sub');
+query($sub, 'ALTER SUBSCRIPTION sub SET (disable_on_error = true)');
+{
+	my $reader = open_session($sub);
+
+	$reader->query_safe('BEGIN; SELECT * FROM unique_once');
+	query($pub, 'DROP INDEX CONCURRENTLY unique_once_v');
+	query($pub, 'INSERT INTO unique_once VALUES (2, 1)');
+	writer_waits_for_lock($sub);
+	$reader->query_safe('COMMIT');
+	$reader->quit;
+}
+all_the_same('a unique index is dropped');
+is( query(
+		$sub, q{SELECT subenabled FROM pg_subscription WHERE subname = 'sub'}
+	),
+	't',
+	'... and no row has failed');
+
+# Such rows may be committed before the index is gone.
+query($pub, 'CREATE UNIQUE INDEX unique_once_id ON unique_once ((id % 10))');
+{
+	my $earlier = open_session($pub);
+	my $later = open_session($pub);
+	my $dropping = open_session($pub);
+
+	$earlier->query_safe('BEGIN; SELECT * FROM unique_once');
+	$dropping->query_until(qr/begun/,
+		"\\echo begun\nDROP INDEX CONCURRENTLY unique_once_id;\n\\echo dropped\n"
+	);
+	poll($pub,
+		q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query ~ '^DROP INDEX' AND wait_event_type = 'Lock'}
+	);
+	$later->query_safe('BEGIN; SELECT * FROM unique_once');
+	$earlier->query_safe('COMMIT');
+	poll($pub,
+		q{SELECT NOT indislive FROM pg_index WHERE indexrelid = 'unique_once_id'::regclass}
+	);
+	query($pub, 'INSERT INTO unique_once VALUES (12, 1)');
+	all_the_same_but_index('rows before the index is gone');
+	$later->query_safe('COMMIT');
+	$dropping->query_until(qr/dropped/, '');
+	$_->quit foreach $earlier, $later, $dropping;
+}
+all_the_same('... and after that');
+query($sub, 'ALTER SUBSCRIPTION sub SET (disable_on_error = false)');
 
 # --- a DETACH that is executed without CONCURRENTLY ---
 

@@ -239,6 +239,82 @@ replicate(
 );
 same_tables($pub, $sub, ['rooted.r1'], 'detached again');
 
+# --- publish_via_partition_root changes ---
+
+replicate(
+	'ALTER PUBLICATION rooted SET (publish_via_partition_root = false); INSERT INTO rooted.r VALUES (12)'
+);
+same_tables($pub, $sub, ['rooted.r'], 'rows are sent as those of partitions');
+replicate(
+	'ALTER PUBLICATION rooted SET (publish_via_partition_root = true); INSERT INTO rooted.r VALUES (13)'
+);
+same_tables($pub, $sub, ['rooted.r'], '... and as those of the root again');
+foreach my $node ($pub, $sub)
+{
+	query($node, 'CREATE DATABASE whole');
+	$node->safe_psql('whole',
+		'CREATE EXTENSION weft; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)'
+	);
+}
+my $whole = $pub->connstr('whole');
+$pub->safe_psql('whole',
+	'CREATE PUBLICATION whole FOR ALL TABLES WITH (ddl = table)');
+$sub->safe_psql('whole',
+	"CREATE SUBSCRIPTION whole CONNECTION \$\$$whole\$\$ PUBLICATION whole");
+$pub->safe_psql('whole', $_)
+  foreach 'INSERT INTO p VALUES (1)',
+  'ALTER PUBLICATION whole SET (publish_via_partition_root = true)',
+  'INSERT INTO p VALUES (2)',
+  'ALTER PUBLICATION whole SET (publish_via_partition_root = false)',
+  'INSERT INTO p VALUES (3)';
+$sub->safe_psql('whole',
+	q{SELECT weft.wait_for_subscription('whole', '3min')});
+is($sub->safe_psql('whole', 'SELECT id FROM p ORDER BY id'),
+	"1\n2\n3", 'a publication FOR ALL TABLES');
+$sub->safe_psql('whole', 'DROP SUBSCRIPTION whole');
+
+# --- DROP ... CASCADE takes a table out of a publication ---
+
+query_all(
+	[ $pub, $sub ],
+	'CREATE SCHEMA cascades; CREATE SCHEMA types; CREATE DOMAIN types.d AS int; CREATE TABLE cascades.columns (id int PRIMARY KEY, v int, w int); CREATE TABLE cascades.filter (id int PRIMARY KEY, d types.d)'
+);
+query($pub,
+	'CREATE PUBLICATION cascades FOR TABLE cascades.columns (id, v), cascades.filter (id, d) WITH (ddl = table)'
+);
+query($sub, 'ALTER SUBSCRIPTION sub ADD PUBLICATION cascades');
+replicate(
+	'INSERT INTO cascades.columns VALUES (1, 1); INSERT INTO cascades.filter VALUES (1)'
+);
+like(
+	replicate(
+		'ALTER TABLE cascades.columns DROP COLUMN v CASCADE; INSERT INTO cascades.columns VALUES (2, 2)'
+	),
+	qr/table "cascades\.columns" no longer belongs to subscription "sub"/,
+	'a table leaves with a column of its list');
+is( query(
+		$sub,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'cascades.columns'::regclass AND attname = 'v'}
+	),
+	0,
+	'... and the column is dropped');
+query($sub, 'TRUNCATE cascades.columns');
+replicate(
+	'ALTER PUBLICATION cascades ADD TABLE cascades.columns; INSERT INTO cascades.columns VALUES (3, 3)'
+);
+same_tables($pub, $sub, ['cascades.columns'],
+	'... and is copied when it comes back');
+like(
+	replicate('DROP SCHEMA types CASCADE'),
+	qr/table "cascades\.filter" no longer belongs to subscription "sub"/,
+	'a table leaves with the type of such a column');
+is( query(
+		$sub,
+		q{SELECT count(*) FROM pg_attribute WHERE attrelid = 'cascades.filter'::regclass AND attname = 'd'}
+	),
+	0,
+	'... and the column is dropped');
+
 # --- a foreign key of a table that is not published ---
 
 replicate(<<'EOS');
