@@ -58,6 +58,19 @@ AS $$
 	SELECT 'pg_constraint'::regclass, t.oid FROM unlogged u JOIN pg_constraint t ON conrelid = u.oid
 $$;
 
+-- The tables that publications send under their own names: {publication: [OID]}, of those where ALTER TABLE may change that.
+CREATE OR REPLACE FUNCTION weft.ddl_sent()
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_object_agg(p.pubname, ARRAY(
+		SELECT c.oid::text FROM pg_publication_tables t
+			JOIN pg_namespace n ON n.nspname = t.schemaname
+			JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+		WHERE t.pubname = p.pubname))
+	FROM weft.ddl_publications p WHERE p.via_root OR NOT p.all_tables
+$$;
+
 -- A statement begins.  It assigns no transaction id, since DROP INDEX CONCURRENTLY must not have one.
 CREATE OR REPLACE FUNCTION weft.ddl_start()
 RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
@@ -69,10 +82,20 @@ BEGIN
 	IF weft.ddl_is_never(TG_TAG) OR NOT EXISTS (SELECT FROM weft.ddl_publications) THEN
 		RETURN;
 	END IF;
+	-- Between the two transactions of such a statement, the server sends the partition's rows under its own name.
+	IF TG_TAG = 'ALTER TABLE' AND current_query() ~* E'\\mdetach\\M.*\\m(concurrently|finalize)\\M'
+		AND EXISTS (SELECT FROM weft.ddl_publications WHERE via_root) AND weft.ddl_is_off(session_user) IS NOT TRUE
+	THEN
+		PERFORM weft.ddl_refuse('cannot replicate that a partition is detached concurrently',
+			'A publication sends the rows of partitions as those of the partitioned table.',
+			'Use DETACH PARTITION without CONCURRENTLY.');
+	END IF;
 	entry := jsonb_build_object('time', extract(epoch FROM statement_timestamp())::text, 'tag', TG_TAG,
 		'before', (SELECT jsonb_object_agg(pubname, weft.ddl_keys(pubid))
 			FROM weft.ddl_publications WHERE NOT all_tables));
-	IF TG_TAG LIKE 'DROP %' THEN
+	IF TG_TAG = 'ALTER TABLE' THEN
+		entry := entry || jsonb_build_object('sent', weft.ddl_sent());
+	ELSIF TG_TAG LIKE 'DROP %' THEN
 		entry := entry || jsonb_build_object('unlogged',
 			(SELECT jsonb_agg(class_id || '/' || object_id) FROM weft.ddl_unlogged()));
 	END IF;
@@ -89,21 +112,59 @@ BEGIN
 	PERFORM pg_catalog.set_config('weft_capture.search_path', pg_catalog.current_setting('search_path'), true);
 END $$;
 
+-- The functions that an expression may call: it is known by name only.
+CREATE OR REPLACE FUNCTION weft.ddl_called(expression text)
+RETURNS SETOF pg_proc LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH called (name) AS (
+		SELECT replace(trim('"' FROM m[1]), '""', '"')
+		FROM regexp_matches(regexp_replace(expression, E'''([^'']|'''')*''', '', 'g'),
+			E'("(?:[^"]|"")+"|[^][\\s"''(){},.;:+*/<>=~!@#%^&|`?-]+)\\s*\\(', 'g') m)
+	SELECT p.* FROM called JOIN pg_proc p ON p.proname IN (called.name, lower(called.name))
+$$;
+
+-- Does it contain one of the words that are functions without parentheses?
+CREATE OR REPLACE FUNCTION weft.ddl_names_session(expression text)
+RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT regexp_replace(expression, E'''([^'']|'''')*''|"([^"]|"")*"', '', 'g') ~* E'\\m(current_timestamp'
+		'|current_date|current_time|localtime|localtimestamp|current_user|current_role|session_user|user'
+		'|system_user|current_catalog|current_schema)\\M'
+$$;
+
 -- Does an expression, as the server prints it, call a function with one of these volatilities?
 CREATE OR REPLACE FUNCTION weft.ddl_calls(expression text, volatilities text)
 RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-	WITH code (text) AS (SELECT regexp_replace(expression, E'''([^'']|'''')*''', '', 'g')),
-	called (name) AS (
-		SELECT replace(trim('"' FROM m[1]), '""', '"')
-		FROM code, regexp_matches(code.text,
-			E'("(?:[^"]|"")+"|[^][\\s"''(){},.;:+*/<>=~!@#%^&|`?-]+)\\s*\\(', 'g') m)
-	SELECT EXISTS (SELECT FROM called JOIN pg_proc ON proname IN (called.name, lower(called.name))
-			WHERE strpos(volatilities, provolatile::text) > 0)
-		OR strpos(volatilities, 's') > 0 AND (SELECT text FROM code) ~* E'\\m(current_timestamp|current_date'
-			'|current_time|localtime|localtimestamp|current_user|current_role|session_user|user'
-			'|system_user|current_catalog|current_schema)\\M'
+	SELECT EXISTS (SELECT FROM weft.ddl_called(expression) WHERE strpos(volatilities, provolatile::text) > 0)
+		OR strpos(volatilities, 's') > 0 AND weft.ddl_names_session(expression)
+$$;
+
+-- May an expression have another value on another server, for the same row and under the same settings?  As
+-- src/ddl/expression.c has it.
+CREATE OR REPLACE FUNCTION weft.ddl_depends_on_server(expression text)
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT weft.ddl_names_session(expression) OR EXISTS (SELECT FROM weft.ddl_called(expression)
+		WHERE provolatile = 'v' OR provolatile = 's' AND (oid >= 16384 OR pronargs = 0
+			OR proname ~ '^(pg_|has_|txid_|inet_)' OR proname = 'age' AND pronargs = 1
+			OR proname = ANY ('{col_description,currtid2,cursor_to_xml,cursor_to_xmlschema,current_setting,
+				database_to_xml,database_to_xml_and_xmlschema,database_to_xmlschema,obj_description,query_to_xml,
+				query_to_xml_and_xmlschema,query_to_xmlschema,row_security_active,schema_to_xml,
+				schema_to_xml_and_xmlschema,schema_to_xmlschema,shobj_description,table_to_xml,
+				table_to_xml_and_xmlschema,table_to_xmlschema}')))
+$$;
+
+-- May a statement contain a constant such as 'now', which means the time at which it is parsed?
+CREATE OR REPLACE FUNCTION weft.ddl_names_moment(statement text)
+RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT statement ~* '(^|[^a-z])(now|today|tomorrow|yesterday)([^a-z(]|$)'
 $$;
 
 -- Returns a new column of a table to whose rows every server would give other values, or null.
@@ -281,9 +342,32 @@ BEGIN
 		PERFORM weft.ddl_check(tag, outer_entries);
 		PERFORM weft.ddl_insert('DROP ' || part.kind,
 			format('DROP %s IF EXISTS %s CASCADE', part.kind, part.names), '{}',
-			jsonb_build_object(part.pubname, 'table'), role, path);
+			jsonb_build_object(part.pubname, 'table'), role, path, '{}');
 	END LOOP;
 END $$;
+
+-- The tables that the statement has altered, with their partitions and children.
+CREATE OR REPLACE FUNCTION weft.ddl_altered()
+RETURNS SETOF oid LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH RECURSIVE altered (oid) AS (
+		SELECT objid FROM pg_event_trigger_ddl_commands() WHERE classid = 'pg_class'::regclass
+		UNION
+		SELECT inhrelid FROM altered JOIN pg_inherits ON inhparent = altered.oid)
+	SELECT oid FROM altered
+$$;
+
+-- Has the statement added a column with a value that is stored for all existing rows?
+CREATE OR REPLACE FUNCTION weft.ddl_has_filled_column()
+RETURNS boolean LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (SELECT FROM weft.ddl_altered() altered (oid) JOIN pg_class c USING (oid)
+		JOIN pg_attribute a ON a.attrelid = c.oid
+		WHERE c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing AND age(a.xmin) <= 0
+			AND pg_relation_size(c.oid) > 0)
+$$;
 
 -- Refuses what a subscriber could not repeat, as far as it is known without the text.
 CREATE OR REPLACE FUNCTION weft.ddl_check(tag text, outer_entries jsonb)
@@ -304,12 +388,8 @@ BEGIN
 	IF tag <> 'ALTER TABLE' THEN
 		RETURN;
 	END IF;
-	WITH RECURSIVE altered (oid) AS (
-		SELECT objid FROM pg_event_trigger_ddl_commands() WHERE classid = 'pg_class'::regclass
-		UNION
-		SELECT inhrelid FROM altered JOIN pg_inherits ON inhparent = altered.oid)
 	SELECT weft.ddl_unrepeatable_column(c.oid, true) AS name, c.oid::regclass AS relation INTO unrepeatable
-		FROM altered JOIN pg_class c USING (oid)
+		FROM weft.ddl_altered() altered (oid) JOIN pg_class c USING (oid)
 		WHERE c.relkind = 'r' AND weft.ddl_unrepeatable_column(c.oid, true) IS NOT NULL
 			AND pg_relation_size(c.oid) > 0 LIMIT 1;
 	IF unrepeatable.name IS NOT NULL THEN
@@ -333,12 +413,80 @@ BEGIN
 			'Execute the statement on its own.');
 	ELSIF tag = 'CREATE TABLE AS' AND words[cardinality(words) - 2:] <> '{with,no,data}' THEN
 		PERFORM weft.ddl_refuse('cannot replicate CREATE TABLE AS with rows', NULL, 'Use CREATE TABLE and INSERT.');
-	ELSIF entry ? 'converted' AND 'using' = ANY (words) AND weft.ddl_calls(statement, 'v') THEN
+	ELSIF entry ? 'converted' AND 'using' = ANY (words)
+		AND (weft.ddl_depends_on_server(statement) OR weft.ddl_names_moment(statement))
+	THEN
 		PERFORM weft.ddl_refuse('cannot replicate that a column gets another value in each row',
-			'The expression behind USING is volatile.',
+			'The expression behind USING depends on more than the row.',
 			'Add another column, update the rows, and drop the old one.');
+	ELSIF tag = 'ALTER TABLE' AND weft.ddl_names_moment(statement) AND weft.ddl_has_filled_column() THEN
+		PERFORM weft.ddl_refuse('cannot replicate that a column gets a value that each server computes',
+			'A constant such as ''now'' means the current time, and the table has rows.',
+			'Add the column without a default, then set the default, and update the rows.');
 	END IF;
 END $$;
+
+-- Refuses that a table joins a publication with rows that have not been published.
+CREATE OR REPLACE FUNCTION weft.ddl_check_joining(entry jsonb, wanted_by jsonb)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	joining record;
+BEGIN
+	IF NOT entry ? 'sent' THEN
+		RETURN;
+	END IF;
+	SELECT c.oid::regclass AS relation, p.pubname INTO joining
+		FROM weft.ddl_publications p CROSS JOIN LATERAL (SELECT unnest(weft.ddl_keys(p.pubid)) EXCEPT
+				SELECT jsonb_array_elements_text(nullif(entry->'before'->p.pubname::text, 'null'))) member (key)
+			JOIN pg_class c ON member.key = 'pg_class'::regclass::oid || '/' || c.oid
+		WHERE NOT p.all_tables AND wanted_by ? p.pubname::text AND c.relkind = 'r' AND c.relpersistence = 'p'
+			AND pg_relation_size(c.oid) > 0
+		LIMIT 1;
+	IF FOUND THEN
+		PERFORM weft.ddl_refuse(
+			format('cannot replicate that table %s joins publication "%s"', joining.relation, joining.pubname),
+			'It has rows, which were not published.',
+			'Add the table to the publication first, and refresh the subscriptions. Or insert the rows afterwards.');
+	END IF;
+END $$;
+
+-- The older tables that publications send under their own names from now on ("tables", if they have sent all of the rows
+-- before, and "entered", if not), and those that they no longer include ("left").
+CREATE OR REPLACE FUNCTION weft.ddl_moved(entry jsonb, wanted_by jsonb)
+RETURNS jsonb LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH publication AS (
+		SELECT *, ARRAY(SELECT jsonb_array_elements_text(entry->'sent'->pubname::text)) AS before,
+			ARRAY(SELECT jsonb_array_elements_text(weft.ddl_sent()->pubname::text)) AS now,
+			ARRAY(SELECT jsonb_array_elements_text(nullif(entry->'before'->pubname::text, 'null'))) AS old_keys,
+			weft.ddl_keys(pubid) AS keys
+		FROM weft.ddl_publications WHERE entry->'sent' ? pubname::text AND wanted_by ? pubname::text),
+	changed AS (
+		SELECT p.*, c.oid AS relid, 'pg_class'::regclass::oid || '/' || c.oid AS key, c.relname, n.nspname
+		FROM publication p CROSS JOIN LATERAL (
+				(SELECT unnest(p.now) EXCEPT SELECT unnest(p.before))
+				UNION (SELECT unnest(p.before) EXCEPT SELECT unnest(p.now))) o (oid)
+			JOIN pg_class c ON c.oid = o.oid::oid
+			JOIN pg_namespace n ON n.oid = c.relnamespace),
+	moved AS (
+		SELECT pubname, nspname, relname,
+			CASE WHEN relid::text = ANY (before) THEN 'left'
+				WHEN all_tables OR key = ANY (old_keys) THEN 'tables'
+				ELSE 'entered' END AS how
+		FROM changed
+		WHERE relid::text = ANY (now) OR NOT all_tables AND (key = ANY (keys)) IS NOT TRUE),
+	described AS (
+		SELECT how, jsonb_build_object('publication', pubname, 'schema', nspname, 'name', relname, 'others',
+			to_jsonb(ARRAY(SELECT t.pubname FROM pg_publication_tables t
+				WHERE t.schemaname = m.nspname AND t.tablename = m.relname))) AS line
+		FROM moved m)
+	SELECT jsonb_build_object('tables', '[]'::jsonb, 'entered', '[]'::jsonb, 'left', '[]'::jsonb)
+		|| coalesce((SELECT jsonb_object_agg(how, lines)
+			FROM (SELECT how, jsonb_agg(line) AS lines FROM described GROUP BY how) grouped), '{}')
+$$;
 
 -- The new tables whose rows are published from now on.
 CREATE OR REPLACE FUNCTION weft.ddl_new_tables(wanted_by jsonb)
@@ -396,12 +544,13 @@ AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION weft.ddl_insert(
-	tag text, statement text, words text[], wanted_by jsonb, role name, path text)
+	tag text, statement text, words text[], wanted_by jsonb, role name, path text, entry jsonb)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	id bigint := nextval('weft.ddl_queue_id_seq');
+	moved jsonb := weft.ddl_moved(entry, wanted_by);
 BEGIN
 	PERFORM weft.ddl_set_membership(p.pubname, true) FROM weft.ddl_publications p
 		WHERE wanted_by ? p.pubname::text AND NOT p.all_tables;
@@ -423,7 +572,9 @@ BEGIN
 		'levels', wanted_by,
 		'settings', weft.ddl_settings(path),
 		'local', weft.ddl_local(tag),
-		'tables', weft.ddl_new_tables(wanted_by)));
+		'tables', weft.ddl_new_tables(wanted_by) || (moved->'tables'),
+		'entered', moved->'entered',
+		'left', moved->'left'));
 	-- a transaction that has notified somebody cannot be prepared
 	PERFORM pg_notify('weft_ddl', '');
 END $$;
@@ -476,7 +627,8 @@ BEGIN
 				FROM weft.ddl_find_in_context(TG_TAG, context) f;
 		END IF;
 		PERFORM weft.ddl_check_text(TG_TAG, statement, words, entry);
-		PERFORM weft.ddl_insert(TG_TAG, statement, words, wanted_by, role, path);
+		PERFORM weft.ddl_check_joining(entry, wanted_by);
+		PERFORM weft.ddl_insert(TG_TAG, statement, words, wanted_by, role, path, entry);
 	END IF;
 	IF TG_EVENT = 'sql_drop' THEN
 		IF NOT never AND NOT entry ? 'captured' THEN

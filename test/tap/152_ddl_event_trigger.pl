@@ -439,6 +439,18 @@ sub test_refused
 			  qr/a column gets another value in each row/
 		],
 		[
+			'ALTER TABLE plain ALTER w TYPE varchar(40) USING now()::text' =>
+			  qr/a column gets another value in each row/
+		],
+		[
+			q{ALTER TABLE plain ALTER w DROP DEFAULT, ALTER w TYPE timestamptz USING 'now'} =>
+			  qr/a column gets another value in each row/
+		],
+		[
+			q{ALTER TABLE plain ADD COLUMN r tstzrange DEFAULT '[now,)'} =>
+			  qr/a column gets a value that each server computes/
+		],
+		[
 			'ALTER TABLE plain SET UNLOGGED' =>
 			  qr/cannot replicate SET LOGGED or SET UNLOGGED/
 		],
@@ -756,23 +768,43 @@ EOS
 		'CREATE TABLE whole.p (id int PRIMARY KEY) PARTITION BY RANGE (id)',
 		'CREATE TABLE whole.p1 PARTITION OF whole.p FOR VALUES FROM (0) TO (10)',
 		'INSERT INTO whole.p VALUES (4)',
+		'ALTER TABLE whole.p DETACH PARTITION whole.p1',
+		'INSERT INTO whole.p1 VALUES (5)',
+		'GRANT USAGE ON SCHEMA whole TO replicator',
+		'GRANT SELECT ON b TO replicator',
+		'ALTER TABLE b SET SCHEMA whole',
+		'INSERT INTO whole.b VALUES (6)',
 		'DROP TABLE not_chosen',);
+
+	foreach my $refused (
+		[
+			'BEGIN; ALTER TABLE parts DETACH PARTITION part_2; ALTER TABLE parts ATTACH PARTITION part_2 FOR VALUES FROM (10) TO (20); COMMIT'
+			  => qr/table public\.part_2 joins publication "list"/
+		],
+		[
+			'ALTER TABLE parts DETACH PARTITION part_2 CONCURRENTLY' =>
+			  qr/cannot replicate that a partition is detached concurrently/
+		])
+	{
+		($ret, $out, $err) = $pub->psql('lists', $refused->[0]);
+		like($err, $refused->[1], "refused: $refused->[0]");
+	}
 	$sub->safe_psql('lists',
 		q{SELECT weft.wait_for_subscription('lists', '3min')});
 	my $facts = <<'EOS';
 SELECT c.oid::regclass, (SELECT array_agg(attname || ' ' || atttypid::regtype ORDER BY attnum) FROM pg_attribute
 	WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
 FROM pg_class c WHERE relnamespace IN ('public'::regnamespace, 'whole'::regnamespace) ORDER BY c.oid::regclass::text;
-SELECT enum_range(NULL::shade); TABLE elected; TABLE parts; TABLE whole.a; TABLE whole.p;
+SELECT enum_range(NULL::shade); TABLE elected; TABLE parts; TABLE whole.a; TABLE whole.b; TABLE whole.p; TABLE whole.p1;
 EOS
 	is( $sub->safe_psql('lists', $facts),
 		$pub->safe_psql('lists', $facts),
 		'publications of tables and schemas');
 	is( $sub->safe_psql(
 			'lists',
-			q{SELECT string_agg(srrelid::regclass::text, ' ' ORDER BY srrelid::regclass::text) FROM pg_subscription_rel WHERE srrelid NOT IN ('weft.ddl_queue'::regclass, 'b'::regclass)}
+			q{SELECT string_agg(srrelid::regclass::text, ' ' ORDER BY srrelid::regclass::text) FROM pg_subscription_rel WHERE srrelid <> 'weft.ddl_queue'::regclass}
 		),
-		'elected part_2 whole.a whole.p',
+		'elected part_2 whole.a whole.b whole.p whole.p1',
 		'their tables belong to the subscription');
 	$sub->safe_psql('lists', 'DROP SUBSCRIPTION lists');
 	return;
