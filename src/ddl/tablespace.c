@@ -62,6 +62,10 @@ tablespace_forget(Node *statement)
 		case T_AlterTableStmt:
 			forget_of_alter_table((AlterTableStmt *) statement);
 			return ((AlterTableStmt *) statement)->cmds != NIL;
+		case T_CreateSchemaStmt:
+			foreach_ptr(Node, element, ((CreateSchemaStmt *) statement)->schemaElts)
+				(void) tablespace_forget(element);
+			break;
 		default:
 			break;
 	}
