@@ -75,6 +75,9 @@
 #define IDLE_INTERVAL 100
 #define PASSING_INTERVAL 5
 
+/* Milliseconds between two looks for sessions that wait for the gate, and are in the way. */
+#define CYCLE_INTERVAL 1000
+
 /* Milliseconds between two questions for the outcome. */
 #define ASK_INTERVAL 200
 
@@ -331,19 +334,21 @@ ask_requester(const char *requester)
 		OUTCOME_OVER : OUTCOME_OPEN;
 }
 
-/* Asks the requester, and survives all failures. */
-static Outcome
-ask(const char *requester)
+/* What the worker does in a transaction, with a result for whoever wants it. */
+typedef void (*Work) (const GateStatus *status, void *result);
+
+/* Does something that may fail, and survives that: *result is what it was then. */
+static void
+try(Work work, const GateStatus *status, void *result)
 {
 	MemoryContext context = CurrentMemoryContext;
-	volatile Outcome result = OUTCOME_UNKNOWN;
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		result = ask_requester(requester);
+		work(status, result);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -355,7 +360,32 @@ ask(const char *requester)
 	PG_END_TRY();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	return result;
+}
+
+static void
+ask(const GateStatus *status, void *result)
+{
+	*(Outcome *) result = ask_requester(NameStr(status->requester));
+}
+
+static void
+release_cycle(const GateStatus *status, void *result)
+{
+	gate_cycle_release(status);
+}
+
+/* Looks, from time to time, whether somebody waits for the gate who is in the way of the schema change. */
+static void
+look_for_cycles(const GateStatus *status)
+{
+	static TimestampTz looked = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!TimestampDifferenceExceeds(looked, now, CYCLE_INTERVAL))
+		return;
+	looked = now;
+	if (status->num_tables > 0)
+		try(release_cycle, status, NULL);
 }
 
 /* Is a confirmed gate over, as far as the requester says? */
@@ -363,11 +393,13 @@ static bool
 is_over(const GateStatus *status)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	Outcome		outcome = OUTCOME_UNKNOWN;
 
 	if (!status->durable || !TimestampDifferenceExceeds(asked, now, ASK_INTERVAL))
 		return false;
 	asked = now;
-	switch (ask(NameStr(status->requester)))
+	try(ask, status, &outcome);
+	switch (outcome)
 	{
 		case OUTCOME_OVER:
 			return true;
@@ -458,6 +490,7 @@ serve(void)
 		{
 			if (status.taker != INVALID_PROC_NUMBER)
 				gate_cycle_break(&status);
+			look_for_cycles(&status);
 			if (is_over(&status))
 				gate_end(lock);
 			else
