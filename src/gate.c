@@ -98,8 +98,12 @@
 /* Milliseconds between two looks of a process that cannot wait in the server's queue. */
 #define LOOK_INTERVAL 5
 
-/* After how many of them it looks whether others wait for it. */
+/*
+ * After how many of them it looks whether others wait for it.  What the gate worker waits for, it gives up by itself
+ * after a while.
+ */
 #define LOOKS_PER_CHECK 20
+#define PATIENT_LOOKS_PER_CHECK 400
 
 static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
 
@@ -431,7 +435,7 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 		else if (way == WAY_LOOK_AGAIN && ConditionalLockRelationOid(local, RowExclusiveLock))
 			break;
 		gate_nap(LOOK_INTERVAL);
-		if (++looks % LOOKS_PER_CHECK == 0)
+		if (++looks % (way == WAY_LOOK_AGAIN ? PATIENT_LOOKS_PER_CHECK : LOOKS_PER_CHECK) == 0)
 			check_cycle(local, way);
 	}
 	if (way == WAY_PASS)

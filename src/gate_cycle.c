@@ -165,12 +165,13 @@ gate_cycle_clear(LOCKMODE mode)
 }
 
 /*
- * Cancels sessions that wait for this process, and that another process waits for, perhaps through others.  "seen" are
- * those that were looked at.
+ * Cancels sessions that wait for this process, and that a writer waits for, perhaps through others.  "seen" are
+ * those that were looked at.  Returns whether a process that is no session waits for this one.
  */
-static void
+static bool
 release(int pid, List **seen)
 {
+	bool		result = false;
 	Datum	   *blockers;
 	int			count;
 
@@ -182,25 +183,30 @@ release(int pid, List **seen)
 	{
 		int			blocker = DatumGetInt32(blockers[i]);
 
-		if (blocker == MyProcPid)
+		if (blocker == MyProcPid && is_session(pid))
 			cancel(pid);
+		else if (blocker == MyProcPid)
+			result = true;
 		else if (blocker != 0 && !list_member_int(*seen, blocker))
-			release(blocker, seen);
+			result = release(blocker, seen) || result;
 	}
+	return result;
 }
 
 /*
  * For the gate worker, once the gate is closed: cancels what keeps the schema change from arriving, or from being
- * made, and waits for the gate.  Needs a transaction.
+ * made, and waits for the gate.  Returns whether a writer waits for the gate itself, with rows that cannot pass.  Needs a
+ * transaction.
  */
-void
+bool
 gate_cycle_release(const GateStatus *status)
 {
 	List	   *seen = NIL;
+	bool		result = false;
 
 	/* The schema change is this node's own, and waits for no member any more. */
 	if (status->confirmed && !status->durable)
-		return;
+		return false;
 	foreach_ptr(NodeMember, member, node_identity_members())
 	{
 		Oid			subid = get_subscription_oid(member->subscription, true);
@@ -211,7 +217,8 @@ gate_cycle_release(const GateStatus *status)
 			int			pid = pg_atomic_read_u32(&shared->writers[i].pid);
 
 			if (pid != 0 && !list_member_int(seen, pid))
-				release(pid, &seen);
+				result = release(pid, &seen) || result;
 		}
 	}
+	return result;
 }

@@ -19,6 +19,8 @@
  *	   them: W may wait for S, or for a session that holds T2 and waits for T1.  They go on passing T1 until none
  *	   of them is left; other writers lock T1 as if there was no gate.
  *	 - A taker finds nothing to take at T1, as at T2.  It is offered the rest when none passes.
+ *	 - So does G if a writer W waits for T1, with what the server's own code applies: TRUNCATE, and changes of tables without
+ *	   a key.  W cannot pass the gate then, and A waits for W.
  *	 - If all sessions write in one order, then each withdrawal puts T2 in front for good, and G finds that order
  *	   after some of them.  If there are always sessions of either order, G may withdraw until A's time-out: A's
  *	   statement fails, not the sessions.
@@ -371,7 +373,7 @@ ask(const GateStatus *status, void *result)
 static void
 release_cycle(const GateStatus *status, void *result)
 {
-	gate_cycle_release(status);
+	*(bool *) result = gate_cycle_release(status);
 }
 
 /* Looks, from time to time, whether somebody waits for the gate who is in the way of the schema change. */
@@ -380,12 +382,15 @@ look_for_cycles(const GateStatus *status)
 {
 	static TimestampTz looked = 0;
 	TimestampTz now = GetCurrentTimestamp();
+	bool		waits = false;
 
 	if (!TimestampDifferenceExceeds(looked, now, CYCLE_INTERVAL))
 		return;
 	looked = now;
 	if (status->num_tables > 0)
-		try(release_cycle, status, NULL);
+		try(release_cycle, status, &waits);
+	if (waits)
+		(void) withdraw();
 }
 
 /* Is a confirmed gate over, as far as the requester says? */

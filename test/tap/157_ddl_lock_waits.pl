@@ -210,6 +210,40 @@ poll($b,
 let_go();
 recovered('a schema change from before');
 
+# --- rows on their way that cannot pass a gate ---
+
+query($a, <<'EOS');
+CREATE TABLE spare (id int PRIMARY KEY);
+CREATE TABLE keyless (v int);
+ALTER TABLE keyless REPLICA IDENTITY FULL;
+INSERT INTO keyless VALUES (1);
+CREATE TABLE emptied (id int PRIMARY KEY, v int);
+INSERT INTO emptied VALUES (1, 1);
+EOS
+wait_for_group('g', @nodes);
+my %unable = (
+	keyless => 'UPDATE keyless SET v = v + 1',
+	emptied => 'TRUNCATE emptied');
+foreach my $table (sort keys %unable)
+{
+	$blocker = open_session($b);
+	$blocker->query_safe('BEGIN; LOCK TABLE spare IN SHARE MODE');
+	$number++;
+	query($c, "INSERT INTO spare VALUES ($number); $unable{$table}");
+	$session = open_session($a, on_error_stop => 0);
+	$session->query_until(qr/begun/,
+		"\\echo begun\nSET weft.ddl_lock_timeout = '30s'; ALTER TABLE $table ALTER v TYPE bigint;\n"
+	);
+	poll($b, "SELECT state = 'closed' FROM weft.ddl_lock_status");
+	$blocker->query_safe('COMMIT');
+	$blocker->quit;
+	$session->query('SELECT 1');
+	is($session->{stderr}, '', "rows on their way: $table");
+	$session->quit;
+	recovered("rows on their way: $table");
+	same_on_all(\@nodes, [$table], "rows on their way: $table");
+}
+
 # --- partitions: what a statement does not name ---
 
 query($a, <<'EOS');
