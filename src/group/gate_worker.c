@@ -441,7 +441,7 @@ static bool
 is_late(const GateStatus *status)
 {
 	if (status->state != GATE_ACTIVE || status->confirmed ||
-		!TimestampDifferenceExceeds(status->since, GetCurrentTimestamp(), status->timeout + GRACE))
+		GetCurrentTimestamp() < TimestampTzPlusMilliseconds(status->since, (int64) status->timeout + GRACE))
 		return false;
 	ereport(WARNING,
 			(errmsg("the lock for a schema change of node \"%s\" has ended, because that has not confirmed it in time",

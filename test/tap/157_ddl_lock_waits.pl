@@ -324,5 +324,12 @@ $session->query_safe('ROLLBACK');
 $session->quit;
 recovered('a column');
 
+# --- the longest time-out ---
+
+query($a,
+	'SET weft.ddl_lock_timeout = 2147483647; ALTER TABLE t ADD CONSTRAINT patient CHECK (id > -300)'
+);
+recovered('the longest time-out');
+
 $_->stop foreach @nodes;
 done_testing();
