@@ -53,14 +53,18 @@ query($_, "SELECT weft.set_delta_columns('counter', '{n}')") foreach @nodes;
 wait_for_group('g', @nodes);
 query($a, 'ALTER TABLE counter RENAME n TO m');
 wait_for_group('g', @nodes);
-is(query($_, "SELECT column_name FROM weft.delta_column"), 'm', 'the counter is renamed') foreach @nodes;
+is(query($_, "SELECT column_name FROM weft.delta_column"),
+	'm', 'the counter is renamed')
+  foreach @nodes;
 hold($a, $b);
 hold($b, $a);
 query($_, 'UPDATE counter SET m = m + 1') foreach $a, $b;
 let_go($a, $b);
 let_go($b, $a);
 wait_for_group('g', @nodes);
-is(query($_, 'SELECT m FROM counter'), 2, 'a renamed counter counts on ' . $_->name) foreach @nodes;
+is(query($_, 'SELECT m FROM counter'),
+	2, 'a renamed counter counts on ' . $_->name)
+  foreach @nodes;
 
 # --- a column that was dropped comes back, and the relation looks as it did ---
 
@@ -75,7 +79,8 @@ query($a, 'ALTER TABLE back ADD COLUMN gone text');
 wait_for_group('g', @nodes);
 query($c, "INSERT INTO back VALUES ($_, 'here')") foreach 11 .. 18;
 wait_for_group('g', @nodes);
-is(query($b, "SELECT count(*) FROM back WHERE gone = 'here'"), 8, 'a column that comes back is not removed any more');
+is(query($b, "SELECT count(*) FROM back WHERE gone = 'here'"),
+	8, 'a column that comes back is not removed any more');
 same_on_all(\@nodes, ['back'], 'a column that comes back');
 
 # --- rows with it come before it ---
@@ -90,7 +95,9 @@ hold($a, $b);
 query($a, 'ALTER TABLE again ADD COLUMN gone text');
 wait_for_apply($a, $c, subscription_name('g', $a, $c));
 query($c, "INSERT INTO again VALUES (1, 'here')");
-poll($b, "SELECT count(*) = 1 FROM weft.node_replication WHERE waiting_for = 'column gone of table public.again'");
+poll($b,
+	"SELECT count(*) = 1 FROM weft.node_replication WHERE waiting_for = 'column gone of table public.again'"
+);
 let_go($a, $b);
 wait_for_group('g', @nodes);
 is(query($b, 'SELECT gone FROM again'),
@@ -105,7 +112,9 @@ query($b,
 	"UPDATE weft.dropped_column SET dropped_at = dropped_at - interval '1 h'"
 );
 query($c, "INSERT INTO again VALUES (2, 'gone')");
-poll($b, "SELECT count(*) = 1 FROM weft.node_replication WHERE waiting_for = 'column gone of table public.again'");
+poll($b,
+	"SELECT count(*) = 1 FROM weft.node_replication WHERE waiting_for = 'column gone of table public.again'"
+);
 set_conf($b, 'weft.ddl_wait_timeout' => '1ms');
 poll($b, 'SELECT count(*) = 2 FROM again');
 let_go($a, $c);

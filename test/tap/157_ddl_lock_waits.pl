@@ -275,7 +275,9 @@ waits_for_gate(
 $session->query_safe('COMMIT');
 wait_for_group('g', @nodes);
 $session->query_safe('BEGIN; ALTER TABLE part DROP COLUMN gone');
-waits_for_gate($b, 'CREATE VIEW view_of_part AS SELECT * FROM part',
+waits_for_gate(
+	$b,
+	'CREATE VIEW view_of_part AS SELECT * FROM part',
 	'a view of a partitioned table');
 waits_for_gate(
 	$b,
