@@ -526,10 +526,14 @@ finish(void)
 	gate_remove(lock);
 }
 
+/* Outside of a transaction, nobody else releases the locks of a session that ends: the tables would be locked for ever. */
 static void
 detach(int code, Datum arg)
 {
 	gate_detach();
+	LockErrorCleanup();
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
 /* Entry point of the background worker. */
