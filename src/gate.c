@@ -61,13 +61,17 @@
  *
  * Deadlocks.  All sessions wait for each other in the server's lock manager: S for G, G for transactions that have
  * written to T, W for rows of S.  While G is closing the gate, it gives up what S waits for (group/gate_worker.c, "Tables
- * in another order").  If W waits for a row of S, and S for G, then neither is waiting for the other through anything
- * that G would give up, until A's time-out ends the lock; A's request fails and says so.
+ * in another order").  Two kinds of waits are none for a lock, so the server does not see the cycles that they belong to:
+ *	 - G, which has closed the gate, waits for D, and D for what comes before it.  W, which applies that, waits for a row of
+ *	   S, and S for G.  G cancels the statement of S (gate_cycle.c).
+ *	 - W waits behind D by looking at the gate, and a writer of A waits for a row of W.  Then W gives up, and is applied
+ *	   again.  A later writer of the same subscription yields, as if W waited for a lock (apply/turn.c).
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
 #include "gate.h"
@@ -93,6 +97,13 @@
 
 /* Milliseconds between two looks of a process that cannot wait in the server's queue. */
 #define LOOK_INTERVAL 5
+
+/*
+ * After how many of them it looks whether others wait for it.  What the gate worker waits for, it gives up by itself
+ * after a while.
+ */
+#define LOOKS_PER_CHECK 20
+#define PATIENT_LOOKS_PER_CHECK 400
 
 static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
 
@@ -127,10 +138,20 @@ static List *table_locks = NIL;
 /* This process applies transactions before their turn, and while they are in progress. */
 static bool applies_early = false;
 
+/* Does anybody wait for a lock of this process?  NULL in a process that is no writer. */
+static bool (*blocks_others) (void) = NULL;
+
 void
 gate_apply_early(void)
 {
 	applies_early = true;
+}
+
+/* Called once in a writer. */
+void
+gate_ask_before_waiting(bool (*function) (void))
+{
+	blocks_others = function;
 }
 
 void
@@ -220,27 +241,37 @@ writes(const RTEPermissionInfo *info)
 	return (info->requiredPerms & (ACL_INSERT | ACL_UPDATE | ACL_DELETE)) != 0;
 }
 
-/* Fails if the session is about to write to a table whose gate is confirmed, but not closed. */
-static void
-refuse_slip(Oid relid)
+/* Returns the tables whose gate is confirmed, but not closed. */
+static List *
+find_slipping(void)
 {
 	Gate	   *gate;
-	GateTable  *table;
-	bool		slips = false;
+	List	   *result = NIL;
 
 	LWLockAcquire(gates->lock, LW_SHARED);
 	gate = gate_find_active();
 	if (gate != NULL && gate->status.state == GATE_ACTIVE)
-	{
-		table = gate_find_table(gate, relid);
-		slips = table != NULL && table->confirmed && table->state == TABLE_WANTED;
-	}
+		for (int i = 0; i < gate->status.num_tables; i++)
+			if (gate->status.tables[i].confirmed && gate->status.tables[i].state == TABLE_WANTED)
+				result = lappend_oid(result, gate->status.tables[i].relid);
 	LWLockRelease(gates->lock);
-	if (slips)
+	return result;
+}
+
+/* Fails if the session is about to write to one of these tables, perhaps through one that it is a partition or child of. */
+static void
+refuse_slip(const List *slipping, Oid relid)
+{
+	List	   *written = list_make1_oid(relid);
+
+	if (has_subclass(relid))
+		written = find_all_inheritors(relid, NoLock, NULL);
+	foreach_oid(each, written)
+		if (list_member_oid(slipping, each))
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not write to table \"%s\" before a schema change of the node group",
-						get_rel_name(relid)),
+						get_rel_name(each)),
 				 errdetail("The schema change has been made on another node, and could not be applied here yet."),
 				 errhint("Retry the transaction. View \"weft.ddl_lock_status\" shows the lock.")));
 }
@@ -249,14 +280,19 @@ refuse_slip(Oid relid)
 static bool
 check_permissions(List *range_table, List *infos, bool violation_is_error)
 {
+	List	   *slipping;
+
 	if (previous_check_permissions &&
 		!previous_check_permissions(range_table, infos, violation_is_error))
 		return false;
 	if (gate_none() || SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
 		return true;
+	slipping = find_slipping();
+	if (slipping == NIL)
+		return true;
 	foreach_node(RTEPermissionInfo, info, infos)
 		if (writes(info))
-		refuse_slip(info->relid);
+		refuse_slip(slipping, info->relid);
 	return true;
 }
 
@@ -342,6 +378,22 @@ find_way(Oid relid, const char *publisher)
 }
 
 /*
+ * Gives up if anybody waits for a lock of this writer, which waits for a gate: what it waits for may come after
+ * that.  With this error it is applied again after a pause (apply/schema_wait.c).
+ */
+static void
+check_cycle(Oid relid, Way way)
+{
+	if (blocks_others == NULL || !blocks_others())
+		return;
+	ereport(ERROR,
+			(errcode(way == WAY_LOOK_AGAIN ? ERRCODE_T_R_DEADLOCK_DETECTED :
+					 ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" waits for a schema change of the node group, and others wait for this transaction",
+					get_rel_name(relid))));
+}
+
+/*
  * Opens the local table of a relation for a change, as logicalrep_rel_open() with RowExclusiveLock
  * does, past a gate.  Sets *mode to the lock.
  *
@@ -355,6 +407,7 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 	const char *publisher;
 	Oid			local;
 	Way			way;
+	int			looks = 0;
 
 	*mode = RowExclusiveLock;
 	if (!gate_any())
@@ -382,6 +435,8 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 		else if (way == WAY_LOOK_AGAIN && ConditionalLockRelationOid(local, RowExclusiveLock))
 			break;
 		gate_nap(LOOK_INTERVAL);
+		if (++looks % (way == WAY_LOOK_AGAIN ? PATIENT_LOOKS_PER_CHECK : LOOKS_PER_CHECK) == 0)
+			check_cycle(local, way);
 	}
 	if (way == WAY_PASS)
 		*mode = RowShareLock;

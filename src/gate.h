@@ -11,6 +11,7 @@
 extern void gate_install(void);
 extern LogicalRepRelMapEntry *gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode);
 extern void gate_apply_early(void);
+extern void gate_ask_before_waiting(bool (*function) (void));
 extern void gate_lock_table(Oid relid, LOCKMODE mode);
 extern void gate_take(int64 lock);
 extern void gate_own(int64 lock);

@@ -11,18 +11,30 @@
  * for a table and R for another one.  An R that comes when the taker waits completes the deadlock itself.
  *
  * Readers that do not write are waited for, as by any ALTER TABLE.
+ *
+ * The same happens to a session R that waits for the gate worker, and for which a writer waits, since R has a row of any
+ * table.  The gate worker waits for the schema change, but not in the server's lock manager, and the schema
+ * change waits for that row: it may come before it in the stream of its member, or be of another member whose
+ * changes were there when the schema change was made (ddl/seen.c); or the requester waits for it, before the gate is
+ * confirmed.
  */
 #include "postgres.h"
 
 #include <signal.h>
 
+#include "catalog/pg_type.h"
 #include "compat.h"
 #include "gate_cycle.h"
 #include "gate_shared.h"
 #include "miscadmin.h"
+#include "node_identity.h"
+#include "shmem.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 /* How often, and at what intervals in milliseconds, the taker looks whether they are gone. */
@@ -150,4 +162,63 @@ gate_cycle_clear(LOCKMODE mode)
 			if (status->taker == MyProcNumber)
 			found = clear(status, mode, &canceled) || found;
 	}
+}
+
+/*
+ * Cancels sessions that wait for this process, and that a writer waits for, perhaps through others.  "seen" are
+ * those that were looked at.  Returns whether a process that is no session waits for this one.
+ */
+static bool
+release(int pid, List **seen)
+{
+	bool		result = false;
+	Datum	   *blockers;
+	int			count;
+
+	*seen = lappend_int(*seen, pid);
+	deconstruct_array_builtin(DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+																	 Int32GetDatum(pid))),
+							  INT4OID, &blockers, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		int			blocker = DatumGetInt32(blockers[i]);
+
+		if (blocker == MyProcPid && is_session(pid))
+			cancel(pid);
+		else if (blocker == MyProcPid)
+			result = true;
+		else if (blocker != 0 && !list_member_int(*seen, blocker))
+			result = release(blocker, seen) || result;
+	}
+	return result;
+}
+
+/*
+ * For the gate worker, once the gate is closed: cancels what keeps the schema change from arriving, or from being
+ * made, and waits for the gate.  Returns whether a writer waits for the gate itself, with rows that cannot pass.  Needs a
+ * transaction.
+ */
+bool
+gate_cycle_release(const GateStatus *status)
+{
+	List	   *seen = NIL;
+	bool		result = false;
+
+	/* The schema change is this node's own, and waits for no member any more. */
+	if (status->confirmed && !status->durable)
+		return false;
+	foreach_ptr(NodeMember, member, node_identity_members())
+	{
+		Oid			subid = get_subscription_oid(member->subscription, true);
+		SubscriptionShared *shared = OidIsValid(subid) ? shmem_find(subid) : NULL;
+
+		for (int i = 0; shared != NULL && i < WEFT_MAX_PROCESSES; i++)
+		{
+			int			pid = pg_atomic_read_u32(&shared->writers[i].pid);
+
+			if (pid != 0 && !list_member_int(seen, pid))
+				result = release(pid, &seen) || result;
+		}
+	}
+	return result;
 }

@@ -10,5 +10,6 @@
 
 extern void gate_cycle_break(const GateStatus *status);
 extern void gate_cycle_clear(LOCKMODE mode);
+extern bool gate_cycle_release(const GateStatus *status);
 
 #endif							/* WEFT_GATE_CYCLE_H */

@@ -6,6 +6,7 @@
 
 #include "api/publication_options.h"
 #include "api/subscription_options.h"
+#include "conflict/counter_name.h"
 #include "copy/copy.h"
 #include "copy/progress.h"
 #include "ddl/capture.h"
@@ -100,6 +101,7 @@ _PG_init(void)
 	gate_worker_install();
 	group_lock_install();
 	function_guard_install();
+	counter_name_install();
 
 	previous_shmem_request_hook = shmem_request_hook;
 	shmem_request_hook = request_shared_memory;

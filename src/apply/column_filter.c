@@ -8,8 +8,9 @@
  * server sees them.  So nothing but this module knows of the column.
  *
  * schema_wait.c decides which columns those are.  A filter belongs to one RELATION message, and
- * ends with the next one that says something else.  Each writer has its own, and finds out by
- * itself.  The columns of the key are never removed.
+ * ends with the next one that says something else, or when the columns are here again: the publisher may have dropped
+ * them and added them again without writing anything in between, so that its message is the same.  Each writer has
+ * its own, and finds out by itself.  The columns of the key are never removed.
  *
  * A changed row is in memory of the attempt, since it may be deferred (order.c).
  */
@@ -20,6 +21,7 @@
 #include "lib/stringinfo.h"
 #include "replication/worker_internal.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "wire.h"
 
@@ -39,6 +41,9 @@ typedef struct ColumnFilter
 
 static HTAB *filters = NULL;
 
+/* Has a table changed here since the filters were looked at? */
+static bool tables_changed = false;
+
 /* Rows that were changed; reset with each attempt. */
 static MemoryContext rows_context = NULL;
 
@@ -48,6 +53,12 @@ find(LogicalRepRelId relid)
 	ColumnFilter *filter = filters ? hash_search(filters, &relid, HASH_FIND, NULL) : NULL;
 
 	return filter != NULL && filter->active ? filter : NULL;
+}
+
+static void
+note_change(Datum arg, Oid relid)
+{
+	tables_changed = true;
 }
 
 static void
@@ -62,6 +73,38 @@ init(void)
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	rows_context = AllocSetContextCreate(ApplyContext, "weft filtered rows",
 										 ALLOCSET_DEFAULT_SIZES);
+	CacheRegisterRelcacheCallback(note_change, (Datum) 0);
+}
+
+/* Returns the relations of whose rows columns are removed, if a table has changed here since they were returned last. */
+List *
+column_filter_to_check(void)
+{
+	HASH_SEQ_STATUS scan;
+	ColumnFilter *filter;
+	List	   *result = NIL;
+
+	if (filters == NULL)
+		return NIL;
+	AcceptInvalidationMessages();
+	if (!tables_changed)
+		return NIL;
+	tables_changed = false;
+	hash_seq_init(&scan, filters);
+	while ((filter = hash_seq_search(&scan)) != NULL)
+		if (filter->active)
+			result = lappend_oid(result, filter->relid);
+	return result;
+}
+
+/* Nothing is removed from rows of a relation any more, once its RELATION message is taken in again. */
+void
+column_filter_end(LogicalRepRelId relid)
+{
+	ColumnFilter *filter = find(relid);
+
+	if (filter != NULL)
+		filter->active = false;
 }
 
 /* An attempt begins. */

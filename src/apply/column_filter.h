@@ -12,6 +12,8 @@ extern void column_filter_begin(void);
 extern bool column_filter_plan(const char *message, int length, const Bitmapset *dropped);
 extern const char *column_filter_relation(LogicalRepRelId relid, const char *message,
 										  int *length);
+extern List *column_filter_to_check(void);
+extern void column_filter_end(LogicalRepRelId relid);
 extern bool column_filter_has(LogicalRepRelId relid);
 extern RowChange column_filter_read(const char *message, int length);
 

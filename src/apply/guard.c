@@ -107,6 +107,7 @@ guard_attempt(AttemptStage stage, GuardAttempt attempt, GuardReport report)
 	PG_TRY();
 	{
 		error_context_stack = &callback;
+		schema_wait_check_filters();
 		result = attempt();
 	}
 	PG_CATCH();

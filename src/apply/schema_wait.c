@@ -29,7 +29,9 @@
  * them (turn.c), as if T waited for a lock.
  *
  * The opposite: a row carries a column that A has dropped, as B knows (weft.dropped_column), and C
- * does not yet.  WC applies the row without the column (column_filter.c).
+ * does not yet.  WC applies the row without the column (column_filter.c).  But A may have added the column again, by a
+ * schema change that is not here yet.  So if the column was dropped longer ago than the time-out, WC waits for it
+ * first.
  *
  * The same for a table that A has dropped.  But the table may have been created again, by a schema
  * change that is not here yet, and rows must not get lost.  Therefore WC ignores rows of a table that was
@@ -193,6 +195,17 @@ is_narrower(Oid relid, AttrNumber column, const WireAttribute *remote)
 	return result;
 }
 
+/* Is a column that is missing here one that was dropped, so that it need not be waited for? */
+static bool
+is_dropped(const char *schema, const char *table, const char *column)
+{
+	TimestampTz at = dropped_column_time(schema, table, column);
+
+	return at != 0 &&
+		(too_late() ||
+		 !TimestampDifferenceExceeds(at, GetCurrentTimestamp(), weft_ddl_wait_timeout));
+}
+
 /*
  * Returns what the local schema lacks of a relation, for users, or NULL; and in *dropped, the columns
  * that it lacks because they were dropped here.  Needs a transaction.
@@ -222,7 +235,7 @@ find_missing(const char *message, int length, Bitmapset **dropped)
 		wire_read_attribute(&attributes, &attribute);
 		column = get_attnum(relid, attribute.name);
 		if (column == InvalidAttrNumber && !attribute.is_key &&
-			dropped_column_find(schema, relation.relname, attribute.name))
+			is_dropped(schema, relation.relname, attribute.name))
 			*dropped = bms_add_member(*dropped, i);
 		else if (column == InvalidAttrNumber)
 			what = "column";
@@ -259,6 +272,34 @@ look(const char *message, int length, bool *planned)
 		CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
+}
+
+/*
+ * Called at the beginning of an attempt: rows are no longer applied without columns that have been added here again.
+ */
+void
+schema_wait_check_filters(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+
+	foreach_oid(relid, column_filter_to_check())
+	{
+		Bitmapset  *dropped = NULL;
+		int			length;
+		const char *message = server_apply_relation_message(relid, &length);
+		char	   *missing;
+
+		if (message == NULL)
+			continue;
+		StartTransactionCommand();
+		missing = find_missing(message, length, &dropped);
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(old);
+		if (missing != NULL || dropped != NULL)
+			continue;
+		column_filter_end(relid);
+		server_apply_relation(message, length);
+	}
 }
 
 /* Was the table of a relation dropped here? */
@@ -417,8 +458,13 @@ schema_wait_relation(const char *message, int length)
 	bool		planned;
 
 	/* Members of a group detect conflicts. */
-	if (!writer.detect_conflicts || too_late())
+	if (!writer.detect_conflicts)
 		return true;
+	if (too_late())
+	{
+		(void) look(message, length, &planned);
+		return true;
+	}
 	forget();
 	if (!attempt_may_begin_again())
 	{
@@ -533,11 +579,11 @@ schema_wait_after_error(const ErrorData *error)
 	forget();
 	if (OidIsValid(failed_relid))
 		message = server_apply_relation_message(failed_relid, &length);
-	if (too_late())
-		return message != NULL && !list_member_oid(ignored, failed_relid) &&
-			ignore_if_dropped(failed_relid, message, length);
 	if (message != NULL)
 		what = look(message, length, &planned);
+	if (too_late() && !planned)
+		return message != NULL && !list_member_oid(ignored, failed_relid) &&
+			ignore_if_dropped(failed_relid, message, length);
 	if (what != NULL)
 	{
 		remember(message, length, what);

@@ -7,6 +7,7 @@
 
 #include "row_change.h"
 
+extern void schema_wait_check_filters(void);
 extern void schema_wait_begin(uint64 seq);
 extern bool schema_wait_relation(const char *message, int length);
 extern bool schema_wait_change(const char *message, int length);

@@ -22,6 +22,8 @@
  *	 writer			other members'		latch: a schema change that is still to come
  *					writers				(schema_wait.c); the oldest only, holds no locks then,
  *										unless it is committed to
+ *	 writer			other members'		latch: a schema change that has locked a table in the
+ *					writers				node group (gate.c); gives up if anybody waits for it
  *	 leader			writers				latch: space, or that nothing is in flight;
  *										holds no locks then
  *	 leader			stream writer		latch: to discard; holds no locks then
@@ -129,6 +131,14 @@ own_seq(void)
 	return turn.first == FIRST_OF_STREAM ? writer_seq(writer.number) : turn.first;
 }
 
+/* Does a process wait for a lock, or for a schema change that has locked a table in the node group (gate.c)? */
+static bool
+waits(PGPROC *proc)
+{
+	return proc->waitStatus == PROC_WAIT_STATUS_WAITING ||
+		proc->wait_event_info == wait_event_id(WEFT_WAIT_GATE);
+}
+
 /*
  * Does the oldest transaction wait for a lock, or for a schema change (schema_wait.c)?  Reads its state without a lock, since the
  * caller asks repeatedly.
@@ -147,7 +157,7 @@ oldest_waits(void)
 
 		/* A streamed transaction has two writers. */
 		if (procno != INVALID_PROC_NUMBER && writer_seq(i) == oldest &&
-			GetPGProcByNumber(procno)->waitStatus == PROC_WAIT_STATUS_WAITING)
+			waits(GetPGProcByNumber(procno)))
 			return true;
 	}
 	return false;

@@ -30,6 +30,7 @@
 #include "conflict/version.h"
 #include "conflict/watched_columns.h"
 #include "fast/fast.h"
+#include "gate.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -207,6 +208,7 @@ worker_main(Datum main_arg)
 	writer_attach(main_arg);
 	commit_group_attach();
 	turn_init(change_rest);
+	gate_ask_before_waiting(turn_blocks_others);
 	next_emit_log_hook = emit_log_hook;
 	emit_log_hook = end_quietly;
 	subid = writer.subscription->subid;

@@ -7,7 +7,8 @@
  * dropped without a group lock is in it: with one, there are no such rows.
  *
  * Only this module inserts, below the level of SQL, in the transaction of the schema change.  A
- * column that is added again need not be removed: the table is asked only about what is missing.
+ * column that is added again is not removed: the table is asked only about what is missing.  But a row may arrive before
+ * the schema change that adds the column again, so the time matters (apply/schema_wait.c).
  */
 #include "postgres.h"
 
@@ -40,7 +41,7 @@ dropped_table(void)
 	return get_relname_relid("dropped_column", get_namespace_oid("weft", true));
 }
 
-/* Records objects that are being dropped; those that are known already are not recorded again. */
+/* Records objects that are being dropped. */
 void
 dropped_column_record(const List *objects)
 {
@@ -58,7 +59,8 @@ dropped_column_record(const List *objects)
 		HeapTuple	tuple;
 		NameData	names[3];
 
-		if (dropped_column_find(object->schema, object->table, object->column))
+		if (dropped_column_time(object->schema, object->table, object->column) >=
+			GetCurrentTransactionStartTimestamp())
 			continue;
 		namestrcpy(&names[0], object->schema);
 		namestrcpy(&names[1], object->table);
@@ -85,25 +87,42 @@ is_name(Relation rel, HeapTuple tuple, int column, const char *name)
 	return strcmp(NameStr(*DatumGetName(value)), name) == 0;
 }
 
-/* Was a column, or a table if "column" is empty, dropped here?  It may exist again. */
-bool
-dropped_column_find(const char *schema, const char *table, const char *column)
+/*
+ * Returns when a column, or a table if "column" is empty, was dropped here for the last time, or zero.  It may exist
+ * again.
+ */
+TimestampTz
+dropped_column_time(const char *schema, const char *table, const char *column)
 {
 	Oid			relid = dropped_table();
 	Relation	rel;
 	SysScanDesc scan;
 	HeapTuple	tuple;
-	bool		result = false;
+	TimestampTz result = 0;
 
 	if (!OidIsValid(relid))
-		return false;
+		return 0;
 	rel = table_open(relid, AccessShareLock);
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
-	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
-		result = is_name(rel, tuple, DROPPED_SCHEMA, schema) &&
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+		TimestampTz at = DatumGetTimestampTz(heap_getattr(tuple, DROPPED_AT + 1,
+														  RelationGetDescr(rel), &isnull));
+
+		if (at > result && is_name(rel, tuple, DROPPED_SCHEMA, schema) &&
 			is_name(rel, tuple, DROPPED_TABLE, table) &&
-			is_name(rel, tuple, DROPPED_COLUMN, column);
+			is_name(rel, tuple, DROPPED_COLUMN, column))
+			result = at;
+	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return result;
+}
+
+/* Was a column, or a table if "column" is empty, dropped here? */
+bool
+dropped_column_find(const char *schema, const char *table, const char *column)
+{
+	return dropped_column_time(schema, table, column) != 0;
 }

@@ -19,6 +19,8 @@
  *	   them: W may wait for S, or for a session that holds T2 and waits for T1.  They go on passing T1 until none
  *	   of them is left; other writers lock T1 as if there was no gate.
  *	 - A taker finds nothing to take at T1, as at T2.  It is offered the rest when none passes.
+ *	 - So does G if a writer W waits for T1, with what the server's own code applies: TRUNCATE, and changes of tables without
+ *	   a key.  W cannot pass the gate then, and A waits for W.
  *	 - If all sessions write in one order, then each withdrawal puts T2 in front for good, and G finds that order
  *	   after some of them.  If there are always sessions of either order, G may withdraw until A's time-out: A's
  *	   statement fails, not the sessions.
@@ -74,6 +76,9 @@
 #define TAG_DEADLOCK_TIMEOUT 10
 #define IDLE_INTERVAL 100
 #define PASSING_INTERVAL 5
+
+/* Milliseconds between two looks for sessions that wait for the gate, and are in the way. */
+#define CYCLE_INTERVAL 1000
 
 /* Milliseconds between two questions for the outcome. */
 #define ASK_INTERVAL 200
@@ -331,19 +336,21 @@ ask_requester(const char *requester)
 		OUTCOME_OVER : OUTCOME_OPEN;
 }
 
-/* Asks the requester, and survives all failures. */
-static Outcome
-ask(const char *requester)
+/* What the worker does in a transaction, with a result for whoever wants it. */
+typedef void (*Work) (const GateStatus *status, void *result);
+
+/* Does something that may fail, and survives that: *result is what it was then. */
+static void
+try(Work work, const GateStatus *status, void *result)
 {
 	MemoryContext context = CurrentMemoryContext;
-	volatile Outcome result = OUTCOME_UNKNOWN;
 
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		result = ask_requester(requester);
+		work(status, result);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -355,7 +362,35 @@ ask(const char *requester)
 	PG_END_TRY();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(context);
-	return result;
+}
+
+static void
+ask(const GateStatus *status, void *result)
+{
+	*(Outcome *) result = ask_requester(NameStr(status->requester));
+}
+
+static void
+release_cycle(const GateStatus *status, void *result)
+{
+	*(bool *) result = gate_cycle_release(status);
+}
+
+/* Looks, from time to time, whether somebody waits for the gate who is in the way of the schema change. */
+static void
+look_for_cycles(const GateStatus *status)
+{
+	static TimestampTz looked = 0;
+	TimestampTz now = GetCurrentTimestamp();
+	bool		waits = false;
+
+	if (!TimestampDifferenceExceeds(looked, now, CYCLE_INTERVAL))
+		return;
+	looked = now;
+	if (status->num_tables > 0)
+		try(release_cycle, status, &waits);
+	if (waits)
+		(void) withdraw();
 }
 
 /* Is a confirmed gate over, as far as the requester says? */
@@ -363,11 +398,13 @@ static bool
 is_over(const GateStatus *status)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	Outcome		outcome = OUTCOME_UNKNOWN;
 
 	if (!status->durable || !TimestampDifferenceExceeds(asked, now, ASK_INTERVAL))
 		return false;
 	asked = now;
-	switch (ask(NameStr(status->requester)))
+	try(ask, status, &outcome);
+	switch (outcome)
 	{
 		case OUTCOME_OVER:
 			return true;
@@ -404,7 +441,7 @@ static bool
 is_late(const GateStatus *status)
 {
 	if (status->state != GATE_ACTIVE || status->confirmed ||
-		!TimestampDifferenceExceeds(status->since, GetCurrentTimestamp(), status->timeout + GRACE))
+		GetCurrentTimestamp() < TimestampTzPlusMilliseconds(status->since, (int64) status->timeout + GRACE))
 		return false;
 	ereport(WARNING,
 			(errmsg("the lock for a schema change of node \"%s\" has ended, because that has not confirmed it in time",
@@ -458,6 +495,7 @@ serve(void)
 		{
 			if (status.taker != INVALID_PROC_NUMBER)
 				gate_cycle_break(&status);
+			look_for_cycles(&status);
 			if (is_over(&status))
 				gate_end(lock);
 			else
@@ -488,10 +526,14 @@ finish(void)
 	gate_remove(lock);
 }
 
+/* Outside of a transaction, nobody else releases the locks of a session that ends: the tables would be locked for ever. */
 static void
 detach(int code, Datum arg)
 {
 	gate_detach();
+	LockErrorCleanup();
+	AbortOutOfAnyTransaction();
+	LockReleaseAll(DEFAULT_LOCKMETHOD, true);
 }
 
 /* Entry point of the background worker. */

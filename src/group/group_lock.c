@@ -470,14 +470,17 @@ may_read(Oid relid)
 									  &missing) == ACLCHECK_OK;
 }
 
-/* Is a relation a table that the group replicates?  It need not exist. */
+/*
+ * Is a relation a table that the group replicates?  It need not exist.  Of partitioned tables, members publish the
+ * partitions.
+ */
 static bool
 is_table_of_group(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
 
-	return (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE) &&
-		is_in_group(relid);
+	return (relkind == RELKIND_RELATION && is_in_group(relid)) ||
+		relkind == RELKIND_PARTITIONED_TABLE;
 }
 
 /*

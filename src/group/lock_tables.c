@@ -97,7 +97,9 @@ add_referenced(List *tables, RangeVar *name)
 	if (!OidIsValid(relid))
 		return tables;
 	return add_relation(tables, relid,
-						pg_class_aclcheck(relid, GetUserId(), ACL_REFERENCES) == ACLCHECK_OK);
+						pg_class_aclcheck(relid, GetUserId(), ACL_REFERENCES) == ACLCHECK_OK ||
+						pg_attribute_aclcheck_all(relid, GetUserId(), ACL_REFERENCES,
+												  ACLMASK_ANY) == ACLCHECK_OK);
 }
 
 /* Adds the tables at the other end of the foreign keys of a table, or of those to it. */
@@ -198,6 +200,25 @@ names_of(RangeVar *name)
 		list_make1(makeString(name->relname));
 }
 
+/*
+ * Adds a partition that comes or goes, and the tables at the other end of foreign keys: those of the parent hold
+ * for a partition that comes, and no row may refer to one that goes.
+ */
+static List *
+add_partition(List *tables, RangeVar *parent, AlterTableCmd *command)
+{
+	Oid			relid = RangeVarGetRelid(parent, NoLock, true);
+
+	tables = add_name(tables, ((PartitionCmd *) command->def)->name);
+	if (!OidIsValid(relid) || !may_change(relid))
+		return tables;
+	if (command->subtype == AT_AttachPartition)
+		return add_foreign_keys(tables, relid, Anum_pg_constraint_conrelid);
+	if (command->subtype == AT_DetachPartition)
+		return add_foreign_keys(tables, relid, Anum_pg_constraint_confrelid);
+	return tables;
+}
+
 /* The other tables of an ALTER TABLE. */
 static List *
 add_commands(List *tables, AlterTableStmt *statement)
@@ -213,7 +234,7 @@ add_commands(List *tables, AlterTableStmt *statement)
 		else if (IsA(command->def, ColumnDef))
 			constraints = ((ColumnDef *) command->def)->constraints;
 		else if (IsA(command->def, PartitionCmd))
-			tables = add_name(tables, ((PartitionCmd *) command->def)->name);
+			tables = add_partition(tables, statement->relation, command);
 		foreach_node(Constraint, constraint, constraints)
 			if (constraint->contype == CONSTR_FOREIGN)
 			tables = add_referenced(tables, constraint->pktable);
