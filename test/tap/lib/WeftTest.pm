@@ -521,7 +521,7 @@ sub start_pgbench
 }
 
 # Begin and end of the transactions that pgbench has logged with this prefix, in
-# seconds, without those that failed.  With -R, a transaction begins when it should.
+# seconds, without those that failed.
 sub logged_transactions
 {
 	my ($prefix) = @_;
@@ -531,11 +531,14 @@ sub logged_transactions
 	{
 		foreach my $line (split /\n/, slurp_file($file))
 		{
-			my (undef, undef, $duration, undef, $seconds, $microseconds) =
-			  split / /, $line;
+			my (undef, undef, $duration, undef, $seconds, $microseconds,
+				$late)
+			  = split / /, $line;
 			next if $duration eq 'failed';
 			my $end = $seconds + $microseconds / 1e6;
 
+			# with -R, the time since it should have begun
+			$duration -= $late // 0;
 			push @transactions, [ $end - $duration / 1e6, $end ];
 		}
 	}
