@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "last_error.h"
+#include "mb/pg_wchar.h"
 #include "receive/damage.h"
 #include "receive/leader_ring.h"
 #include "receive/pause.h"
@@ -13,18 +14,23 @@
 #include "wire.h"
 
 /*
- * Ends the leader with an error because of a damaged message, once all transactions
- * before it have been applied.  Otherwise a publisher that sends the same message again
- * would keep the subscription from getting even that far.  "payload" may be NULL.
+ * Waits until all transactions before the current one have been applied.  Otherwise a publisher
+ * that sends the same message again would keep the subscription from getting even that far.
  */
-void
-damage_report(const char *payload, const char *problem)
+static void
+finish_earlier(void)
 {
 	RingProducer *producer = &leader_ring.producer;
 
 	if (producer->ring)
 		pause_drain(producer->seq - (producer->open ? 1 : 0));
+}
 
+/* Ends the leader with an error because of a damaged message.  "payload" may be NULL. */
+void
+damage_report(const char *payload, const char *problem)
+{
+	finish_earlier();
 	last_error_set_subject(reception.message_lsn);
 	ereport(ERROR,
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -36,13 +42,38 @@ damage_report(const char *payload, const char *problem)
 			 errhint("No change of this transaction has been applied. Check the publisher and the network between it and this server.")));
 }
 
-/* Checks a change that the server's apply loop is going to read. */
+/*
+ * Ends the leader with an error because of a value that is not valid text; says what a writer
+ * says (apply/change.c).  The publisher stores such a value, so the transaction will not become
+ * any better, and the LSN is the one that SKIP needs.
+ */
 void
+damage_report_text(char type, int column, XLogRecPtr final_lsn)
+{
+	finish_earlier();
+	last_error_set_subject(final_lsn);
+	ereport(ERROR,
+			(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+			 errmsg("invalid logical replication message for subscription \"%s\"",
+					MySubscription->name),
+			 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
+					   logicalrep_message_type((LogicalRepMsgType) (uint8) type),
+					   LSN_FORMAT_ARGS(final_lsn), column,
+					   GetDatabaseEncodingName()),
+			 errhint("Nothing of this transaction has been applied. Check the publisher's data and encoding.")));
+}
+
+/*
+ * Checks the form of a change that the server's apply loop is going to read.  Returns the number
+ * of a column whose value is not valid text, or 0.
+ */
+int
 damage_check_change(const char *payload, int length, bool streamed)
 {
 	WireChange	change;
 	WireCursor	relids;
 	int			count;
+	int			invalid = 0;
 	const char *problem;
 
 	if (payload[0] == LOGICAL_REP_MSG_TRUNCATE)
@@ -55,10 +86,11 @@ damage_check_change(const char *payload, int length, bool streamed)
 			WireCursor	tuples = change.tuples;
 
 			problem = wire_check_tuples(&change, -1);
-			if (problem == NULL && wire_invalid_text(tuples) != 0)
-				problem = "a value is not valid in the encoding of the database";
+			if (problem == NULL)
+				invalid = wire_invalid_text(tuples);
 		}
 	}
 	if (problem)
 		damage_report(payload, problem);
+	return invalid;
 }

@@ -5,9 +5,11 @@
 #ifndef WEFT_DAMAGE_H
 #define WEFT_DAMAGE_H
 
+#include "access/xlogdefs.h"
 #include "compat.h"
 
 pg_noreturn extern void damage_report(const char *payload, const char *problem);
-extern void damage_check_change(const char *payload, int length, bool streamed);
+pg_noreturn extern void damage_report_text(char type, int column, XLogRecPtr final_lsn);
+extern int	damage_check_change(const char *payload, int length, bool streamed);
 
 #endif							/* WEFT_DAMAGE_H */

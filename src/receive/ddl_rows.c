@@ -155,13 +155,27 @@ static bool interrupted = false;
 /* max_sync_workers_per_subscription, while the loop takes it for zero; or -1. */
 static int	kept_sync_workers = -1;
 
+/*
+ * Returns the answer's first row, or NULL if it has none.  A publisher that does not answer has not said that its table
+ * is another one: then this is an error, and the next leader asks again.
+ */
+static RemoteValue *
+ask_for_row(WalReceiverConn *conn, const char *query)
+{
+	char	   *purpose = psprintf("ask the publisher of subscription \"%s\" about its table \"%s\"",
+								   MySubscription->name, "weft.ddl_queue");
+	RemoteAnswer answer = remote_query(conn, purpose, query, WALRCV_OK_TUPLES, 1);
+
+	return answer.rows == NIL ? NULL : linitial(answer.rows);
+}
+
 static LogicalRepRelId
 ask(WalReceiverConn *conn)
 {
-	RemoteValue *values = remote_query_row(conn, NULL, question, 1);
+	RemoteValue *values = ask_for_row(conn, question);
 
 	if (!(values && values[0]) && led.ddl == SUBSCRIPTION_DDL_TRUST_OWNER)
-		values = remote_query_row(conn, NULL, question_for_owner, 1);
+		values = ask_for_row(conn, question_for_owner);
 	return values && values[0] ? (LogicalRepRelId) strtoul(values[0], NULL, 10) : InvalidOid;
 }
 
@@ -177,7 +191,7 @@ ask_for_label(WalReceiverConn *conn)
 		appendStringInfo(&text, " OR p.pubname OPERATOR(pg_catalog.=) %s",
 						 quote_literal_cstr(strVal(name)));
 	appendStringInfoString(&text, ") LIMIT 1");
-	return remote_query_row(conn, NULL, text.data, 1) != NULL;
+	return ask_for_row(conn, text.data) != NULL;
 }
 
 /*

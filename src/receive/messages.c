@@ -201,6 +201,19 @@ take_schema_change(const char *payload, int payload_length)
 	return kind != DDL_ROW_OTHER;
 }
 
+/*
+ * Checks a change of a transaction that the server's apply loop is going to apply.  Of one that is
+ * skipped, it reads the message, but not the values.
+ */
+static void
+check_native_change(const char *payload, int length)
+{
+	int			column = damage_check_change(payload, length, false);
+
+	if (column != 0 && !skipped)
+		damage_report_text(payload[0], column, transaction_final_lsn);
+}
+
 /* A message within a transaction. */
 static void
 transaction_message(char *message, int length, const char *payload, int payload_length)
@@ -217,7 +230,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_DELETE:
 			changes_seen = true;
 			if (native)
-				damage_check_change(payload, payload_length, false);
+				check_native_change(payload, payload_length);
 			else
 				transaction_change(payload, payload_length);
 			break;
@@ -225,7 +238,7 @@ transaction_message(char *message, int length, const char *payload, int payload_
 		case LOGICAL_REP_MSG_TRUNCATE:
 			changes_seen = true;
 			if (native)
-				damage_check_change(payload, payload_length, false);
+				check_native_change(payload, payload_length);
 			else
 				transaction_truncate(payload, payload_length);
 			break;

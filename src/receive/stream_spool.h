@@ -38,7 +38,13 @@ typedef struct Stream
 	MemoryContext context;		/* of all of this */
 	List	   *messages;		/* of StringInfo: its RELATION messages */
 
-	/* The rest is for one that is not native. */
+	/* Of one that is native. */
+	bool		can_be_skipped; /* no parallel apply worker has it */
+	char		invalid_type;	/* of the message that has a value that is not
+								 * valid text */
+	int			invalid_column; /* the value's column; zero: all are valid */
+
+	/* The rest is of one that is not native. */
 	uint32		number;			/* of its spool */
 	StreamShared *shared;		/* an entry that writers see, or own_entry */
 	StreamShared own_entry;

@@ -153,18 +153,28 @@ end_block(Stream *stream)
 	handover_news();
 }
 
+/*
+ * A change that the server's apply loop is to get.  Returns false if it must not, since a value is not
+ * valid text: then the transaction ends with an error, unless SKIP names it, and only its end has its LSN.
+ */
+static bool
+native_change(Stream *stream, const char *payload, int payload_length)
+{
+	int			column = damage_check_change(payload, payload_length, true);
+
+	if (column == 0)
+		return true;
+	stream->invalid_type = payload[0];
+	stream->invalid_column = column;
+	return false;
+}
+
 /* A change within a block. */
 static void
 block_change(Stream *stream, const char *payload, int payload_length)
 {
-	const char *problem;
+	const char *problem = stream_spool_change(stream, payload, payload_length);
 
-	if (stream->native)
-	{
-		damage_check_change(payload, payload_length, true);
-		return;
-	}
-	problem = stream_spool_change(stream, payload, payload_length);
 	if (problem)
 		damage_report(payload, problem);
 	reception.begun_since_pause++;
@@ -204,6 +214,7 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 {
 	Stream	   *stream = stream_set_block();
 	bool		native = stream->native;
+	bool		keep = native;
 	bool		ends = false;
 	WireCursor	cursor;
 	const char *problem;
@@ -216,7 +227,10 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 		case LOGICAL_REP_MSG_UPDATE:
 		case LOGICAL_REP_MSG_DELETE:
 		case LOGICAL_REP_MSG_TRUNCATE:
-			block_change(stream, payload, payload_length);
+			if (native)
+				keep = native_change(stream, payload, payload_length);
+			else
+				block_change(stream, payload, payload_length);
 			break;
 		case LOGICAL_REP_MSG_RELATION:
 			problem = stream_spool_relation(stream, payload, payload_length);
@@ -238,7 +252,7 @@ streams_message(char *message, int length, const char *payload, int payload_leng
 		default:
 			damage_report(payload, "the message does not belong in a streamed transaction");
 	}
-	if (native)
+	if (keep)
 		handover_keep(message, length);
 	return ends;
 }
@@ -398,6 +412,9 @@ finish_stream(Stream *stream, const StreamEnd *end, char *message, int length)
 		if (ddl_rows_wait(end->final_lsn, message, length))
 			return;
 	}
+	if (stream->invalid_column != 0 &&
+		!(stream->can_be_skipped && MySubscription->skiplsn == end->final_lsn))
+		damage_report_text(stream->invalid_type, stream->invalid_column, end->final_lsn);
 	take_in_relations(stream);
 	if (stream->native)
 	{

@@ -51,17 +51,23 @@ sub collide
 	return;
 }
 
-# Skips what has failed, by the LSN that the view shows, and compares.
-sub skip_and_compare
+# Skips what has failed, by the LSN that the view shows.
+sub skip_failed
 {
-	my ($id, $what) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-
 	query($sub,
 			"ALTER SUBSCRIPTION sub SKIP (lsn = '"
 		  . last_error('last_error_lsn')
 		  . "')");
 	wait_for_apply($pub, $sub, 'sub');
+	return;
+}
+
+sub skip_and_compare
+{
+	my ($id, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	skip_failed();
 	is(query($sub, "SELECT v FROM t WHERE id = $id"),
 		0, "$what: what has failed is skipped");
 	return;
@@ -120,6 +126,60 @@ query($sub,
 	'ALTER SUBSCRIPTION sub SET (disable_on_error = off); ALTER SUBSCRIPTION sub ENABLE'
 );
 skip_and_compare(3, 'disabled');
+
+# --- text that is not valid, which the publisher has stored while its database had no encoding ---
+
+query_all([ $pub, $sub ], 'CREATE TABLE texts (id int PRIMARY KEY, v text)');
+query($pub, 'ALTER PUBLICATION pub ADD TABLE texts');
+query($sub,
+	'ALTER SUBSCRIPTION sub REFRESH PUBLICATION WITH (copy_data = false)');
+wait_for_apply($pub, $sub, 'sub');
+my $encoding = query($pub,
+	'SELECT encoding FROM pg_database WHERE datname = current_database()');
+my $number = 0;
+foreach my $case (
+	[ 4, 'off' ],
+	[ 0, 'off' ],
+	[ 4, 'on' ],
+	[ 0, 'on' ],
+	[ 0, 'parallel' ])
+{
+	my ($writers, $streaming) = @$case;
+	my $what =
+	  "$writers writers, streaming $streaming: text that is not valid";
+	my $before = query($sub, 'SELECT clock_timestamp()');
+
+	$number++;
+	set_conf($pub,
+		debug_logical_replication_streaming => $streaming eq 'off'
+		? 'buffered'
+		: 'immediate');
+	query($sub,
+		"ALTER SUBSCRIPTION sub SET (num_writers = $writers, streaming = $streaming)"
+	);
+	query($pub, "INSERT INTO texts VALUES (10 + $number, 'before')");
+	query($pub, 'UPDATE pg_database SET encoding = 0');
+	query($pub,
+		"INSERT INTO texts VALUES (20 + $number, 'caf'), (30 + $number, 'caf' || chr(195)), (40 + $number, 'caf')"
+	);
+	query($pub, "UPDATE pg_database SET encoding = $encoding");
+	query($pub, "INSERT INTO texts VALUES (50 + $number, 'behind')");
+	poll($sub,
+		"SELECT last_error_time > '$before' AND last_error ~ '^invalid logical replication message' FROM weft.stat_subscription WHERE subname = 'sub'"
+	);
+	is( query($sub, "SELECT id FROM texts WHERE id % 10 = $number"),
+		10 + $number,
+		"$what stops the subscription");
+	skip_failed();
+	is( query(
+			$sub,
+			"SELECT id - $number, v FROM texts WHERE id % 10 = $number ORDER BY 1"
+		),
+		"10|before\n50|behind",
+		"$what is skipped");
+}
+set_conf($pub, debug_logical_replication_streaming => 'buffered');
+query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 4, streaming = off)');
 
 # --- a password ---
 

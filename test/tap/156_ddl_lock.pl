@@ -1,5 +1,4 @@
-# Schema changes of a node group that lock their tables: writers of all members wait and do not fail, and
-# two members that compete end with the same schema.
+# Schema changes of a node group that lock their tables: writers of all members wait and do not fail.
 
 use strict;
 use warnings FATAL => 'all';
@@ -8,15 +7,12 @@ use FindBin;
 use lib "$FindBin::RealBin/lib";
 use DdlTest;
 use GroupTest;
-use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my $attempts = $ENV{WEFT_TEST_ATTEMPTS} // 10;
 my @nodes =
   map {
 	new_member($_,
@@ -53,21 +49,6 @@ sub fails
 	like($session->{stderr}, $pattern, $name);
 	$session->{stderr} = '';
 	return;
-}
-
-# A query in the background; finish() waits for it.
-sub start_query
-{
-	my ($node, $sql) = @_;
-	my $query = { node => $node, output => '' };
-	my @command = (
-		$node->installed_command('psql'),
-		'-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
-		'-c', $sql);
-
-	$query->{run} =
-	  IPC::Run::start(\@command, '<', \undef, '>&', \$query->{output});
-	return $query;
 }
 
 sub same_schemas
@@ -708,54 +689,5 @@ no_locks('a schema');
 same_schemas('a schema');
 same_on_all(\@nodes, ['s2.t'], 'a schema');
 
-# --- two members compete, while all of them write ---
-
-my @log_ends = map { -s $_->logfile } @nodes;
-my $script = <<'EOS';
-\set id random(1, 1000000000000)
-INSERT INTO t (id, v) VALUES (:id::bigint * 10 + :node, 'x');
-EOS
-my $number = 0;
-my @loads = map {
-	$number++;
-	start_pgbench(
-		$_, { $script =~ s/:node/$number/r => 1 },
-		'-c' => 2,
-		'-R' => 100,
-		'-T' => 600)
-} @nodes;
-my ($longest, $waits) = (0, 0);
-foreach my $i (1 .. $attempts)
-{
-	my $start = time;
-	my @changes = (
-		start_query($a, "ALTER TABLE t ADD CONSTRAINT c$i CHECK (id <> -$i)"),
-		start_query($b, "ALTER TABLE t ADD CONSTRAINT c$i CHECK (id <> -$i)")
-	);
-	my $failures = 0;
-	foreach my $attempt (@changes)
-	{
-		$failures++ unless eval { finish($attempt); 1 };
-	}
-	my $time = time - $start;
-	$longest = $time if $time > $longest;
-	$waits += $failures;
-}
-is($waits, $attempts,
-	'of two equal changes, one is made, and the other one finds it');
-cmp_ok($longest, '<', 30, 'the longest attempt was bounded');
-note(sprintf 'the longest of %d attempts took %.3f s', $attempts, $longest);
-end_load($_) foreach @loads;
-no_locks('competition');
-same_schemas('competition');
-same_on_all(\@nodes, [qw(t other u)], 'competition');
-
-foreach my $node (@nodes)
-{
-	unlike(
-		slurp_file($node->logfile, shift @log_ends),
-		qr/deadlock detected/,
-		'no deadlock on ' . $node->name);
-}
 $_->stop foreach @nodes;
 done_testing();

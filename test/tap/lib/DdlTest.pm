@@ -5,13 +5,14 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use IPC::Run ();
 use Test::More;
 use WeftTest;
 
 our @EXPORT = qw(
   $rows_of all_rows
   subscribe_with_pgoutput schema_of same_schema same_everything
-  user_tables apply_error keep_catalogs
+  user_tables apply_error keep_catalogs start_query
 );
 
 # What users have defined, one line for each fact, by names and definitions.
@@ -157,6 +158,21 @@ sub keep_catalogs
 	$session = open_session($node);
 	$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 	return $session;
+}
+
+# A query in the background; finish() waits for it.
+sub start_query
+{
+	my ($node, $sql) = @_;
+	my $query = { node => $node, output => '' };
+	my @command = (
+		$node->installed_command('psql'),
+		'-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'),
+		'-c', $sql);
+
+	$query->{run} =
+	  IPC::Run::start(\@command, '<', \undef, '>&', \$query->{output});
+	return $query;
 }
 
 1;

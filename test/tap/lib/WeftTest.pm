@@ -25,7 +25,7 @@ our @EXPORT = qw(
   figure poll_figure
   leader_pid writer_pids server_pids kill_process not_ended flush_wal describe
   rows same_rows same_tables errors_logged
-  start_pgbench running finish end_load stop_load
+  start_pgbench logged_transactions running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
 );
 
@@ -518,6 +518,31 @@ sub start_pgbench
 	$load->{run} =
 	  IPC::Run::start(\@command, '<', \undef, '>&', \$load->{output});
 	return $load;
+}
+
+# Begin and end of the transactions that pgbench has logged with this prefix, in
+# seconds, without those that failed.
+sub logged_transactions
+{
+	my ($prefix) = @_;
+	my @transactions;
+
+	foreach my $file (glob "$prefix.*")
+	{
+		foreach my $line (split /\n/, slurp_file($file))
+		{
+			my (undef, undef, $duration, undef, $seconds, $microseconds,
+				$late)
+			  = split / /, $line;
+			next if $duration eq 'failed';
+			my $end = $seconds + $microseconds / 1e6;
+
+			# with -R, the time since it should have begun
+			$duration -= $late // 0;
+			push @transactions, [ $end - $duration / 1e6, $end ];
+		}
+	}
+	return @transactions;
 }
 
 sub running
