@@ -113,6 +113,7 @@ DECLARE
 	node uuid := (SELECT identity FROM weft.node_entry WHERE is_local);
 	here text := (SELECT system_identifier || '/' || weft.timeline() FROM pg_control_system());
 	result weft.node_copy;
+	created boolean;
 BEGIN
 	SELECT * INTO result FROM weft.node_copy WHERE identity = node;
 	IF result.server IS DISTINCT FROM here THEN
@@ -123,8 +124,11 @@ BEGIN
 			ON CONFLICT (identity) DO UPDATE
 			SET server = here, generation = c.generation + 1, incarnation = gen_random_uuid()
 			WHERE c.server <> here;
+		created := FOUND;
 		SELECT * INTO result FROM weft.node_copy WHERE identity = node;
-		RAISE LOG 'this server is generation % of node "%"', result.generation, weft.local_node();
+		IF created THEN
+			RAISE LOG 'this server is generation % of node "%"', result.generation, weft.local_node();
+		END IF;
 	END IF;
 	RETURN result;
 END $$;
@@ -163,7 +167,7 @@ REVOKE ALL ON FUNCTION weft.own_copy_for(name) FROM PUBLIC;
 
 CREATE FUNCTION weft.meet_copy(node name, node_identity uuid, node_server text, node_generation integer,
 	node_incarnation uuid)
-RETURNS weft.node_copy LANGUAGE plpgsql
+RETURNS weft.node_copy LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -525,17 +529,20 @@ COMMENT ON FUNCTION weft.set_subscription_dsn(name, text, text) IS
 	'changes the connection string of a subscription to a member';
 REVOKE ALL ON FUNCTION weft.set_subscription_dsn(name, text, text) FROM PUBLIC;
 
--- Which node answers at an address, and where standbys do not count.
+-- Which copy of which node answers at an address.  SECURITY DEFINER, since this reads weft.node_copy.
 CREATE FUNCTION weft.member_at_address()
-RETURNS text LANGUAGE sql STABLE
+RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE identity::text END
-	FROM weft.node_entry WHERE is_local
-$$;
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RETURN jsonb_build_object('standby', true);
+	END IF;
+	RETURN to_jsonb(weft.own_copy());
+END $$;
 
 COMMENT ON FUNCTION weft.member_at_address() IS
-	'the identity of this node, or that this is a standby';
+	'which copy of this node this server is, or that it is a standby';
 REVOKE ALL ON FUNCTION weft.member_at_address() FROM PUBLIC;
 
 CREATE FUNCTION weft.check_address(node name, node_identity uuid, dsn text)
@@ -543,12 +550,16 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	found text := weft.node_query(dsn, node, 'SELECT weft.member_at_address()');
+	found jsonb := weft.node_query(dsn, node, 'SELECT weft.member_at_address()')::jsonb;
 BEGIN
-	IF found IS DISTINCT FROM node_identity::text THEN
+	IF found ->> 'identity' IS DISTINCT FROM node_identity::text THEN
 		RAISE EXCEPTION 'the connection string of node "%" points to %', node,
-			CASE found WHEN 'standby' THEN 'a standby' ELSE 'another node' END
+			CASE WHEN found ? 'standby' THEN 'a standby' ELSE 'another node' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	IF node <> weft.local_node() THEN
+		PERFORM weft.meet_copy(node, node_identity, found ->> 'server', (found ->> 'generation')::integer,
+			(found ->> 'incarnation')::uuid);
 	END IF;
 END $$;
 
