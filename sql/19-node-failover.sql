@@ -86,6 +86,7 @@ AS 'MODULE_PATHNAME', 'weft_timeline';
 
 COMMENT ON FUNCTION weft.timeline() IS
 	'the timeline to which this server writes';
+REVOKE ALL ON FUNCTION weft.timeline() FROM PUBLIC;
 
 CREATE FUNCTION weft.timeline_end(timeline integer)
 RETURNS pg_lsn

@@ -41,14 +41,30 @@ asks_true(char *answer)
 	return answer != NULL && answer[0] == 't';
 }
 
-/* Does the publisher answer? */
-static bool
-publisher_answers(WalReceiverConn *conn)
+/*
+ * Starts a transaction in which this node may write, and sees what others have written meanwhile, whatever
+ * the defaults of this database are.
+ */
+static void
+start_transaction(void)
 {
-	RemoteValue *values = remote_query_row(conn, NULL,
+	StartTransactionCommand();
+	XactReadOnly = false;
+	XactIsoLevel = XACT_READ_COMMITTED;
+}
+
+/* Does the publisher answer?  Makes sure of the same for its transactions. */
+static bool
+publisher_answers(WalReceiverConn *conn, const char *subscription)
+{
+	RemoteValue *values;
+
+	remote_command(conn, psprintf("start subscription \"%s\"", subscription),
+				   "SET default_transaction_read_only = off;"
+				   " SET default_transaction_isolation = 'read committed'");
+	values = remote_query_row(conn, NULL,
 										   "SELECT coalesce(pg_catalog.has_function_privilege(f, 'EXECUTE'), false)::pg_catalog.text"
 										   " FROM pg_catalog.to_regprocedure('" MEET "') f", 1);
-
 	return values != NULL && asks_true(values[0]);
 }
 
@@ -79,7 +95,7 @@ node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *iden
 	char	   *problem = NULL;
 
 	/* What this node says of itself must be on disk before. */
-	StartTransactionCommand();
+	start_transaction();
 	own = own_copy(subscription);
 	initStringInfo(&query);
 	if (own)
@@ -91,8 +107,8 @@ node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *iden
 	if (query.data[0] == '\0')
 		return;
 
-	StartTransactionCommand();
-	if (publisher_answers(conn))
+	start_transaction();
+	if (publisher_answers(conn, subscription))
 	{
 		RemoteValue *answers = remote_query_row(conn,
 												psprintf("start subscription \"%s\"", subscription),
