@@ -468,6 +468,7 @@ SET lock_timeout = '1min'
 AS $$
 DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
+	synchronous text := weft.member_synchronous_commit();
 	node record;
 BEGIN
 	PERFORM weft.check_identity(to_node, node_identity);
@@ -485,6 +486,9 @@ BEGIN
 		(SELECT num_writers FROM weft.node_group_entry));
 	PERFORM weft.set_subscription_failover(weft.local_subscription(to_node),
 		(SELECT g.failover FROM weft.node_group_entry g));
+	IF synchronous <> 'off' THEN
+		EXECUTE format('ALTER SUBSCRIPTION %I SET (synchronous_commit = %L)', subscription, synchronous);
+	END IF;
 	PERFORM weft.member_follow_tables();
 	IF enabled THEN
 		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', subscription);

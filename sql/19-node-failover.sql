@@ -213,9 +213,11 @@ BEGIN
 		VALUES (node, record_loss.of_node, record_loss.generation, record_loss.from_lsn,
 			record_loss.until_lsn, record_loss.server, record_loss.accepted)
 		ON CONFLICT DO NOTHING;
-	RAISE LOG 'node "%" was promoted and may lack transactions of node "%" between % and %',
-		node, of_node, coalesce(from_lsn::text, 'an unknown position'), until_lsn
-		USING HINT = 'weft.health() says what to do.';
+	IF FOUND THEN
+		RAISE LOG 'node "%" was promoted and may lack transactions of node "%" between % and %',
+			node, of_node, coalesce(from_lsn::text, 'an unknown position'), until_lsn
+			USING HINT = 'weft.health() says what to do.';
+	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) IS
@@ -396,6 +398,21 @@ AS 'MODULE_PATHNAME', 'weft_alter_slot_failover';
 COMMENT ON FUNCTION weft.alter_slot_failover(text, text, name, boolean) IS
 	'sets the option "failover" of a slot on another member';
 REVOKE ALL ON FUNCTION weft.alter_slot_failover(text, text, name, boolean) FROM PUBLIC;
+
+-- What a member's standby lacks must not be confirmed to a node that joins later either.
+CREATE FUNCTION weft.member_synchronous_commit()
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT min(s.subsynccommit) FROM weft.node_entry n
+		JOIN pg_subscription s ON s.oid = weft.local_subscription(n.node_name)
+	WHERE NOT n.is_local
+	HAVING count(DISTINCT s.subsynccommit) = 1
+$$;
+
+COMMENT ON FUNCTION weft.member_synchronous_commit() IS
+	'the setting that all subscriptions of this node to others have in common';
+REVOKE ALL ON FUNCTION weft.member_synchronous_commit() FROM PUBLIC;
 
 CREATE FUNCTION weft.set_subscription_failover(subid oid, failover boolean)
 RETURNS void

@@ -186,6 +186,12 @@ prepare();
 begin_join();
 wait_for_join($d);
 works('then it joins', $a, $b, $d);
+is( query(
+		$a,
+		"SELECT subsynccommit FROM pg_subscription WHERE subname = 'weft_g_d_a'"
+	),
+	'on',
+	'and what the standby lacks is not confirmed to it either');
 wait_for_standby($a, $standbys[0]);
 
 # --- a schema change that locks its tables ---
