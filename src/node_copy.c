@@ -63,8 +63,8 @@ publisher_answers(WalReceiverConn *conn, const char *subscription)
 				   "SET default_transaction_read_only = off;"
 				   " SET default_transaction_isolation = 'read committed'");
 	values = remote_query_row(conn, NULL,
-										   "SELECT coalesce(pg_catalog.has_function_privilege(f, 'EXECUTE'), false)::pg_catalog.text"
-										   " FROM pg_catalog.to_regprocedure('" MEET "') f", 1);
+							  "SELECT coalesce(pg_catalog.has_function_privilege(f, 'EXECUTE'), false)::pg_catalog.text"
+							  " FROM pg_catalog.to_regprocedure('" MEET "') f", 1);
 	return values != NULL && asks_true(values[0]);
 }
 

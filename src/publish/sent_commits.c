@@ -139,7 +139,11 @@ weft_sent_commit(PG_FUNCTION_ARGS)
 	XLogRecPtr	result = InvalidXLogRecPtr;
 
 	shmem_require();
-	/* A slot that was dropped may have left an entry of this name behind, with earlier positions. */
+
+	/*
+	 * A slot that was dropped may have left an entry of this name behind,
+	 * with earlier positions.
+	 */
 	for (int i = 0; i < max_replication_slots; i++)
 	{
 		SpinLockAcquire(&entries[i].mutex);

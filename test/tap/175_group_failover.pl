@@ -23,7 +23,9 @@ my ($primary, $b, $c) = map { new_member($_) } qw(a b c);
 my $standby = PostgreSQL::Test::Cluster->new('a1');
 
 create_ledger($primary);
-query($primary, sprintf "SELECT weft.create_node('a', \$\$%s\$\$)",
+query(
+	$primary,
+	sprintf "SELECT weft.create_node('a', \$\$%s\$\$)",
 	two_hosts($primary, $standby));
 query($primary, "SELECT weft.create_node_group('g')");
 join_group($_, $primary, 'g') foreach ($b, $c);
@@ -32,8 +34,7 @@ is( query(
 		"SELECT count(*) FROM pg_replication_slots WHERE failover AND slot_name LIKE 'weft_g_%'"
 	),
 	2,
-	'slots of ' . $_->name . ' have the option')
-  foreach ($primary, $b, $c);
+	'slots of ' . $_->name . ' have the option') foreach ($primary, $b, $c);
 is(query($_, 'SELECT count(*) FROM pg_subscription WHERE subfailover'),
 	2, 'and its subscriptions')
   foreach ($primary, $b, $c);
@@ -55,9 +56,10 @@ foreach my $round (1 .. $rounds)
 	my $by_call = $round % 2 == 0;
 
 	make_standby($primary, $standby, synchronous => 1, guarded => 1);
-	query($b, sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
-		two_hosts($primary, $standby))
-	  if $round > 1 && !$by_call;
+	query(
+		$b,
+		sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
+		two_hosts($primary, $standby)) if $round > 1 && !$by_call;
 	push @clients, start_client($primary, 'a');
 	wait_for_standby($primary, $standby);
 	my $written = query($b, "SELECT n FROM counter WHERE node = 'a'");
@@ -77,7 +79,8 @@ foreach my $round (1 .. $rounds)
 	my $theirs = query($b, "SELECT n FROM counter WHERE node = 'b'");
 	poll($standby, "SELECT n > $theirs FROM counter WHERE node = 'b'");
 
-	stop_client($_) foreach grep { !$_->{ids} && $_->{label} eq 'a' } @clients;
+	stop_client($_)
+	  foreach grep { !$_->{ids} && $_->{label} eq 'a' } @clients;
 	is(query($_, "SELECT count(*) FROM weft.health() WHERE id = 'H014'"),
 		0, "round $round: nothing to report on " . $_->name)
 	  foreach ($standby, $b, $c);
@@ -86,8 +89,8 @@ foreach my $round (1 .. $rounds)
 		stop_client($_) foreach grep { !$_->{ids} } @clients;
 		foreach my $to ($standby, $b, $c)
 		{
-			wait_for_apply($_->[0], $to, "weft_g_$_->[1]_"
-				  . ($to == $standby ? 'a' : $to->name))
+			wait_for_apply($_->[0], $to,
+				"weft_g_$_->[1]_" . ($to == $standby ? 'a' : $to->name))
 			  foreach grep { $_->[0] != $to }
 			  ([ $standby, 'a' ], [ $b, 'b' ], [ $c, 'c' ]);
 		}
@@ -101,7 +104,10 @@ foreach my $round (1 .. $rounds)
 	  if $round < $rounds;
 }
 note("a's changes arrived everywhere after: @pauses");
-is( query($primary, 'SELECT generation FROM weft.node_copy WHERE identity = (SELECT identity FROM weft.node_entry WHERE is_local)'),
+is( query(
+		$primary,
+		'SELECT generation FROM weft.node_copy WHERE identity = (SELECT identity FROM weft.node_entry WHERE is_local)'
+	),
 	$rounds + 1,
 	'each promotion is a generation');
 $_->stop foreach ($primary, $b, $c);

@@ -24,7 +24,7 @@ join_group($_, $a, 'g') foreach ($b, $c);
 query($c, "INSERT INTO t VALUES (1, 'c')");
 query($b, "INSERT INTO t VALUES (2, 'b')");
 wait_for_group('g', $a, $b, $c);
-make_standby($a, $_) foreach ($a1, $a2);
+make_standby($a, $_)     foreach ($a1, $a2);
 wait_for_standby($a, $_) foreach ($a1, $a2);
 
 sub findings
@@ -87,7 +87,9 @@ like(findings($b), $own, 'b has more of a than a');
 like(findings($b), $confirmed, 'and a has confirmed to b more than it has');
 like(findings($c), $own, 'c has more of a than a');
 unlike(findings($c), qr/warning/, 'what c has sent is not lost');
-like(findings($a1), qr/\A$confirmed\z/, 'the promoted server knows what it lacks of b');
+like(findings($a1), qr/\A$confirmed\z/,
+	'the promoted server knows what it lacks of b');
+
 foreach my $node ($b, $c)
 {
 	like(
@@ -103,11 +105,14 @@ like(
 query($a1, "INSERT INTO t VALUES (6, 'new')");
 my ($ret, $out, $err) =
   $a1->psql('postgres', "SELECT weft.accept_promotion('b')");
-like($err, qr/node "a" follows node "b", or waits for something else/,
+like(
+	$err,
+	qr/node "a" follows node "b", or waits for something else/,
 	'there is nothing to accept');
-is(values_of($b), 'c b guarded confirmed own',
+is( values_of($b),
+	'c b guarded confirmed own',
 	'nothing of the promoted server is applied');
-query($_, "SELECT weft.accept_promotion('a')") foreach ($b, $c);
+query($_, "SELECT weft.accept_promotion('a')")         foreach ($b, $c);
 poll($_, "SELECT count(*) = 1 FROM t WHERE v = 'new'") foreach ($b, $c);
 pass('then it is, from its beginning');
 unlike(findings($b), qr/^error/m, 'the finding is a warning now');
@@ -134,9 +139,13 @@ $a->wait_for_log(
 	qr/could not start subscription "weft_g_b_a": ERROR:  node "b" does not accept a copy of node "a" that was left behind/
 );
 $a->wait_for_log(qr/could not start subscription "weft_g_c_a": /);
-($ret, $out, $err) = $b->psql('postgres',
-	sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)", dsn($a));
-like($err, qr/does not accept a copy of node "a" that was left behind/,
+($ret, $out, $err) =
+  $b->psql('postgres',
+	sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
+	dsn($a));
+like(
+	$err,
+	qr/does not accept a copy of node "a" that was left behind/,
 	'nobody is told its address');
 $a2->start;
 $a2->promote;
@@ -144,9 +153,13 @@ query($a2, "INSERT INTO t VALUES (101, 'second')");
 $a2->wait_for_log(
 	qr/could not start subscription "weft_g_b_a": ERROR:  node "b" does not accept a copy of node "a" that was left behind/
 );
-($ret, $out, $err) = $c->psql('postgres',
-	sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)", dsn($a2));
-like($err, qr/does not accept a copy of node "a" that was left behind/,
+($ret, $out, $err) =
+  $c->psql('postgres',
+	sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
+	dsn($a2));
+like(
+	$err,
+	qr/does not accept a copy of node "a" that was left behind/,
 	'nor that of a second standby that was promoted');
 query($_->[0], "INSERT INTO t VALUES ($_->[1], 'all')")
   foreach ([ $a1, 7 ], [ $b, 8 ], [ $c, 9 ]);

@@ -21,8 +21,7 @@ my $secret = 'geheim-4711';
 my @nodes =
   map {
 	new_member($_,
-		conf =>
-		  "log_statement = all\nlog_min_error_statement = panic\n")
+		conf => "log_statement = all\nlog_min_error_statement = panic\n")
   } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
@@ -58,7 +57,8 @@ sub options
 			"SELECT string_agg(DISTINCT failover::text, ',') FROM pg_replication_slots WHERE slot_name LIKE 'weft_g_%'"
 		  )
 		  . '/'
-		  . query($_,
+		  . query(
+			$_,
 			"SELECT string_agg(DISTINCT subfailover::text, ',') FROM pg_subscription"
 		  )
 		  . '/'
@@ -73,7 +73,8 @@ is(options(), 'true/true/t true/true/t true/true/t', 'given');
 query($c,
 	"SELECT weft.alter_node_group_config('g', failover => true, num_writers => 3)"
 );
-is(query($_, 'SELECT num_writers FROM weft.node_group'), 3, 'with the writers')
+is(query($_, 'SELECT num_writers FROM weft.node_group'),
+	3, 'with the writers')
   foreach @nodes;
 poll_group($b, 6);
 query($c,
@@ -83,7 +84,8 @@ fails(
 	"SELECT weft.alter_node_group_config('g', failover => false)",
 	qr/node "c": another node is joining or parting/,
 	'not while a node parts');
-query($c, "UPDATE weft.node_entry SET state = 'active' WHERE node_name = 'b'");
+query($c,
+	"UPDATE weft.node_entry SET state = 'active' WHERE node_name = 'b'");
 is(options(), 'true/true/t true/true/t true/true/t', 'nothing is changed');
 
 # --- the address ---
@@ -97,8 +99,7 @@ is( query(
 		"SELECT subconninfo LIKE '%gehe' || 'im-4711' FROM pg_subscription WHERE subname LIKE 'weft_g_a_%'"
 	),
 	't',
-	$_->name . ' uses it')
-  foreach ($b, $c);
+	$_->name . ' uses it') foreach ($b, $c);
 poll_group($b, 6);
 # a member may be told of its own
 query($a, alter_sql('a', dsn($a) . " password=$secret connect_timeout=20"));
@@ -117,11 +118,19 @@ fails(
 	alter_sql('a', "host=/nowhere port=1 password=$secret"),
 	qr/could not connect to node "a"/,
 	'one where nobody is');
-fails($b, alter_sql('a', "password=$secret nonsense"),
-	qr/invalid connection string for node "a"/, 'one that is none');
-fails($b, alter_sql('x', dsn($a)),
-	qr/this database knows no node "x"/, 'an unknown node');
-fails($b, "SELECT weft.alter_node_interface('a', NULL)",
+fails(
+	$b,
+	alter_sql('a', "password=$secret nonsense"),
+	qr/invalid connection string for node "a"/,
+	'one that is none');
+fails(
+	$b,
+	alter_sql('x', dsn($a)),
+	qr/this database knows no node "x"/,
+	'an unknown node');
+fails(
+	$b,
+	"SELECT weft.alter_node_interface('a', NULL)",
 	qr/argument must not be null/, 'null');
 query($b, "CREATE ROLE nobody");
 fails(
@@ -170,10 +179,12 @@ wait_for_group('g', @nodes);
 check_ledgers(\@nodes, \@clients, 'after all that');
 foreach my $node (@nodes)
 {
-	my $log = join "\n", grep { !/LOG:  statement: SELECT weft\.alter_node_interface/ }
+	my $log = join "\n",
+	  grep { !/LOG:  statement: SELECT weft\.alter_node_interface/ }
 	  split /\n/, slurp_file($node->logfile);
 	like($log, qr/weft\.member_set_interface\(\)/, 'commands are logged');
-	unlike($log, qr/geheim/, 'the log of ' . $node->name . ' has no password');
+	unlike($log, qr/geheim/,
+		'the log of ' . $node->name . ' has no password');
 	unlike(
 		query(
 			$node,

@@ -30,7 +30,9 @@ join_group($b, $a, 'g');
 sub prepare
 {
 	my $standby = $standbys[0];
-	query($b, sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
+	query(
+		$b,
+		sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
 		two_hosts($a, $standby));
 	make_standby($a, $standby, synchronous => 1, guarded => 1);
 	wait_for_standby($a, $standby);
@@ -81,7 +83,8 @@ sub start_query
 	$query->{run} = IPC::Run::start(
 		[
 			$node->installed_command('psql'),
-			'-XAtq', '-d', $node->connstr('postgres'), '-c', $sql
+			'-XAtq', '-d', $node->connstr('postgres'),
+			'-c', $sql
 		],
 		'<',
 		\undef,
@@ -203,25 +206,26 @@ my $changer = start_query($b,
 	'ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 0 CHECK (n >= 0)');
 poll($a, 'SELECT count(*) > 0 FROM weft.ddl_gates()');
 take_over();
-like(error_of($changer), qr/ERROR:.*node "a"/,
+like(
+	error_of($changer),
+	qr/ERROR:.*node "a"/,
 	'the schema change names the member');
 $writer->quit;
 works('a schema change of another member has failed', $a, $b, $d);
-query($b,
-	'ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 0 CHECK (n >= 0)');
+query($b, 'ALTER TABLE t ADD COLUMN n int NOT NULL DEFAULT 0 CHECK (n >= 0)');
 works('then it succeeds', $a, $b, $d);
 
 # of this member, which has locked the tables everywhere
 prepare();
 my $session = open_session($a);
 $session->query_safe(
-	'BEGIN; ALTER TABLE t ADD COLUMN m int NOT NULL DEFAULT 0 CHECK (m >= 0)');
+	'BEGIN; ALTER TABLE t ADD COLUMN m int NOT NULL DEFAULT 0 CHECK (m >= 0)'
+);
 poll($b, 'SELECT count(*) > 0 FROM weft.ddl_gates()');
 take_over();
 $session->quit;
 works('a schema change of the member itself has failed', $a, $b, $d);
-query($a,
-	'ALTER TABLE t ADD COLUMN m int NOT NULL DEFAULT 0 CHECK (m >= 0)');
+query($a, 'ALTER TABLE t ADD COLUMN m int NOT NULL DEFAULT 0 CHECK (m >= 0)');
 works('then it succeeds, too', $a, $b, $d);
 
 # --- a parting ---
@@ -239,8 +243,7 @@ like(error_of($parting), qr/ERROR:.*node "a"/, 'parting names the member');
 $block->quit;
 works('parting has failed', $a, $b, $d);
 query($b, "SELECT weft.part_node('d')");
-is(states($_), 'a active, b active', 'then the node parts')
-  foreach ($a, $b);
+is(states($_), 'a active, b active', 'then the node parts') foreach ($a, $b);
 works('the others go on', $a, $b);
 
 $_->stop foreach ($a, $b, $d);

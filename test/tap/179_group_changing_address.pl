@@ -68,8 +68,9 @@ sub come_back
 		query($new, 'CHECKPOINT');
 		command_ok(
 			[
-				'pg_rewind', '--target-pgdata', $old->data_dir,
-				'--source-server', $new->connstr('postgres'), '--no-sync'
+				'pg_rewind', '--target-pgdata',
+				$old->data_dir, '--source-server',
+				$new->connstr('postgres'), '--no-sync'
 			],
 			'pg_rewind');
 	}
@@ -117,7 +118,8 @@ foreach my $round (1 .. $rounds)
 	$written = query($standby, "SELECT n FROM counter WHERE node = 'a'");
 	poll($_, "SELECT n > $written FROM counter WHERE node = 'a'")
 	  foreach ($b, $c);
-	stop_client($_) foreach grep { !$_->{ids} && $_->{label} eq 'a' } @clients;
+	stop_client($_)
+	  foreach grep { !$_->{ids} && $_->{label} eq 'a' } @clients;
 	come_back($primary, $standby, $planned);
 	($primary, $standby) = ($standby, $primary);
 }

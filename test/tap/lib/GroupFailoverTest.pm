@@ -35,7 +35,9 @@ sub set_on
 sub two_hosts
 {
 	my ($first, $second) = @_;
-	return sprintf 'host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write',
+	return
+	  sprintf
+	  'host=%s,%s port=%s,%s dbname=postgres target_session_attrs=read-write',
 	  $first->host, $second->host, $first->port, $second->port;
 }
 
@@ -47,7 +49,8 @@ sub make_standby
 	my ($primary, $standby, %params) = @_;
 	my $name = $standby->name;
 
-	query($primary, "SELECT pg_create_physical_replication_slot('$name', true)");
+	query($primary,
+		"SELECT pg_create_physical_replication_slot('$name', true)");
 	$primary->backup($name, backup_options => ['-cfast']);
 	$standby->init_from_backup($primary, $name, has_streaming => 1);
 	$standby->append_conf('postgresql.conf', <<EOC);
@@ -64,6 +67,7 @@ EOC
 	set_on($primary, synchronous_standby_names => $name)
 	  if $params{synchronous};
 	set_on($primary, synchronized_standby_slots => $name) if $params{guarded};
+
 	if ($params{synchronous})
 	{
 		query($primary, "ALTER SUBSCRIPTION $_ SET (synchronous_commit = on)")
@@ -78,9 +82,11 @@ sub wait_for_standby
 {
 	my ($primary, $standby) = @_;
 	my $slots = query($primary,
-		"SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'logical'");
+		"SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'logical'"
+	);
 
-	poll($primary,
+	poll(
+		$primary,
 		sprintf
 		  "SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = '%s' AND state = 'streaming'",
 		$standby->name);
@@ -147,13 +153,18 @@ sub start_client
 	my $client = { label => $label, file => "$base.out", node => $node };
 	$client->{run} = IPC::Run::start(
 		[
-			'stdbuf', '-oL', $node->installed_command('psql'),
-			'-XAtq', '-v', 'ON_ERROR_STOP=1', '-d',
-			$node->connstr('postgres'), '-f', "$base.sql"
+			'stdbuf', '-oL',
+			$node->installed_command('psql'), '-XAtq',
+			'-v', 'ON_ERROR_STOP=1',
+			'-d', $node->connstr('postgres'),
+			'-f', "$base.sql"
 		],
-		'<', \undef,
-		'>', "$base.out",
-		'2>', "$base.err");
+		'<',
+		\undef,
+		'>',
+		"$base.out",
+		'2>',
+		"$base.err");
 	return $client;
 }
 
@@ -185,11 +196,12 @@ sub check_ledgers
 	{
 		my @lost = grep { !$have{$_} } @{ $client->{ids} };
 		$acknowledged += @{ $client->{ids} };
-		is( scalar @lost, 0,
+		is( scalar @lost,
+			0,
 			"$what: nothing is lost of $client->{label}'s client, which had "
 			  . @{ $client->{ids} }
-			  . ' acknowledged')
-		  or diag("lost: @lost[0 .. ($#lost > 9 ? 9 : $#lost)]");
+			  . ' acknowledged'
+		) or diag("lost: @lost[0 .. ($#lost > 9 ? 9 : $#lost)]");
 	}
 	is( query(
 			$nodes->[0],
