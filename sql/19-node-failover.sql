@@ -166,9 +166,35 @@ COMMENT ON FUNCTION weft.own_copy_for(name) IS
 	'which copy this server is, and which one of the publisher it has followed';
 REVOKE ALL ON FUNCTION weft.own_copy_for(name) FROM PUBLIC;
 
+CREATE FUNCTION weft.refuse_old_copy(node name, node_identity uuid, node_server text,
+	node_generation integer, node_incarnation uuid)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	known weft.node_copy;
+BEGIN
+	SELECT * INTO known FROM weft.node_copy WHERE identity = node_identity;
+	IF known.generation > node_generation
+		OR known.generation = node_generation AND known.incarnation <> node_incarnation
+	THEN
+		RAISE EXCEPTION 'node "%" does not accept a copy of node "%" that was left behind',
+			weft.local_node(), node
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('The copy is generation %s, on timeline %s; node "%s" knows another one of generation %s, on timeline %s.',
+					node_generation, split_part(node_server, '/', 2), weft.local_node(),
+					known.generation, split_part(known.server, '/', 2)),
+				HINT = 'Stop the old server, or make it a standby of the new one.';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.refuse_old_copy(name, uuid, text, integer, uuid) IS
+	'fails if another copy of a member is in use; changes nothing';
+REVOKE ALL ON FUNCTION weft.refuse_old_copy(name, uuid, text, integer, uuid) FROM PUBLIC;
+
 CREATE FUNCTION weft.meet_copy(node name, node_identity uuid, node_server text, node_generation integer,
 	node_incarnation uuid)
-RETURNS weft.node_copy LANGUAGE plpgsql SECURITY DEFINER
+RETURNS weft.node_copy LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -181,16 +207,8 @@ BEGIN
 			ON CONFLICT (identity) DO UPDATE
 			SET server = node_server, generation = node_generation, incarnation = node_incarnation
 			WHERE c.generation < node_generation;
+		PERFORM weft.refuse_old_copy(node, node_identity, node_server, node_generation, node_incarnation);
 		SELECT * INTO known FROM weft.node_copy WHERE identity = node_identity;
-		IF known.incarnation <> node_incarnation THEN
-			RAISE EXCEPTION 'node "%" does not accept a copy of node "%" that was left behind',
-				weft.local_node(), node
-				USING ERRCODE = 'object_not_in_prerequisite_state',
-					DETAIL = format('The copy is generation %s, on timeline %s; node "%s" knows another one of generation %s, on timeline %s.',
-						node_generation, split_part(node_server, '/', 2), weft.local_node(),
-						known.generation, split_part(known.server, '/', 2)),
-					HINT = 'Stop the old server, or make it a standby of the new one.';
-		END IF;
 		IF known.generation > 1 THEN
 			RAISE LOG 'node "%" is generation % now, on timeline %', node, known.generation,
 				split_part(known.server, '/', 2);
@@ -575,8 +593,9 @@ BEGIN
 			CASE WHEN found ? 'standby' THEN 'a standby' ELSE 'another node' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
+	-- Nothing is noted: the session that calls the members would keep a lock that one of them waits for.
 	IF node <> weft.local_node() THEN
-		PERFORM weft.meet_copy(node, node_identity, found ->> 'server', (found ->> 'generation')::integer,
+		PERFORM weft.refuse_old_copy(node, node_identity, found ->> 'server', (found ->> 'generation')::integer,
 			(found ->> 'incarnation')::uuid);
 	END IF;
 END $$;

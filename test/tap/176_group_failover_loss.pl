@@ -70,10 +70,17 @@ query($a, "INSERT INTO t VALUES (5, 'own')");
 wait_for_apply($a, $_, 'weft_g_a_' . $_->name) foreach ($b, $c);
 is(findings($_), '', 'nothing is found on ' . $_->name) foreach ($a, $b, $c);
 $a->kill9;
+# Nobody has met the promoted server when its address is told.
+$a1->append_conf('postgresql.conf', 'max_logical_replication_workers = 0');
 $a1->start;
 $a1->promote;
-query($b, sprintf "SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
+query(
+	$b,
+	sprintf
+	  "SET statement_timeout = '60s'; SELECT weft.alter_node_interface('a', \$\$%s\$\$)",
 	dsn($a1));
+$a1->append_conf('postgresql.conf', 'max_logical_replication_workers = 20');
+$a1->restart;
 
 my $own =
   qr/^error\|node "a" was promoted without transactions of its own that this node has, between \S+ and \S+; its changes are not applied$/m;
