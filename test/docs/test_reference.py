@@ -59,7 +59,9 @@ def test_views(server):
         section = re.search(rf"^## weft\.{relation}$(.*?)(?=^## |\Z)", text, re.M | re.S)
         row = re.search(rf"^\| `weft\.{relation}` \|.*$", text, re.M)
         if f"`weft.{relation}`" not in text and not section:
-            if not re.match(r"(join|arriving)_|node_(group_)?entry$|node_copy$|promotion_loss$", relation):
+            if not re.match(
+                r"(join|arriving)_|node_(group_)?entry$|node_copy$|promotion_loss$", relation
+            ):
                 missing.append(relation)
         elif found := section or row:
             described = set(re.findall(r"`(\w+)`", found[0]))
