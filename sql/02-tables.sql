@@ -164,7 +164,9 @@ COMMENT ON TABLE weft.past_origin IS
 CREATE TABLE weft.node_group_entry (
 	node_group_name name PRIMARY KEY,
 	num_writers integer CHECK (num_writers BETWEEN 1 AND 64),
-	next_node_id integer NOT NULL
+	next_node_id integer NOT NULL,
+	-- whether slots are created with the option of that name
+	failover boolean NOT NULL DEFAULT true
 );
 
 REVOKE ALL ON weft.node_group_entry FROM PUBLIC;

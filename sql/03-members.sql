@@ -119,6 +119,7 @@ AS $$
 		'group', (SELECT node_group_name FROM weft.node_group_entry),
 		'num_writers', (SELECT num_writers FROM weft.node_group_entry),
 		'next_node_id', (SELECT next_node_id FROM weft.node_group_entry),
+		'failover', (SELECT failover FROM weft.node_group_entry),
 		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
 		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
 		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
@@ -404,7 +405,8 @@ BEGIN
 			USING ERRCODE = 'duplicate_object',
 				HINT = 'Choose another name for the node; slot names are unique within a server.';
 	END IF;
-	PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin());
+	PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin(),
+		failover => (SELECT g.failover FROM weft.node_group_entry g));
 EXCEPTION WHEN lock_not_available THEN
 	RAISE EXCEPTION 'could not create slot "%" on node "%"', slot, weft.local_node()
 		USING ERRCODE = 'lock_not_available',
@@ -466,6 +468,7 @@ SET lock_timeout = '1min'
 AS $$
 DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
+	synchronous text := weft.member_synchronous_commit();
 	node record;
 BEGIN
 	PERFORM weft.check_identity(to_node, node_identity);
@@ -481,6 +484,11 @@ BEGIN
 	PERFORM weft.create_node_subscription(subscription, node.dsn,
 		('weft_' || weft.local_group())::name,
 		(SELECT num_writers FROM weft.node_group_entry));
+	PERFORM weft.set_subscription_failover(weft.local_subscription(to_node),
+		(SELECT g.failover FROM weft.node_group_entry g));
+	IF synchronous <> 'off' THEN
+		EXECUTE format('ALTER SUBSCRIPTION %I SET (synchronous_commit = %L)', subscription, synchronous);
+	END IF;
 	PERFORM weft.member_follow_tables();
 	IF enabled THEN
 		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', subscription);

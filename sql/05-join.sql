@@ -31,7 +31,8 @@ BEGIN
 	SELECT * INTO checked FROM weft.check_join(weft.node_dsn('join target'), entry.node_group_name);
 	INSERT INTO weft.node_group_entry
 		SELECT entry.node_group_name, (checked.target ->> 'num_writers')::integer,
-			(checked.target ->> 'next_node_id')::integer;
+			(checked.target ->> 'next_node_id')::integer,
+			coalesce((checked.target ->> 'failover')::boolean, false);
 	FOR member IN SELECT jsonb_array_elements(checked.members) LOOP
 		INSERT INTO weft.node_entry (node_name, node_id, state, identity)
 			VALUES (member ->> 'name', (member ->> 'id')::integer, 'active', (member ->> 'identity')::uuid);

@@ -277,23 +277,6 @@ COMMENT ON FUNCTION weft.query_group(name, text) IS
 	'runs a query on all members of the group, or, if it fails on one, on none';
 REVOKE ALL ON FUNCTION weft.query_group(name, text) FROM PUBLIC;
 
-CREATE FUNCTION weft.alter_node_group_config(node_group_name name, num_writers integer)
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	IF num_writers NOT BETWEEN 1 AND 64 THEN
-		RAISE EXCEPTION 'invalid number of writers: %', num_writers
-			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a number from 1 to 64.';
-	END IF;
-	PERFORM weft.query_group(node_group_name,
-		format('SELECT weft.member_configure(%L)', num_writers));
-END $$;
-
-COMMENT ON FUNCTION weft.alter_node_group_config(name, integer) IS
-	'sets the number of writers of all subscriptions of a node group, on all members';
-REVOKE ALL ON FUNCTION weft.alter_node_group_config(name, integer) FROM PUBLIC;
-
 CREATE FUNCTION weft.alter_node_group_set_conflict_resolver(node_group_name name,
 	conflict_type text, conflict_resolver text)
 RETURNS void LANGUAGE plpgsql

@@ -263,7 +263,8 @@ CREATE VIEW weft.node_group AS
 		(SELECT count(*) FROM weft.node_entry) AS members,
 		j.step AS join_step,
 		CASE WHEN has_table_privilege('weft.join_entry', 'SELECT')
-			OR pg_has_role('pg_read_all_stats', 'USAGE') THEN j.error END AS join_error
+			OR pg_has_role('pg_read_all_stats', 'USAGE') THEN j.error END AS join_error,
+		g.failover
 	FROM weft.node_group_entry g LEFT JOIN weft.join_entry j ON true;
 
 COMMENT ON VIEW weft.node_group IS

@@ -133,6 +133,7 @@ BEGIN
 		format('joining the group has failed in step "%s": %s', j.join_step, j.join_error),
 		'Remove the cause. Joining continues by itself.'
 		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
+	RETURN QUERY SELECT * FROM weft.health_of_promotion();
 
 	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
 		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',

@@ -28,6 +28,7 @@
 #include "last_error.h"
 #include "miscadmin.h"
 #include "next_leader.h"
+#include "publish/sent_commits.h"
 #include "receive/leader.h"
 #include "relation_stats.h"
 #include "ring/broadcast.h"
@@ -57,6 +58,7 @@ request_shared_memory(void)
 	gate_request();
 	next_leader_request();
 	totals_request();
+	sent_commits_request();
 }
 
 static void
@@ -73,6 +75,7 @@ start_shared_memory(void)
 	gate_startup();
 	next_leader_startup();
 	totals_startup();
+	sent_commits_startup();
 }
 
 /* Called when the library is loaded. */

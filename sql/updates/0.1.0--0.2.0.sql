@@ -2,6 +2,12 @@
 
 ALTER TABLE weft.node_entry ADD COLUMN copied_lsn pg_lsn;
 
+-- The slots of a group that exists have no such option: weft.alter_node_group_config gives it to them.
+ALTER TABLE weft.node_group_entry ADD COLUMN failover boolean NOT NULL DEFAULT true;
+UPDATE weft.node_group_entry SET failover = false;
+
+DROP FUNCTION weft.alter_node_group_config(name, integer);
+
 CREATE OR REPLACE FUNCTION weft.published_tables()
 RETURNS SETOF regclass LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -54,6 +60,63 @@ COMMENT ON FUNCTION weft.create_node_subscription(name, text, name, integer) IS
 	'creates a disabled subscription of a node group, without tables, for a slot that exists';
 REVOKE ALL ON FUNCTION weft.create_node_subscription(name, text, name, integer) FROM PUBLIC;
 
+CREATE OR REPLACE FUNCTION weft.member_info()
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_build_object(
+		'node', (SELECT node_name FROM weft.node_entry WHERE is_local),
+		'state', (SELECT state FROM weft.node_entry WHERE is_local),
+		'group', (SELECT node_group_name FROM weft.node_group_entry),
+		'num_writers', (SELECT num_writers FROM weft.node_group_entry),
+		'next_node_id', (SELECT next_node_id FROM weft.node_group_entry),
+		'failover', (SELECT failover FROM weft.node_group_entry),
+		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
+		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'database', system_identifier || '/' || d.oid,
+		'started', extract(epoch FROM pg_postmaster_start_time()),
+		'wal_level', current_setting('wal_level'),
+		'track_commit_timestamp', current_setting('track_commit_timestamp'),
+		'max_replication_slots', weft.count_free('max_replication_slots'),
+		'max_wal_senders', weft.count_free('max_wal_senders'),
+		'max_logical_replication_workers', weft.count_free('max_logical_replication_workers'),
+		'max_active_replication_origins', weft.count_free('max_active_replication_origins'),
+		'equal', jsonb_build_object(
+			'major version', current_setting('server_version_num')::integer / 10000,
+			'version of the extension', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
+			'encoding', pg_encoding_to_char(d.encoding),
+			'collation', concat_ws(' ', d.datlocprovider, d.datcollate, d.datctype, d.datlocale)))
+	FROM pg_control_system(), pg_database d
+	WHERE d.datname = current_database()
+$$;
+
+CREATE OR REPLACE FUNCTION weft.member_make_slot(for_node name, node_identity uuid)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1min'
+AS $$
+DECLARE
+	slot name := weft.subscription_name(weft.local_group(), weft.local_node(), for_node);
+BEGIN
+	PERFORM weft.check_identity(for_node, node_identity);
+	IF EXISTS (SELECT FROM pg_replication_slots
+		WHERE slot_name = slot AND database IS DISTINCT FROM current_database())
+	THEN
+		RAISE EXCEPTION 'the server of node "%" already has a slot "%", in another database',
+			weft.local_node(), slot
+			USING ERRCODE = 'duplicate_object',
+				HINT = 'Choose another name for the node; slot names are unique within a server.';
+	END IF;
+	PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin(),
+		failover => (SELECT g.failover FROM weft.node_group_entry g));
+EXCEPTION WHEN lock_not_available THEN
+	RAISE EXCEPTION 'could not create slot "%" on node "%"', slot, weft.local_node()
+		USING ERRCODE = 'lock_not_available',
+			DETAIL = 'Long-running transactions kept it from becoming ready.',
+			HINT = 'End long-running transactions there, and join again.';
+END $$;
+
 CREATE OR REPLACE FUNCTION weft.member_subscribe(to_node name, node_identity uuid, enabled boolean)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -61,6 +124,7 @@ SET lock_timeout = '1min'
 AS $$
 DECLARE
 	subscription name := weft.subscription_name(weft.local_group(), to_node, weft.local_node());
+	synchronous text := weft.member_synchronous_commit();
 	node record;
 BEGIN
 	PERFORM weft.check_identity(to_node, node_identity);
@@ -76,6 +140,11 @@ BEGIN
 	PERFORM weft.create_node_subscription(subscription, node.dsn,
 		('weft_' || weft.local_group())::name,
 		(SELECT num_writers FROM weft.node_group_entry));
+	PERFORM weft.set_subscription_failover(weft.local_subscription(to_node),
+		(SELECT g.failover FROM weft.node_group_entry g));
+	IF synchronous <> 'off' THEN
+		EXECUTE format('ALTER SUBSCRIPTION %I SET (synchronous_commit = %L)', subscription, synchronous);
+	END IF;
 	PERFORM weft.member_follow_tables();
 	IF enabled THEN
 		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', subscription);
@@ -224,4 +293,86 @@ BEGIN
 				FROM weft.node_entry n WHERE n.node_name <> member.node_name;
 		END;
 	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION weft.join_step_prepare()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	entry weft.join_entry;
+	checked record;
+	member jsonb;
+BEGIN
+	SELECT * INTO STRICT entry FROM weft.join_entry;
+	PERFORM weft.join_undo_members();
+	PERFORM weft.member_leave();
+	INSERT INTO weft.join_entry SELECT (entry).* ON CONFLICT DO NOTHING;
+
+	SELECT * INTO checked FROM weft.check_join(weft.node_dsn('join target'), entry.node_group_name);
+	INSERT INTO weft.node_group_entry
+		SELECT entry.node_group_name, (checked.target ->> 'num_writers')::integer,
+			(checked.target ->> 'next_node_id')::integer,
+			coalesce((checked.target ->> 'failover')::boolean, false);
+	FOR member IN SELECT jsonb_array_elements(checked.members) LOOP
+		INSERT INTO weft.node_entry (node_name, node_id, state, identity)
+			VALUES (member ->> 'name', (member ->> 'id')::integer, 'active', (member ->> 'identity')::uuid);
+		PERFORM weft.set_node_dsn(member ->> 'name', member ->> 'dsn');
+		PERFORM weft.drop_stale_subscription((member ->> 'name')::name);
+	END LOOP;
+	UPDATE weft.node_entry SET state = 'joining', node_id = weft.free_node_id() WHERE is_local;
+	UPDATE weft.join_entry SET target_node = checked.target ->> 'node', copy_schema = checked.copy_schema;
+	UPDATE weft.node_group_entry
+		SET next_node_id = (SELECT node_id + 1 FROM weft.node_entry WHERE is_local);
+
+	-- The group publishes the tables that all its members have.
+	PERFORM weft.node_query(weft.node_dsn('join target'), checked.target ->> 'node',
+		format('SELECT weft.refresh_node_group(%L)', entry.node_group_name));
+END $$;
+
+CREATE OR REPLACE VIEW weft.node_group AS
+	SELECT g.node_group_name, g.num_writers,
+		(SELECT count(*) FROM weft.node_entry) AS members,
+		j.step AS join_step,
+		CASE WHEN has_table_privilege('weft.join_entry', 'SELECT')
+			OR pg_has_role('pg_read_all_stats', 'USAGE') THEN j.error END AS join_error,
+		g.failover
+	FROM weft.node_group_entry g LEFT JOIN weft.join_entry j ON true;
+
+CREATE OR REPLACE FUNCTION weft.health_of_group(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	most bigint := current_setting('weft.conflict_history_max_rows');
+BEGIN
+	RETURN QUERY SELECT 'H008', CASE r.state WHEN 'down' THEN 'warning' ELSE 'error' END,
+		r.from_node || ' -> ' || r.to_node,
+		CASE r.state WHEN 'down' THEN 'the other node is not connected'
+			WHEN 'disabled' THEN 'the subscription is disabled'
+			WHEN 'lost' THEN 'the slot has lost WAL that the other node needs'
+			ELSE 'the subscription or slot is missing' END,
+		CASE r.state WHEN 'down' THEN 'Start the other node, or part it with weft.part_node.'
+			WHEN 'disabled' THEN format('ALTER SUBSCRIPTION %I ENABLE.', r.subscription)
+			ELSE 'Part the node with weft.part_node(..., force => true), and let it join again.' END
+		FROM weft.node_replication r
+			JOIN weft.node n ON n.node_name IN (r.from_node, r.to_node) AND NOT n.is_local AND n.state = 'active'
+			JOIN weft.node l ON l.is_local AND l.state = 'active'
+		WHERE r.state IN ('missing', 'disabled', 'down', 'lost');
+	RETURN QUERY SELECT 'H012', 'error', j.node_group_name::text,
+		format('joining the group has failed in step "%s": %s', j.join_step, j.join_error),
+		'Remove the cause. Joining continues by itself.'
+		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
+	RETURN QUERY SELECT * FROM weft.health_of_promotion();
+
+	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
+		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',
+			format('it is full: rows are removed before "weft.conflict_history_retention" is over, the oldest one is of %s',
+				date_trunc('second', h.recorded_at)),
+			'Increase "weft.conflict_history_max_rows", or find out why there are so many conflicts.'
+			FROM (SELECT f.id, f.recorded_at FROM weft.conflict_history f ORDER BY f.id LIMIT 1) h
+			WHERE (SELECT max(l.id) FROM weft.conflict_history l) - h.id + 1 >= most
+				AND h.recorded_at > clock_timestamp() - current_setting('weft.conflict_history_retention')::interval;
+	END IF;
 END $$;

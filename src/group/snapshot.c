@@ -129,8 +129,10 @@ static bool
 create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 {
 	char	   *plugin = remote_value(remote, "SELECT weft.output_plugin()");
-	char	   *command = psprintf("CREATE_REPLICATION_SLOT %s LOGICAL %s (SNAPSHOT 'export')",
-								   quote_identifier(slot), quote_identifier(plugin));
+	bool		failover = local_value("SELECT true FROM weft.node_group_entry WHERE failover") != NULL;
+	char	   *command = psprintf("CREATE_REPLICATION_SLOT %s LOGICAL %s (%sSNAPSHOT 'export')",
+								   quote_identifier(slot), quote_identifier(plugin),
+								   failover ? "FAILOVER, " : "");
 	MemoryContext context = CurrentMemoryContext;
 	char	  **values = NULL;
 

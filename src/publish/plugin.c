@@ -49,11 +49,13 @@
 #include "libpq/pqformat.h"
 #include "message_builder.h"
 #include "portability/instr_time.h"
+#include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
 #include "publish/batch_format.h"
 #include "publish/decode_ahead.h"
 #include "publish/row_message.h"
 #include "publish/rows.h"
+#include "publish/sent_commits.h"
 #include "replication/logical.h"
 #include "replication/logicalproto.h"
 #include "replication/output_plugin.h"
@@ -298,6 +300,18 @@ write_alone(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	ctx->out = gathering.batch;
 }
 
+/* A COMMIT message has been written: flags, the position of the record, and where it ends. */
+static void
+note_commit(const char *message, int length)
+{
+	uint64		end;
+
+	if (length < 1 + 1 + 8 + 8)
+		return;
+	memcpy(&end, message + 1 + 1 + 8, sizeof(end));
+	sent_commits_note(pg_ntoh64(end));
+}
+
 /* In place of the walsender's: pgoutput has written the message. */
 static void
 gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
@@ -325,6 +339,8 @@ gather_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	gathering.complete = batch->len;
 	gathering.last_lsn = lsn;
 	gathering.last_xid = xid;
+	if (type == LOGICAL_REP_MSG_COMMIT)
+		note_commit(message, length - DATA_HEADER_LENGTH);
 
 	if (batch->len >= BATCH_BYTES)
 		send_batch(gathering.more_held);

@@ -20,6 +20,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "next_leader.h"
+#include "node_copy.h"
 #include "node_identity.h"
 #include "publish/batch_format.h"
 #include "receive/connection.h"
@@ -207,10 +208,11 @@ prepare_settings(WalRcvStreamOptions *options)
 
 /*
  * Fails if this node is no longer a member of the subscription's group: the slot may now
- * belong to another node of the same name.
+ * belong to another node of the same name.  Nor does it start to stream from, or as, a copy of a
+ * member that was left behind by a failover.
  */
 static void
-check_membership(WalReceiverConn *conn)
+check_membership(WalReceiverConn *conn, XLogRecPtr startpoint)
 {
 	MemoryContext old = CurrentMemoryContext;
 	char	   *identity;
@@ -221,6 +223,7 @@ check_membership(WalReceiverConn *conn)
 	identity = node_identity_for(MySubscription->name);
 	if (identity)
 	{
+		identity = MemoryContextStrdup(old, identity);
 		values = remote_query_row(conn, NULL,
 								  psprintf("SELECT pg_catalog.count(*) FROM weft.node_entry"
 										   " WHERE identity = '%s' AND NOT is_local", identity), 1);
@@ -229,7 +232,11 @@ check_membership(WalReceiverConn *conn)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	if (known)
+	{
+		if (identity)
+			node_copy_meet(conn, MySubscription->name, identity, startpoint);
 		return;
+	}
 	if (values == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONNECTION_FAILURE),
@@ -293,7 +300,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	WalRcvStreamOptions adapted = *options;
 
 	prepare_settings(&adapted);
-	check_membership(conn);
+	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
 	return start_streaming(conn, &adapted);
 }

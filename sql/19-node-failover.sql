@@ -1,0 +1,680 @@
+-- Members that fail over to a physical standby.
+--
+-- P is a member whose server has failed, and P' the standby that was promoted in its place.  P' has
+-- everything of P that the standby had received: tables, subscriptions with their origins, and, because
+-- they have the option "failover", the slots.  It is the same member, with the same identity.  S is
+-- any other member.
+--
+-- Copies.  Each member stores what it is: its generation, a number that grows whenever it finds itself on
+-- another server or timeline than before, and an incarnation, a random number for each generation (weft.own_copy).
+-- When the leader of a subscription connects to its publisher, both sides look at each other
+-- (src/node_copy.c): they accept a higher generation than the one they know, and refuse a lower one,
+-- and another incarnation of the same one.  Therefore P, if it comes back beside P', is refused by every
+-- member that has met P', and of two standbys that were promoted, the second one.  A member stores
+-- what it is before it tells others.  A file copy that is started without recovery is not told apart.
+--
+-- What P' may lack, with an asynchronous standby:
+--
+-- 1. Transactions of P that S has applied.  S knows on which of P's timelines its origin for P is
+--    ("followed"), and P' knows where it has left that timeline.  If the origin is beyond, then S has
+--    something that P' does not have.  Worse, P' writes the same positions once more, and
+--    would not send S what is before the origin.  S records the loss and does not follow P'
+--    until weft.accept_promotion is called, which sets the origin back to where the timelines part.
+--    "synchronized_standby_slots" on P prevents this case: P sends nothing that its standby does not have.
+-- 2. Transactions of S that P had confirmed.  S does not send them again.  S knows the last
+--    transaction that it has sent and that was confirmed (src/publish/sent_commits.c); after a
+--    restart of S it does not, and takes the confirmed position instead.  If P' begins before that, both
+--    sides record the loss, and P' goes on.  A transaction of S that has changed nothing on P counts, too.
+--    A synchronous standby prevents this case if the subscriptions have "synchronous_commit = on".
+--
+-- Lock order: a leader locks rows of weft.node_copy for moments, and waits for no other process meanwhile.
+
+CREATE TABLE weft.node_copy (
+	identity uuid PRIMARY KEY,
+	server text NOT NULL,
+	generation integer NOT NULL,
+	incarnation uuid NOT NULL,
+	-- of the node: the server to which this node's replication origin for it belongs
+	followed text,
+	-- the node's generation when it last followed this node
+	following_generation integer
+);
+
+COMMENT ON TABLE weft.node_copy IS
+	'the servers that members are on: this one, and those that it has met';
+REVOKE ALL ON weft.node_copy FROM PUBLIC;
+
+CREATE TABLE weft.promotion_loss (
+	node_name name NOT NULL,
+	of_node name NOT NULL,
+	generation integer NOT NULL,
+	-- null if the timelines have nothing in common
+	from_lsn pg_lsn,
+	until_lsn pg_lsn NOT NULL,
+	server text NOT NULL,
+	found_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+	accepted boolean NOT NULL,
+	PRIMARY KEY (node_name, of_node, generation)
+);
+
+COMMENT ON TABLE weft.promotion_loss IS
+	'transactions of a member that another one, or itself, lacks since its standby was promoted';
+REVOKE ALL ON weft.promotion_loss FROM PUBLIC;
+
+CREATE FUNCTION weft.forget_copy()
+RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM weft.node_copy WHERE identity = OLD.identity;
+	DELETE FROM weft.promotion_loss WHERE OLD.node_name IN (node_name, of_node);
+	RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION weft.forget_copy() IS
+	'removes what is known of a member that is removed';
+REVOKE ALL ON FUNCTION weft.forget_copy() FROM PUBLIC;
+
+CREATE TRIGGER node_entry_copy_deleted AFTER DELETE ON weft.node_entry
+	FOR EACH ROW EXECUTE FUNCTION weft.forget_copy();
+ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_copy_deleted;
+
+CREATE FUNCTION weft.timeline()
+RETURNS integer
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_timeline';
+
+COMMENT ON FUNCTION weft.timeline() IS
+	'the timeline to which this server writes';
+REVOKE ALL ON FUNCTION weft.timeline() FROM PUBLIC;
+
+CREATE FUNCTION weft.timeline_end(timeline integer)
+RETURNS pg_lsn
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_timeline_end';
+
+COMMENT ON FUNCTION weft.timeline_end(integer) IS
+	'where this server has left an earlier timeline';
+REVOKE ALL ON FUNCTION weft.timeline_end(integer) FROM PUBLIC;
+
+CREATE FUNCTION weft.sent_commit(slot name, until pg_lsn)
+RETURNS pg_lsn
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_sent_commit';
+
+COMMENT ON FUNCTION weft.sent_commit(name, pg_lsn) IS
+	'where the last transaction ends that was sent through a slot and ends before a position, if that is known';
+REVOKE ALL ON FUNCTION weft.sent_commit(name, pg_lsn) FROM PUBLIC;
+
+CREATE FUNCTION weft.own_copy()
+RETURNS weft.node_copy LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node uuid := (SELECT identity FROM weft.node_entry WHERE is_local);
+	here text := (SELECT system_identifier || '/' || weft.timeline() FROM pg_control_system());
+	result weft.node_copy;
+	created boolean;
+BEGIN
+	SELECT * INTO result FROM weft.node_copy WHERE identity = node;
+	IF result.server IS DISTINCT FROM here THEN
+		-- Nobody may hear of an incarnation that a crash could take back.
+		PERFORM set_config('synchronous_commit', 'local', true);
+		INSERT INTO weft.node_copy AS c (identity, server, generation, incarnation)
+			VALUES (node, here, 1, gen_random_uuid())
+			ON CONFLICT (identity) DO UPDATE
+			SET server = here, generation = c.generation + 1, incarnation = gen_random_uuid()
+			WHERE c.server <> here;
+		created := FOUND;
+		SELECT * INTO result FROM weft.node_copy WHERE identity = node;
+		IF created THEN
+			RAISE LOG 'this server is generation % of node "%"', result.generation, weft.local_node();
+		END IF;
+	END IF;
+	RETURN result;
+END $$;
+
+COMMENT ON FUNCTION weft.own_copy() IS
+	'which copy of this node this server is';
+REVOKE ALL ON FUNCTION weft.own_copy() FROM PUBLIC;
+
+CREATE FUNCTION weft.publisher_of(subscription name)
+RETURNS weft.node_entry LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT n.* FROM weft.node_entry n
+	WHERE NOT n.is_local
+		AND weft.subscription_name(weft.local_group(), n.node_name, weft.local_node()) = subscription
+$$;
+
+COMMENT ON FUNCTION weft.publisher_of(name) IS
+	'the member that a subscription of this node follows';
+REVOKE ALL ON FUNCTION weft.publisher_of(name) FROM PUBLIC;
+
+CREATE FUNCTION weft.own_copy_for(subscription name, OUT server text, OUT generation integer,
+	OUT incarnation uuid, OUT followed text)
+RETURNS record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT own.server, own.generation, own.incarnation,
+		(SELECT c.followed FROM weft.node_copy c
+			WHERE c.identity = (weft.publisher_of(own_copy_for.subscription)).identity)
+	FROM weft.own_copy() own
+$$;
+
+COMMENT ON FUNCTION weft.own_copy_for(name) IS
+	'which copy this server is, and which one of the publisher it has followed';
+REVOKE ALL ON FUNCTION weft.own_copy_for(name) FROM PUBLIC;
+
+CREATE FUNCTION weft.refuse_old_copy(node name, node_identity uuid, node_server text,
+	node_generation integer, node_incarnation uuid)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	known weft.node_copy;
+BEGIN
+	SELECT * INTO known FROM weft.node_copy WHERE identity = node_identity;
+	IF known.generation > node_generation
+		OR known.generation = node_generation AND known.incarnation <> node_incarnation
+	THEN
+		RAISE EXCEPTION 'node "%" does not accept a copy of node "%" that was left behind',
+			weft.local_node(), node
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('The copy is generation %s, on timeline %s; node "%s" knows another one of generation %s, on timeline %s.',
+					node_generation, split_part(node_server, '/', 2), weft.local_node(),
+					known.generation, split_part(known.server, '/', 2)),
+				HINT = 'Stop the old server, or make it a standby of the new one.';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.refuse_old_copy(name, uuid, text, integer, uuid) IS
+	'fails if another copy of a member is in use; changes nothing';
+REVOKE ALL ON FUNCTION weft.refuse_old_copy(name, uuid, text, integer, uuid) FROM PUBLIC;
+
+CREATE FUNCTION weft.meet_copy(node name, node_identity uuid, node_server text, node_generation integer,
+	node_incarnation uuid)
+RETURNS weft.node_copy LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	known weft.node_copy;
+BEGIN
+	SELECT * INTO known FROM weft.node_copy WHERE identity = node_identity;
+	IF known.incarnation IS DISTINCT FROM node_incarnation THEN
+		INSERT INTO weft.node_copy AS c (identity, server, generation, incarnation)
+			VALUES (node_identity, node_server, node_generation, node_incarnation)
+			ON CONFLICT (identity) DO UPDATE
+			SET server = node_server, generation = node_generation, incarnation = node_incarnation
+			WHERE c.generation < node_generation;
+		PERFORM weft.refuse_old_copy(node, node_identity, node_server, node_generation, node_incarnation);
+		SELECT * INTO known FROM weft.node_copy WHERE identity = node_identity;
+		IF known.generation > 1 THEN
+			RAISE LOG 'node "%" is generation % now, on timeline %', node, known.generation,
+				split_part(known.server, '/', 2);
+		END IF;
+	END IF;
+	RETURN known;
+END $$;
+
+COMMENT ON FUNCTION weft.meet_copy(name, uuid, text, integer, uuid) IS
+	'notes which copy of another member is in use; fails if it was left behind';
+REVOKE ALL ON FUNCTION weft.meet_copy(name, uuid, text, integer, uuid) FROM PUBLIC;
+
+CREATE FUNCTION weft.record_loss(node name, of_node name, generation integer, from_lsn pg_lsn,
+	until_lsn pg_lsn, server text, accepted boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	INSERT INTO weft.promotion_loss (node_name, of_node, generation, from_lsn, until_lsn, server, accepted)
+		VALUES (node, record_loss.of_node, record_loss.generation, record_loss.from_lsn,
+			record_loss.until_lsn, record_loss.server, record_loss.accepted)
+		ON CONFLICT DO NOTHING;
+	IF FOUND THEN
+		RAISE LOG 'node "%" was promoted and may lack transactions of node "%" between % and %',
+			node, of_node, coalesce(from_lsn::text, 'an unknown position'), until_lsn
+			USING HINT = 'weft.health() says what to do.';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) IS
+	'records that a promoted member lacks transactions';
+REVOKE ALL ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) FROM PUBLIC;
+
+-- On the publisher, called by the leader of a subscriber.
+CREATE FUNCTION weft.member_meet(node_identity uuid, node_server text, node_generation integer,
+	node_incarnation uuid, applied pg_lsn, followed text,
+	OUT server text, OUT generation integer, OUT incarnation uuid,
+	OUT ended pg_lsn, OUT other_branch boolean, OUT lost_until pg_lsn)
+RETURNS record LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own weft.node_copy := weft.own_copy();
+	node name := (SELECT n.node_name FROM weft.node_entry n WHERE n.identity = node_identity AND NOT n.is_local);
+	known weft.node_copy;
+	slot record;
+	sent pg_lsn;
+BEGIN
+	known := weft.meet_copy(node, node_identity, node_server, node_generation, node_incarnation);
+	server := own.server;
+	generation := own.generation;
+	incarnation := own.incarnation;
+	other_branch := false;
+	IF followed <> own.server AND split_part(followed, '/', 1) = split_part(own.server, '/', 1) THEN
+		ended := weft.timeline_end(split_part(followed, '/', 2)::integer);
+		other_branch := ended IS NULL;
+	END IF;
+
+	IF known.following_generation < node_generation THEN
+		SELECT * INTO slot FROM pg_replication_slots s
+			WHERE s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), node);
+		IF slot.active THEN
+			RAISE EXCEPTION 'replication slot "%" is active for PID %', slot.slot_name, slot.active_pid
+				USING ERRCODE = 'object_in_use';
+		END IF;
+		sent := weft.sent_commit(slot.slot_name, slot.confirmed_flush_lsn);
+		IF coalesce(sent, slot.confirmed_flush_lsn) > applied THEN
+			lost_until := coalesce(sent, slot.confirmed_flush_lsn);
+			PERFORM weft.record_loss(node, weft.local_node(), node_generation, applied, lost_until,
+				node_server, true);
+		END IF;
+	END IF;
+	IF known.following_generation IS DISTINCT FROM node_generation THEN
+		UPDATE weft.node_copy c SET following_generation = node_generation WHERE c.identity = node_identity;
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text) IS
+	'makes this node and one that follows it look whether the other one was promoted';
+REVOKE ALL ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text) FROM PUBLIC;
+
+-- On the subscriber, with what weft.member_meet has returned.  Returns why it must not follow the publisher.
+CREATE FUNCTION weft.note_publisher(subscription name, applied pg_lsn,
+	server text, generation integer, incarnation uuid,
+	ended pg_lsn, other_branch boolean, lost_until pg_lsn)
+RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	publisher weft.node_entry := weft.publisher_of(subscription);
+	node name := publisher.node_name;
+	own weft.node_copy := weft.own_copy();
+	known weft.node_copy := weft.meet_copy(node, publisher.identity, server, generation, incarnation);
+BEGIN
+	IF lost_until IS NOT NULL THEN
+		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
+	END IF;
+	IF other_branch OR applied > ended THEN
+		PERFORM weft.record_loss(node, node, generation, ended, applied, server, false);
+		RETURN format('node "%s" was promoted without transactions of its own that are applied here, up to %s', node, applied);
+	END IF;
+	IF known.followed IS DISTINCT FROM server THEN
+		UPDATE weft.node_copy c SET followed = note_publisher.server WHERE c.identity = publisher.identity;
+	END IF;
+	RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_lsn, boolean, pg_lsn) IS
+	'notes which copy of a member this node follows; returns why it must not';
+REVOKE ALL ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_lsn, boolean, pg_lsn) FROM PUBLIC;
+
+CREATE FUNCTION weft.start_apply(subid oid)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_start_apply';
+
+COMMENT ON FUNCTION weft.start_apply(oid) IS
+	'starts the apply worker of a subscription at once, even if the last one has just failed';
+REVOKE ALL ON FUNCTION weft.start_apply(oid) FROM PUBLIC;
+
+CREATE FUNCTION weft.accept_promotion(node_name name)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	loss weft.promotion_loss;
+	subscription oid := weft.local_subscription(accept_promotion.node_name);
+	until timestamptz := clock_timestamp() + interval '30 s';
+BEGIN
+	SELECT * INTO loss FROM weft.promotion_loss l
+		WHERE l.node_name = accept_promotion.node_name AND l.of_node = l.node_name AND NOT l.accepted
+		ORDER BY l.generation DESC LIMIT 1;
+	IF NOT FOUND OR subscription IS NULL THEN
+		RAISE EXCEPTION 'node "%" follows node "%", or waits for something else', weft.local_node(), node_name
+			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Look at weft.health().';
+	END IF;
+	IF loss.from_lsn IS NULL THEN
+		RAISE EXCEPTION 'node "%" has followed node "%" on a timeline that is not in its history', weft.local_node(), node_name
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Part that node with weft.part_node(..., force => true), and let it join again.';
+	END IF;
+	LOOP
+		BEGIN
+			PERFORM pg_replication_origin_advance('pg_' || subscription, loss.from_lsn);
+			EXIT;
+		EXCEPTION WHEN object_in_use THEN
+			IF clock_timestamp() > until THEN
+				RAISE;
+			END IF;
+			PERFORM pg_sleep(0.01);
+		END;
+	END LOOP;
+	UPDATE weft.node_copy c SET followed = loss.server
+		FROM weft.node_entry n WHERE n.node_name = loss.node_name AND c.identity = n.identity;
+	UPDATE weft.promotion_loss l SET accepted = true
+		WHERE l.node_name = loss.node_name AND l.of_node = loss.node_name;
+	PERFORM weft.start_apply(subscription);
+END $$;
+
+COMMENT ON FUNCTION weft.accept_promotion(name) IS
+	'makes this node follow a member again that was promoted without transactions which this node has';
+REVOKE ALL ON FUNCTION weft.accept_promotion(name) FROM PUBLIC;
+
+CREATE FUNCTION weft.forget_promotion(node_name name)
+RETURNS void LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	DELETE FROM weft.promotion_loss l WHERE l.node_name = forget_promotion.node_name AND l.accepted
+$$;
+
+COMMENT ON FUNCTION weft.forget_promotion(name) IS
+	'removes the findings about a promoted member, after the tables were compared and repaired';
+REVOKE ALL ON FUNCTION weft.forget_promotion(name) FROM PUBLIC;
+
+-- H014 of weft.health().
+CREATE FUNCTION weft.health_of_promotion(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H014', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
+		CASE WHEN accepted
+			THEN format('node "%s" was promoted at %s, and may lack transactions of node "%s" between %s and %s',
+				node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
+			ELSE format('node "%s" was promoted without transactions of its own that this node has, between %s and %s; its changes are not applied',
+				node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
+		CASE WHEN accepted
+			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', node_name)
+			WHEN from_lsn IS NULL
+			THEN 'Part the node with weft.part_node(..., force => true), and let it join again.'
+			ELSE format('Call weft.accept_promotion(%L) here, then compare the members.', node_name) END
+	FROM weft.promotion_loss
+$$;
+
+COMMENT ON FUNCTION weft.health_of_promotion() IS
+	'what promoted members lack';
+
+-- Slots with the option "failover".
+
+CREATE FUNCTION weft.alter_slot_failover(dsn text, node text, slot name, failover boolean)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_alter_slot_failover';
+
+COMMENT ON FUNCTION weft.alter_slot_failover(text, text, name, boolean) IS
+	'sets the option "failover" of a slot on another member';
+REVOKE ALL ON FUNCTION weft.alter_slot_failover(text, text, name, boolean) FROM PUBLIC;
+
+-- What a member's standby lacks must not be confirmed to a node that joins later either.
+CREATE FUNCTION weft.member_synchronous_commit()
+RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT min(s.subsynccommit) FROM weft.node_entry n
+		JOIN pg_subscription s ON s.oid = weft.local_subscription(n.node_name)
+	WHERE NOT n.is_local
+	HAVING count(DISTINCT s.subsynccommit) = 1
+$$;
+
+COMMENT ON FUNCTION weft.member_synchronous_commit() IS
+	'the setting that all subscriptions of this node to others have in common';
+REVOKE ALL ON FUNCTION weft.member_synchronous_commit() FROM PUBLIC;
+
+CREATE FUNCTION weft.set_subscription_failover(subid oid, failover boolean)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_set_subscription_failover';
+
+COMMENT ON FUNCTION weft.set_subscription_failover(oid, boolean) IS
+	'notes that the slot of a subscription has the option "failover", or not';
+REVOKE ALL ON FUNCTION weft.set_subscription_failover(oid, boolean) FROM PUBLIC;
+
+-- A joining node takes the option from its target.
+CREATE FUNCTION weft.member_set_failover(failover boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF EXISTS (SELECT FROM weft.node_entry WHERE state <> 'active') THEN
+		RAISE EXCEPTION 'another node is joining or parting'
+			USING ERRCODE = 'object_in_use',
+				HINT = 'Look at weft.node; wait until that node has finished, or call weft.part_node for it.';
+	END IF;
+	UPDATE weft.node_group_entry SET failover = member_set_failover.failover;
+END $$;
+
+COMMENT ON FUNCTION weft.member_set_failover(boolean) IS
+	'sets the option "failover" for slots that are created from now on';
+REVOKE ALL ON FUNCTION weft.member_set_failover(boolean) FROM PUBLIC;
+
+-- On the subscriber.  Its leader has ended and cannot return before this session ends, whatever ends it
+-- (weft.member_hold).  Therefore nothing has to be repaired after a crash.
+CREATE FUNCTION weft.member_alter_link(from_node name, failover boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subid oid := weft.local_subscription(from_node);
+	subscription name := weft.subscription_name(weft.local_group(), from_node, weft.local_node());
+	dsn text := weft.node_dsn(from_node);
+BEGIN
+	IF subid IS NULL THEN
+		RAISE EXCEPTION 'node "%" has no subscription to node "%"', weft.local_node(), from_node
+			USING ERRCODE = 'undefined_object';
+	END IF;
+	IF weft.node_query(dsn, from_node, format('SELECT s.failover FROM pg_replication_slots s WHERE slot_name = %L',
+			subscription))::boolean IS DISTINCT FROM failover
+	THEN
+		PERFORM weft.member_hold(from_node);
+		PERFORM weft.alter_slot_failover(dsn, from_node, subscription, failover);
+	END IF;
+	PERFORM weft.set_subscription_failover(subid, failover);
+END $$;
+
+COMMENT ON FUNCTION weft.member_alter_link(name, boolean) IS
+	'sets the option "failover" of the slot through which this node follows another one';
+REVOKE ALL ON FUNCTION weft.member_alter_link(name, boolean) FROM PUBLIC;
+
+-- A leader that still tries to connect with what was valid before is ended.
+CREATE FUNCTION weft.member_start_apply(from_node name)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	subid oid := weft.local_subscription(from_node);
+BEGIN
+	IF subid IS NOT NULL THEN
+		PERFORM pg_terminate_backend(pid) FROM pg_stat_get_subscription(subid)
+			WHERE pid IS NOT NULL AND last_msg_receipt_time IS NULL;
+		PERFORM weft.start_apply(subid);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.member_start_apply(name) IS
+	'makes this node connect to another one at once';
+REVOKE ALL ON FUNCTION weft.member_start_apply(name) FROM PUBLIC;
+
+CREATE FUNCTION weft.alter_group_failover(node_group name, failover boolean)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	members weft.member[] := ARRAY(SELECT n FROM weft.member n ORDER BY n.node_id);
+	publisher weft.member;
+	subscriber weft.member;
+BEGIN
+	PERFORM weft.query_group(node_group, format('SELECT weft.member_set_failover(%L)', failover));
+	FOREACH publisher IN ARRAY members LOOP
+		FOREACH subscriber IN ARRAY members LOOP
+			CONTINUE WHEN subscriber.node_name = publisher.node_name;
+			PERFORM weft.node_query(subscriber.dsn, subscriber.node_name,
+				format('SELECT weft.member_alter_link(%L, %L)', publisher.node_name, failover));
+			PERFORM weft.node_query(subscriber.dsn, subscriber.node_name,
+				format('SELECT weft.member_start_apply(%L)', publisher.node_name));
+		END LOOP;
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.alter_group_failover(name, boolean) IS
+	'sets the option "failover" of all slots of a node group, one after another';
+REVOKE ALL ON FUNCTION weft.alter_group_failover(name, boolean) FROM PUBLIC;
+
+CREATE FUNCTION weft.alter_node_group_config(node_group_name name, num_writers integer DEFAULT NULL,
+	failover boolean DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF num_writers NOT BETWEEN 1 AND 64 THEN
+		RAISE EXCEPTION 'invalid number of writers: %', num_writers
+			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a number from 1 to 64.';
+	END IF;
+	IF num_writers IS NOT NULL OR failover IS NULL THEN
+		PERFORM weft.query_group(node_group_name,
+			format('SELECT weft.member_configure(%L)', num_writers));
+	END IF;
+	IF failover IS NOT NULL THEN
+		PERFORM weft.alter_group_failover(node_group_name, failover);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.alter_node_group_config(name, integer, boolean) IS
+	'sets the number of writers of all subscriptions of a node group, and whether its slots are synchronized to standbys';
+REVOKE ALL ON FUNCTION weft.alter_node_group_config(name, integer, boolean) FROM PUBLIC;
+
+-- The address of a member.
+
+CREATE FUNCTION weft.set_subscription_dsn(subscription name, node text, dsn text)
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_set_subscription_dsn';
+
+COMMENT ON FUNCTION weft.set_subscription_dsn(name, text, text) IS
+	'changes the connection string of a subscription to a member';
+REVOKE ALL ON FUNCTION weft.set_subscription_dsn(name, text, text) FROM PUBLIC;
+
+-- Which copy of which node answers at an address.  SECURITY DEFINER, since this reads weft.node_copy.
+CREATE FUNCTION weft.member_at_address()
+RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	IF pg_is_in_recovery() THEN
+		RETURN jsonb_build_object('standby', true);
+	END IF;
+	RETURN to_jsonb(weft.own_copy());
+END $$;
+
+COMMENT ON FUNCTION weft.member_at_address() IS
+	'which copy of this node this server is, or that it is a standby';
+REVOKE ALL ON FUNCTION weft.member_at_address() FROM PUBLIC;
+
+CREATE FUNCTION weft.check_address(node name, node_identity uuid, dsn text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	found jsonb := weft.node_query(dsn, node, 'SELECT weft.member_at_address()')::jsonb;
+BEGIN
+	IF found ->> 'identity' IS DISTINCT FROM node_identity::text THEN
+		RAISE EXCEPTION 'the connection string of node "%" points to %', node,
+			CASE WHEN found ? 'standby' THEN 'a standby' ELSE 'another node' END
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	-- Nothing is noted: the session that calls the members would keep a lock that one of them waits for.
+	IF node <> weft.local_node() THEN
+		PERFORM weft.refuse_old_copy(node, node_identity, found ->> 'server', (found ->> 'generation')::integer,
+			(found ->> 'incarnation')::uuid);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.check_address(name, uuid, text) IS
+	'fails unless a connection string leads to a node';
+REVOKE ALL ON FUNCTION weft.check_address(name, uuid, text) FROM PUBLIC;
+
+CREATE FUNCTION weft.member_set_interface()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.arriving_node;
+	subscription name;
+BEGIN
+	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
+	PERFORM weft.check_identity(node.node_name, node.identity);
+	PERFORM weft.check_address(node.node_name, node.identity, node.dsn);
+	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
+	subscription := (SELECT s.subname FROM pg_subscription s WHERE s.oid = weft.local_subscription(node.node_name));
+	IF subscription IS NOT NULL THEN
+		PERFORM weft.set_subscription_dsn(subscription, node.node_name, node.dsn);
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.member_set_interface() IS
+	'takes over the new address of a member; fails if this one cannot connect to it there';
+REVOKE ALL ON FUNCTION weft.member_set_interface() FROM PUBLIC;
+
+CREATE FUNCTION weft.alter_node_interface(node_name name, interface_dsn text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.node_entry;
+	member weft.member;
+	line text;
+	failures text[] := '{}';
+	names text[] := '{}';
+BEGIN
+	IF node_name IS NULL OR interface_dsn IS NULL THEN
+		RAISE EXCEPTION 'argument must not be null' USING ERRCODE = 'null_value_not_allowed';
+	END IF;
+	SELECT * INTO node FROM weft.node_entry n WHERE n.node_name = alter_node_interface.node_name;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'this database knows no node "%"', node_name USING ERRCODE = 'undefined_object';
+	END IF;
+	PERFORM weft.check_address(node.node_name, node.identity, interface_dsn);
+	line := (SELECT string_agg(regexp_replace(field, '([\\\t\n\r])', '\\\1', 'g'), E'\t' ORDER BY i)
+		FROM unnest(ARRAY[node.node_name::text, coalesce(node.node_id, 0)::text, node.identity::text, interface_dsn])
+			WITH ORDINALITY f(field, i)) || E'\n';
+	FOR member IN SELECT * FROM weft.member ORDER BY node_id LOOP
+		IF member.node_name = node.node_name THEN
+			member.dsn := interface_dsn;
+		END IF;
+		BEGIN
+			PERFORM weft.node_send(member.dsn, member.node_name,
+				'COPY weft.arriving_node FROM STDIN', line, 'SELECT weft.member_set_interface()');
+			PERFORM weft.node_query(member.dsn, member.node_name,
+				format('SELECT weft.member_start_apply(%L)', node.node_name));
+		EXCEPTION
+			WHEN protocol_violation THEN
+				-- The message of a failed COPY would show the line, with the connection string.
+				names := names || member.node_name::text;
+				failures := failures || format('node "%s" did not accept it', member.node_name);
+			WHEN OTHERS THEN
+				names := names || member.node_name::text;
+				failures := failures || SQLERRM;
+		END;
+	END LOOP;
+	IF names <> '{}' THEN
+		RAISE EXCEPTION 'could not tell the address of node "%" to: %', node_name, array_to_string(names, ', ')
+			USING ERRCODE = 'connection_failure',
+				DETAIL = array_to_string(failures, E'\n'),
+				HINT = 'All others have it. Call weft.alter_node_interface again when these can be reached.';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.alter_node_interface(name, text) IS
+	'tells all members the connection string under which a member can be reached from now on';
+REVOKE ALL ON FUNCTION weft.alter_node_interface(name, text) FROM PUBLIC;
