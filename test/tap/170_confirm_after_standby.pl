@@ -283,9 +283,8 @@ pass('weft.health() tells of a standby that is behind');
 # A table is synchronized meanwhile: its slot stays until the standby knows that.
 my $log_start = -s $sub->logfile;
 query($pub,
-	'CREATE TABLE late (id int); INSERT INTO late VALUES (1); ALTER PUBLICATION pub ADD TABLE late'
-);
-query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+	'INSERT INTO late VALUES (1); CREATE PUBLICATION pub2 FOR TABLE late');
+subscribe($pub, $sub, 'sub2', 'pub2');
 poll($sub,
 	"SELECT srsubstate IN ('s', 'r') FROM pg_subscription_rel WHERE srrelid = 'late'::regclass"
 );
