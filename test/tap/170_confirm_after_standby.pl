@@ -61,7 +61,7 @@ my $sender;
 sub hold_standby
 {
 	# what was withheld so far
-	poll($sub, "SELECT withheld_since IS NULL FROM weft.stat_confirmation");
+	poll($sub, "SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = 'sub'");
 	$sender = standby_sender($sub, 'sb');
 	kill 'STOP', $sender;
 	return;
@@ -83,14 +83,14 @@ sub withheld
 		"SELECT replay_lsn >= '$end' FROM pg_stat_replication WHERE application_name = 'sub'"
 	) if $applied;
 	poll($sub,
-		"SELECT withheld_since IS NOT NULL AND slot_name = 'sb' AND slot_state = 'behind' FROM weft.stat_confirmation"
+		"SELECT withheld_since IS NOT NULL AND slot_name = 'sb' AND slot_state = 'behind' FROM weft.stat_confirmation WHERE subname = 'sub'"
 	);
 	two_replies();
 	is(query($pub, confirmed($end)), 'f', "$name: it is withheld");
 	kill 'CONT', $sender;
 	poll($pub, confirmed($end));
 	pass("$name: and confirmed when the standby has it");
-	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation');
+	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$');
 	return;
 }
 
@@ -143,7 +143,7 @@ is(query($pub, confirmed($end)), 'f', 'a comparison confirms nothing');
 my $leader = leader_pid($sub, 'sub');
 query($sub, "SELECT pg_terminate_backend($leader)");
 poll($sub,
-	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation WHERE (SELECT leader_pid <> $leader FROM weft.stat_subscription)"
+	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation WHERE subname = 'sub' AND (SELECT leader_pid <> $leader FROM weft.stat_subscription WHERE subname = 'sub')"
 );
 two_replies();
 is(query($pub, confirmed($end)), 'f', 'the next leader confirms nothing');
@@ -206,7 +206,7 @@ sub wrong
 	my ($name, $slots, $state, $severity) = @_;
 	my $log_start = -s $sub->logfile;
 
-	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation');
+	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$');
 	set_conf($sub, 'weft.confirm_after_standby_slots' => $slots);
 	query($sub, 'SELECT pg_logical_emit_message(false, $$$$, $$$$, true)');
 	my ($sql, $applied) = update(7);
@@ -214,7 +214,7 @@ sub wrong
 	$end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 	poll($sub, $applied);
 	poll($sub,
-		"SELECT withheld_since IS NOT NULL AND slot_state = '$state' FROM weft.stat_confirmation"
+		"SELECT withheld_since IS NOT NULL AND slot_state = '$state' FROM weft.stat_confirmation WHERE subname = 'sub'"
 	);
 	$sub->wait_for_log(
 		qr/WARNING: .*subscription "sub" confirms nothing to its publisher because of replication slot/,
@@ -310,7 +310,7 @@ query($sub, 'SELECT pg_logical_emit_message(false, $$$$, $$$$, true)');
 query($pub, 'UPDATE t SET v = 9 WHERE id = 9');
 $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 poll($sub,
-	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation");
+	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation WHERE subname = 'sub'");
 set_conf($sub, 'weft.confirm_after_standby_slots' => '');
 poll($pub, confirmed($end));
 pass('without slots, nothing is withheld');
@@ -324,11 +324,30 @@ foreach my $bad ('Sb-1', 'a,,b')
 	isnt($status, 0, "\"$bad\" is refused");
 }
 
-wait_for_apply($pub, $sub, 'sub');
+wait_for_apply($pub, $sub, $_) foreach 'sub', 'sub2';
 same_tables($pub, $sub, [ 't', 'late' ], 'the same rows at the end');
 is(errors_logged($sub) =~ s/.*terminating logical replication worker.*\n?//gr,
 	'', 'no errors');
+
+# A publisher that is shut down waits for the standby, and not for ever.
+set_conf($sub, 'weft.confirm_after_standby_slots' => 'sb');
+hold_standby();
+query($sub, 'SELECT pg_logical_emit_message(false, $$$$, $$$$, true)');
+query($pub, 'UPDATE t SET v = 10 WHERE id = 1');
+poll($sub, 'SELECT v = 10 FROM t WHERE id = 1');
+my $stop = IPC::Run::start(
+	[ 'pg_ctl', 'stop', '-D', $pub->data_dir, '-m', 'fast', '-w' ],
+	'>', \my $stop_output);
+poll($sub,
+	"SELECT withheld_since < clock_timestamp() - interval '1 s' FROM weft.stat_confirmation WHERE subname = 'sub'"
+);
+$stop->pump_nb;
+ok($stop->pumpable, 'a publisher that is stopped waits');
+set_conf($sub, 'weft.confirm_after_standby_slots' => '');
+$stop->finish;
+is($?, 0, 'and stops when nothing is withheld any more');
+$pub->_update_pid(0);
+kill 'CONT', $sender;
 $standby->stop;
 $sub->stop;
-$pub->stop;
 done_testing();

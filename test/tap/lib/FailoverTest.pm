@@ -119,7 +119,7 @@ sub acknowledged
 		{
 			# client, transaction, time (or "failed"), ...
 			my ($client, $transaction) = $line =~ /^(\d+) (\d+) \d+ / or next;
-			push @rows, sprintf '(%d,%d,%d)', $load->{round}, $client, $transaction + 1;
+			push @rows, sprintf '(%d,%d,%d)', $load->{round}, $client, $transaction;
 		}
 	}
 	return @rows;
