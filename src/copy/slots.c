@@ -188,8 +188,10 @@ known_to_standbys(const char *name)
 	if (!standby_slots_named())
 		return true;
 	foreach_ptr(KeptSlot, kept, kept_slots)
+	{
 		if (strcmp(kept->name, name) == 0)
 			return confirmation_wait(kept->local, 0);
+	}
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	slot = palloc(sizeof(KeptSlot));
 	strlcpy(slot->name, name, sizeof(slot->name));

@@ -21,7 +21,8 @@ wal_receiver_status_interval = 1s
 wal_sender_timeout = 0
 EOC
 
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE late (id int)');
 query($pub, <<'EOS');
 INSERT INTO t SELECT i, 0 FROM generate_series(1, 9) i;
@@ -100,20 +101,24 @@ sub update
 {
 	my ($id) = @_;
 	$value++;
-	return ("UPDATE t SET v = $value WHERE id = $id",
+	return (
+		"UPDATE t SET v = $value WHERE id = $id",
 		"SELECT v = $value FROM t WHERE id = $id");
 }
 
 withheld('a transaction', update(1));
 withheld('WAL without changes', 'INSERT INTO unpublished VALUES (1)');
-withheld('a streamed transaction',
+withheld(
+	'a streamed transaction',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(1000, 9000) i',
 	'SELECT count(*) = 8001 FROM t WHERE id >= 1000');
 withheld(
 	'a prepared transaction',
 	"BEGIN; UPDATE t SET v = -1 WHERE id = 2; PREPARE TRANSACTION 'p'",
 	'SELECT count(*) = 1 FROM pg_prepared_xacts');
-withheld('its end', "COMMIT PREPARED 'p'",
+withheld(
+	'its end',
+	"COMMIT PREPARED 'p'",
 	'SELECT v = -1 FROM t WHERE id = 2');
 
 # the server's apply loop: it applies while it is to skip another transaction
@@ -125,7 +130,8 @@ query($sub, 'ALTER SUBSCRIPTION sub SKIP (lsn = none)');
 query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 0)');
 poll_figure($sub, 'sub', 'native_reason IS NOT NULL');
 withheld('without writers', update(4));
-withheld('without writers, a streamed transaction',
+withheld(
+	'without writers, a streamed transaction',
 	'INSERT INTO t SELECT i, 0 FROM generate_series(10000, 19000) i',
 	'SELECT count(*) = 9001 FROM t WHERE id >= 10000');
 query($sub, 'ALTER SUBSCRIPTION sub SET (num_writers = 4)');
@@ -149,8 +155,12 @@ two_replies();
 is(query($pub, confirmed($end)), 'f', 'the next leader confirms nothing');
 
 # while there is a load, apply goes on
-my $load = start_pgbench($pub,
-	{ "\\set id random(1, 9000)\nUPDATE t SET v = v + 1 WHERE id = :id;\n" => 1 },
+my $load = start_pgbench(
+	$pub,
+	{
+		"\\set id random(1, 9000)\nUPDATE t SET v = v + 1 WHERE id = :id;\n"
+		  => 1
+	},
 	'-c', 4, '-t', 500);
 finish($load);
 wait_for_apply($pub, $sub, 'sub');
@@ -162,8 +172,12 @@ poll($pub, confirmed($end));
 pass('all of it is confirmed then');
 
 # under load, what is confirmed moves, though the standby never has everything
-$load = start_pgbench($pub,
-	{ "\\set id random(1, 9000)\nUPDATE t SET v = v + 1 WHERE id = :id;\n" => 1 },
+$load = start_pgbench(
+	$pub,
+	{
+		"\\set id random(1, 9000)\nUPDATE t SET v = v + 1 WHERE id = :id;\n"
+		  => 1
+	},
 	'-c', 4, '-T', 100);
 foreach (1 .. 3)
 {
@@ -221,10 +235,8 @@ sub wrong
 		$log_start);
 	two_replies();
 	is(query($pub, confirmed($end)), 'f', "$name: nothing is confirmed");
-	like(
-		query($sub, "SELECT id, severity FROM weft.health()"),
-		qr/^H013\|$severity$/m,
-		"$name: weft.health() tells");
+	like(query($sub, "SELECT id, severity FROM weft.health()"),
+		qr/^H013\|$severity$/m, "$name: weft.health() tells");
 	return;
 }
 

@@ -24,7 +24,9 @@ srand($seed);
 note("WEFT_FAILOVER_SEED=$seed");
 
 my $pub = new_publisher('pub0',
-	conf => "synchronous_commit = local\nlogical_decoding_work_mem = 64kB\nhot_standby_feedback = on");
+	conf =>
+	  "synchronous_commit = local\nlogical_decoding_work_mem = 64kB\nhot_standby_feedback = on"
+);
 my $sub = new_subscriber('subscriber', conf => <<'EOC');
 autovacuum = off
 wal_receiver_status_interval = 1s
@@ -53,7 +55,8 @@ sub slot
 }
 is(slot($pub), 'weft|f', 'a slot without failover');
 disable_subscription($sub, 'sub');
-poll($pub, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'sub'");
+poll($pub,
+	"SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'sub'");
 query($sub, 'ALTER SUBSCRIPTION sub SET (failover = true)');
 is(slot($pub), 'weft|t', 'it can be altered');
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
@@ -174,26 +177,37 @@ EOC
 	my $had = query($sub, 'SELECT l FROM ledger l');
 	promote($standby);
 	note(
-		sprintf 'round %d, %s: %d transactions acknowledged so far, the subscriber had %d at the failover',
+		sprintf
+		  'round %d, %s: %d transactions acknowledged so far, the subscriber had %d at the failover',
 		$round,
-		('nothing stopped', 'its sender stopped', 'its receiver stopped')[$how],
+		('nothing stopped', 'its sender stopped', 'its receiver stopped')
+		  [$how],
 		scalar @all,
-		scalar split /\n/, $had);
+		scalar split /\n/,
+		$had);
 	my @ahead = missing_from($standby, split /\n/, $had);
-	is("@ahead[0 .. ($#ahead < 9 ? $#ahead : 9)]",
-		'', "round $round: the subscriber has nothing that the new publisher lacks");
+	is( "@ahead[0 .. ($#ahead < 9 ? $#ahead : 9)]",
+		'',
+		"round $round: the subscriber has nothing that the new publisher lacks"
+	);
 	my @lost = missing_from($standby, @all);
-	is("@lost[0 .. ($#lost < 9 ? $#lost : 9)]",
-		'', "round $round: the standby has what was acknowledged");
+	is( "@lost[0 .. ($#lost < 9 ? $#lost : 9)]",
+		'',
+		"round $round: the standby has what was acknowledged");
 
 	$pub = $standby;
 	query($pub, "INSERT INTO ledger VALUES ($round, -2, 0)");
 	wait_for_apply($pub, $sub, 'sub');
 	my @missing = missing_from($sub, @all);
-	is("@missing[0 .. ($#missing < 9 ? $#missing : 9)]",
-		'', "round $round: none of " . @all . ' acknowledged transactions is lost');
+	is( "@missing[0 .. ($#missing < 9 ? $#missing : 9)]",
+		'',
+		"round $round: none of "
+		  . @all
+		  . ' acknowledged transactions is lost');
 	is(doubled($sub), '', "round $round: none is there twice");
-	same_tables($pub, $sub, [ 'ledger', 'account', 'big' ],
+	same_tables(
+		$pub, $sub,
+		[ 'ledger', 'account', 'big' ],
 		"round $round: the same rows");
 	is(slot($pub), 'weft|t', "round $round: the slot is as it was");
 }

@@ -41,7 +41,8 @@ CREATE PUBLICATION pub FOR TABLE ledger, account;
 CREATE PUBLICATION pub2 FOR TABLE big;
 EOS
 subscribe($pub, $sub, 'sub', 'pub', 'streaming = parallel');
-subscribe($pub, $sub, 'sub2', 'pub2', 'streaming = parallel, two_phase = true');
+subscribe($pub, $sub, 'sub2', 'pub2',
+	'streaming = parallel, two_phase = true');
 wait_for_apply($pub, $sub, $_) foreach 'sub', 'sub2';
 
 my (@all, $last_lacking, $lacked);
@@ -55,12 +56,12 @@ foreach my $round (1 .. $rounds)
 	set_conf($sub, 'weft.confirm_after_standby_slots' => $name);
 	# natively, now and then
 	query($sub,
-		"ALTER SUBSCRIPTION $_ SET (num_writers = " . (int(rand 4) == 0 ? 0 : 4) . ')')
+		"ALTER SUBSCRIPTION $_ SET (num_writers = "
+		  . (int(rand 4) == 0 ? 0 : 4) . ')')
 	  foreach 'sub', 'sub2';
 
 	my $load = start_ledger($pub, $round, 4, '-T', 300);
-	poll($sub,
-		"SELECT count(*) > 100 FROM ledger WHERE round = $round");
+	poll($sub, "SELECT count(*) > 100 FROM ledger WHERE round = $round");
 
 	# Something else is going on as well: a streamed transaction, a prepared one, a table that is
 	# synchronized.
@@ -100,9 +101,11 @@ foreach my $round (1 .. $rounds)
 	my @lacking = missing_from($standby, split /\n/, $had);
 	$lacked += @lacking;
 	note(
-		sprintf 'round %d, %s: the standby was promoted without %d transactions that the subscriber had',
+		sprintf
+		  'round %d, %s: the standby was promoted without %d transactions that the subscriber had',
 		$round,
-		('nothing stopped', 'its sender stopped', 'its receiver stopped')[$how],
+		('nothing stopped', 'its sender stopped', 'its receiver stopped')
+		  [$how],
 		scalar @lacking);
 
 	# The standby has no standby yet.
@@ -115,14 +118,20 @@ foreach my $round (1 .. $rounds)
 	wait_for_apply($pub, $standby, $_) foreach 'sub', 'sub2';
 
 	my @missing = missing_from($standby, @all);
-	is("@missing[0 .. ($#missing < 9 ? $#missing : 9)]",
-		'', "round $round: none of " . @all . ' acknowledged transactions is lost');
+	is( "@missing[0 .. ($#missing < 9 ? $#missing : 9)]",
+		'',
+		"round $round: none of "
+		  . @all
+		  . ' acknowledged transactions is lost');
 	is(doubled($standby), '', "round $round: none is there twice");
-	same_tables($pub, $standby, [ 'ledger', 'account', 'big', $late ],
+	same_tables(
+		$pub, $standby,
+		[ 'ledger', 'account', 'big', $late ],
 		"round $round: the same rows");
 	$sub = $standby;
 }
-note("in total, standbys lacked $lacked transactions when they were promoted");
+note(
+	"in total, standbys lacked $lacked transactions when they were promoted");
 
 $sub->stop;
 $pub->stop;

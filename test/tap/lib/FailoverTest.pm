@@ -25,7 +25,8 @@ sub new_standby
 
 	$primary->safe_psql('postgres',
 		"SELECT pg_create_physical_replication_slot('$name', true)")
-	  unless query($primary,
+	  unless query(
+		$primary,
 		"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$name'"
 	  );
 	$primary->backup("for_$name", backup_options => ['--checkpoint=fast']);
@@ -94,7 +95,7 @@ sub start_ledger
 		$node->name, ++$ledgers);
 	my $load = start_pgbench(
 		$node,
-		{   <<"EOS" => 1 }, '-c', $clients, '-D', 'n=0', '-l', '--log-prefix', $prefix, @options);
+		{ <<"EOS" => 1 }, '-c', $clients, '-D', 'n=0', '-l', '--log-prefix', $prefix, @options);
 \\set n :n + 1
 \\set id random(1, 100)
 BEGIN;
@@ -129,7 +130,8 @@ sub acknowledged
 sub missing_from
 {
 	my ($node, @rows) = @_;
-	my %has = map { $_ => 1 } split /\n/, query($node, 'SELECT l FROM ledger l');
+	my %has = map { $_ => 1 } split /\n/,
+	  query($node, 'SELECT l FROM ledger l');
 	return grep { !$has{$_} } @rows;
 }
 
