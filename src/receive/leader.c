@@ -108,6 +108,19 @@ leader_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options
 	return connection_start_streaming(conn, options);
 }
 
+/*
+ * The publisher sends nothing before the position that it knows to be flushed.  The server's apply
+ * loop believes to be at that of its origin, which may be older.  If it synchronized a table up to
+ * there, the changes in between would come to nobody: it has skipped them before, because the
+ * table was being copied, and this leader is not sent them again.
+ */
+static void
+begin_where_sent(void)
+{
+	if (connection_confirmed() > replorigin_session_get_progress(false))
+		handover_settled(connection_confirmed());
+}
+
 /* First call: become a leader. */
 static void
 leader_start(WalReceiverConn *conn)
@@ -118,6 +131,7 @@ leader_start(WalReceiverConn *conn)
 	pg_atomic_write_u32(&led.shared->compression, connection_compression());
 	reception_start(conn);
 	handover_start();
+	begin_where_sent();
 	sampler_start();
 	ddl_rows_start(replorigin_session_get_progress(false));
 	before_shmem_exit(leader_exit, (Datum) 0);
