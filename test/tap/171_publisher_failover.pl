@@ -25,7 +25,7 @@ note("WEFT_FAILOVER_SEED=$seed");
 
 my $pub = new_publisher('pub0',
 	conf =>
-	  "synchronous_commit = local\nlogical_decoding_work_mem = 64kB\nhot_standby_feedback = on"
+	  "logical_decoding_work_mem = 64kB\nhot_standby_feedback = on"
 );
 my $sub = new_subscriber('subscriber', conf => <<'EOC');
 autovacuum = off
