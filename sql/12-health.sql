@@ -145,27 +145,3 @@ BEGIN
 				AND h.recorded_at > clock_timestamp() - current_setting('weft.conflict_history_retention')::interval;
 	END IF;
 END $$;
-
-CREATE FUNCTION weft.health(
-	stale interval DEFAULT '2 minutes',
-	recent interval DEFAULT '1 hour',
-	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
-RETURNS SETOF record LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp
-AS $$
-	SELECT f.* FROM (
-		SELECT 'H001' AS id, 'error' AS severity, 'weft' AS object,
-			format('the server has loaded version %s, and the extension has version %s',
-				weft.library_version(), x.extversion) AS problem,
-			'ALTER EXTENSION weft UPDATE; or, if the server has loaded an older version than is installed, restart it.' AS remedy
-			FROM pg_extension x
-			WHERE x.extname = 'weft' AND x.extversion <> weft.library_version()
-		UNION ALL SELECT * FROM weft.health_of_subscriptions(stale)
-		UNION ALL SELECT * FROM weft.health_of_errors(recent)
-		UNION ALL SELECT * FROM weft.health_of_slots()
-		UNION ALL SELECT * FROM weft.health_of_group()) f
-	ORDER BY array_position(ARRAY['error', 'warning', 'info'], f.severity), f.id, f.object
-$$;
-
-COMMENT ON FUNCTION weft.health(interval, interval) IS
-	'what is wrong with subscriptions, slots and the node group of this server, and what to do about it';

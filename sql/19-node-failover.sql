@@ -383,13 +383,13 @@ COMMENT ON FUNCTION weft.forget_promotion(name) IS
 	'removes the findings about a promoted member, after the tables were compared and repaired';
 REVOKE ALL ON FUNCTION weft.forget_promotion(name) FROM PUBLIC;
 
--- H014 of weft.health().
+-- H015 of weft.health().
 CREATE FUNCTION weft.health_of_promotion(
 	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
 RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT 'H014', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
+	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
 		CASE WHEN accepted
 			THEN format('node "%s" was promoted at %s, and may lack transactions of node "%s" between %s and %s',
 				node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)

@@ -10,11 +10,13 @@
 #include "conflict_kind.h"
 #include "guc.h"
 #include "postmaster/interrupt.h"
+#include "standby_slots.h"
 #include "utils/guc.h"
 
 int			weft_commit_group_size = 256;
 int			weft_comparison_snapshot_age = 5 * 60;
 int			weft_compression = COMPRESSION_OFF;
+char	   *weft_confirm_after_standby_slots = NULL;
 int			weft_conflict_history_max_rows = 1000000;
 int			weft_conflict_history_retention = 30 * 24 * 60 * 60;
 char	   *weft_conflict_history_types = NULL;
@@ -185,6 +187,14 @@ guc_define(void)
 							 COMPRESSION_OFF, compression_methods,
 							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
+
+	DefineCustomStringVariable("weft.confirm_after_standby_slots",
+							   "Sets the physical replication slots whose standbys must have received what this subscriber confirms.",
+							   "A publisher keeps everything that the subscriber has not confirmed.",
+							   &weft_confirm_after_standby_slots,
+							   "",
+							   PGC_SIGHUP, GUC_LIST_INPUT,
+							   standby_slots_check, standby_slots_assign, NULL);
 
 	DefineCustomStringVariable("weft.conflict_history_types",
 							   "Sets which types of conflicts are recorded in weft.conflict_history.",

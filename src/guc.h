@@ -41,6 +41,7 @@ extern int	weft_comparison_snapshot_age;	/* in seconds */
 extern int	weft_compression;	/* a Compression */
 extern int	weft_conflict_history_max_rows;
 extern int	weft_conflict_history_retention;	/* in seconds */
+extern char *weft_confirm_after_standby_slots;
 extern char *weft_conflict_history_types;
 extern int	weft_copy_workers_per_table;
 extern int	weft_ddl_lock;		/* a DdlLock */

@@ -221,6 +221,7 @@ shmem_claim(Oid subid)
 		result->asked_time = 0;
 		result->asked_lsn = InvalidXLogRecPtr;
 		pace_reset(&result->pace);
+		memset(&result->confirmation, 0, sizeof(result->confirmation));
 		SpinLockRelease(&result->mutex);
 		cut_request_lead(&result->cut);
 	}

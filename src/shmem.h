@@ -11,6 +11,7 @@
 
 #include "access/xlogdefs.h"
 #include "conflict_kind.h"
+#include "confirmation.h"
 #include "cut_request.h"
 #include "datatype/timestamp.h"
 #include "guc.h"
@@ -89,6 +90,8 @@ typedef struct SubscriptionShared
 	XLogRecPtr	asked_lsn;
 
 	Pace		pace;			/* protected by the mutex */
+
+	ConfirmationStatus confirmation;	/* protected by the mutex */
 
 	pg_atomic_uint64 native_transactions;	/* applied by the leader itself */
 	pg_atomic_uint64 barriers;

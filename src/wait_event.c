@@ -29,6 +29,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_SEQUENCE] = "WeftSequence",
 	[WEFT_WAIT_SWITCH] = "WeftSwitch",
 	[WEFT_WAIT_GATE] = "WeftGate",
+	[WEFT_WAIT_STANDBY] = "WeftStandby",
 };
 
 /*

@@ -28,6 +28,7 @@ typedef enum WeftWaitEvent
 	WEFT_WAIT_SEQUENCE,
 	WEFT_WAIT_SWITCH,
 	WEFT_WAIT_GATE,
+	WEFT_WAIT_STANDBY,
 } WeftWaitEvent;
 
 extern uint32 wait_event_id(WeftWaitEvent event);

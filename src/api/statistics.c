@@ -19,6 +19,7 @@ PG_FUNCTION_INFO_V1(weft_stat_get_writer);
 PG_FUNCTION_INFO_V1(weft_stat_get_relation);
 PG_FUNCTION_INFO_V1(weft_stat_get_stream);
 PG_FUNCTION_INFO_V1(weft_stat_get_conflict);
+PG_FUNCTION_INFO_V1(weft_stat_get_confirmation);
 PG_FUNCTION_INFO_V1(weft_stat_get_cut);
 PG_FUNCTION_INFO_V1(weft_stat_get_schema_wait);
 PG_FUNCTION_INFO_V1(weft_library_version);
@@ -28,6 +29,7 @@ PG_FUNCTION_INFO_V1(weft_library_version);
 #define RELATION_COLUMNS 9
 #define STREAM_COLUMNS 7
 #define CONFLICT_COLUMNS 3
+#define CONFIRMATION_COLUMNS 5
 #define CUT_COLUMNS 5
 #define SCHEMA_WAIT_COLUMNS 3
 
@@ -40,6 +42,14 @@ static const char *const activity_names[] = {
 	[WRITER_WAITING_FOR_COMMIT_ORDER] = "waiting for commit order",
 	[WRITER_RETRYING] = "waiting to retry",
 	[WRITER_EXITED] = "exited",
+};
+
+static const char *const standby_problem_names[] = {
+	[STANDBY_SLOT_BEHIND] = "behind",
+	[STANDBY_SLOT_INACTIVE] = "inactive",
+	[STANDBY_SLOT_INVALIDATED] = "invalidated",
+	[STANDBY_SLOT_LOGICAL] = "logical",
+	[STANDBY_SLOT_MISSING] = "missing",
 };
 
 static const char *const stream_state_names[] = {
@@ -438,6 +448,37 @@ Datum
 weft_stat_get_conflict(PG_FUNCTION_ARGS)
 {
 	return put_entries(fcinfo, CONFLICT_COLUMNS, put_conflicts);
+}
+
+static void
+put_confirmation(ReturnSetInfo *rsinfo, SubscriptionShared *entry, const EntryFields *fields)
+{
+	Datum		values[CONFIRMATION_COLUMNS];
+	bool		nulls[CONFIRMATION_COLUMNS] = {0};
+	ConfirmationStatus status;
+	int			i = 0;
+
+	SpinLockAcquire(&entry->mutex);
+	status = entry->confirmation;
+	SpinLockRelease(&entry->mutex);
+	values[i++] = ObjectIdGetDatum(fields->subid);
+	values[i] = lsn_or_null(status.confirmed, &nulls[i]);
+	i++;
+	nulls[i] = status.withheld_since == 0;
+	values[i++] = TimestampTzGetDatum(status.withheld_since);
+	nulls[i] = nulls[i + 1] = status.lack.slot[0] == '\0';
+	values[i++] = CStringGetTextDatum(status.lack.slot);
+	values[i++] = CStringGetTextDatum(standby_problem_names[status.lack.problem]);
+	Assert(i == CONFIRMATION_COLUMNS);
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* Returns a row for each subscription that is being applied on this server. */
+Datum
+weft_stat_get_confirmation(PG_FUNCTION_ARGS)
+{
+	return put_entries(fcinfo, CONFIRMATION_COLUMNS, put_confirmation);
 }
 
 static void

@@ -30,6 +30,12 @@
  *
  * W may be about to drop the slot that L drops.  W then finds that the slot is gone, and
  * treats this as success.
+ *
+ * A promoted standby of this server that does not have SYNCDONE yet needs W's slot, and what W has
+ * applied since its copy.  Therefore W's reports are withheld like L's (confirmation.c), and with
+ * weft.confirm_after_standby_slots, W gives the standbys a moment before it drops the slot.  If they do
+ * not have SYNCDONE then, W ends without dropping it, so that other tables can be synchronized,
+ * and L drops it once they have.
  */
 #include "postgres.h"
 
@@ -38,19 +44,30 @@
 #include "catalog/pg_subscription_rel.h"
 #include "catalog/pg_type.h"
 #include "compat.h"
+#include "confirmation.h"
 #include "copy/progress.h"
 #include "copy/slot_mark.h"
 #include "copy/slots.h"
+#include "message_builder.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
+#include "seam/seam.h"
 #include "storage/ipc.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
 
 /* After how long the leader looks again if a slot could not be dropped, in milliseconds. */
 #define RETRY_INTERVAL 10000
+
+/* How long a worker waits for standbys before it leaves its slot to the leader, in milliseconds. */
+#define STANDBY_TIME 1000
+
+/* Standby status update: 'r', and positions that are written, flushed and applied. */
+#define STATUS_FLUSH_OFFSET (1 + 8)
+#define STATUS_MIN_LENGTH (1 + 8 + 8 + 8)
 
 /*
  * In a table synchronization worker: its slot is not needed and not yet dropped.  Static
@@ -61,6 +78,35 @@ static bool slot_unused = false;
 /* In a leader: copy_progress_slots_left() at its last look, and when to look again. */
 static uint32 slots_left_seen = 0;
 static TimestampTz look_again_at = 0;	/* or zero */
+
+/* A slot that is not dropped before standbys have the local WAL up to a position. */
+typedef struct KeptSlot
+{
+	char		name[NAMEDATALEN];
+	XLogRecPtr	local;
+} KeptSlot;
+
+static List *kept_slots = NIL;	/* of the leader */
+
+/* In place of walrcv_send, in a table synchronization worker. */
+void
+copy_slot_send(WalReceiverConn *conn, const char *buffer, int length)
+{
+	char	   *copy;
+	uint64		flushed;
+
+	if (length < STATUS_MIN_LENGTH || buffer[0] != 'r')
+	{
+		(seam_native->walrcv_send) (conn, buffer, length);
+		return;
+	}
+	copy = palloc(length);
+	memcpy(copy, buffer, length);
+	memcpy(&flushed, buffer + STATUS_FLUSH_OFFSET, sizeof(flushed));
+	(void) message_put_uint64(copy + STATUS_FLUSH_OFFSET, confirmation_claim(pg_ntoh64(flushed)));
+	(seam_native->walrcv_send) (conn, copy, length);
+	pfree(copy);
+}
 
 /* A table synchronization worker ends. */
 static void
@@ -74,12 +120,24 @@ tell_leader(int code, Datum arg)
 void
 copy_slot_unused(void)
 {
+	char		table[NAMEDATALEN] = "";
+
 	if (MyLogicalRepWorker->relstate != SUBREL_STATE_SYNCDONE || !IsTransactionState())
 		return;
 	before_shmem_exit(tell_leader, (Datum) 0);
 	slot_unused = true;
 	ForceSyncCommit();
+	if (standby_slots_named())
+		strlcpy(table, get_rel_name(MyLogicalRepWorker->relid), sizeof(table));
 	CommitTransactionCommand();
+	if (!confirmation_wait(GetFlushRecPtr(NULL), STANDBY_TIME))
+	{
+		ereport(LOG,
+				(errmsg("table synchronization worker for subscription \"%s\", table \"%s\" leaves its replication slot on the publisher to the apply worker",
+						MySubscription->name, table),
+				 errdetail("A standby of this server does not have the table's state yet.")));
+		proc_exit(0);
+	}
 	StartTransactionCommand();
 	compat_injection_point("weft-copy-drop-slot");
 }
@@ -118,6 +176,48 @@ is_left_over(Oid relid, const char *slot, const char *confirmed, bool active)
 				 errdetail("It keeps the publisher's WAL from being removed."),
 				 errhint("If no clone of this server, such as a promoted standby, uses the slot, drop it there with pg_drop_replication_slot.")));
 	return false;
+}
+
+/* Do the standbys know that a slot is left over?  If not, they do later. */
+static bool
+known_to_standbys(const char *name)
+{
+	MemoryContext old;
+	KeptSlot   *slot;
+
+	if (!standby_slots_named())
+		return true;
+	foreach_ptr(KeptSlot, kept, kept_slots)
+	{
+		if (strcmp(kept->name, name) == 0)
+			return confirmation_wait(kept->local, 0);
+	}
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	slot = palloc(sizeof(KeptSlot));
+	strlcpy(slot->name, name, sizeof(slot->name));
+	slot->local = GetFlushRecPtr(NULL);
+	kept_slots = lappend(kept_slots, slot);
+	MemoryContextSwitchTo(old);
+	return confirmation_wait(slot->local, 0);
+}
+
+/* Forgets slots that are not there any more: others may get their names. */
+static void
+forget_others(List *slots)
+{
+	foreach_ptr(KeptSlot, kept, kept_slots)
+	{
+		bool		found = false;
+		ListCell   *cell;
+
+		foreach(cell, slots)
+			found = found || strcmp(kept->name, ((char **) lfirst(cell))[0]) == 0;
+		if (!found)
+		{
+			kept_slots = foreach_delete_current(kept_slots, kept);
+			pfree(kept);
+		}
+	}
 }
 
 /* Returns whether it is gone. */
@@ -199,6 +299,8 @@ clean(WalReceiverConn *conn)
 
 	StartTransactionCommand();
 	complete = find_slots(conn, &slots);
+	if (complete)
+		forget_others(slots);
 	foreach(cell, slots)
 	{
 		char	  **row = lfirst(cell);
@@ -208,7 +310,7 @@ clean(WalReceiverConn *conn)
 
 		if (sscanf(row[0], "pg_%u_sync_%u_", &subid, &relid) == 2 &&
 			is_left_over(relid, row[0], row[1], active) &&
-			(active || !drop(conn, relid, row[0])))
+			(active || !known_to_standbys(row[0]) || !drop(conn, relid, row[0])))
 			complete = false;
 	}
 	complete = clean_marks(complete) && complete;

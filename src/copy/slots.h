@@ -7,6 +7,7 @@
 
 #include "replication/walreceiver.h"
 
+extern void copy_slot_send(WalReceiverConn *conn, const char *buffer, int length);
 extern void copy_slot_unused(void);
 extern void copy_slot_dropped(WalRcvExecResult *result);
 extern void copy_slots_clean(WalReceiverConn *conn);

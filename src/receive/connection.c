@@ -40,6 +40,7 @@
 static bool batches = false;
 static Compression stream_compression = COMPRESSION_OFF;
 static int	compression_wanted; /* weft.compression when it began */
+static XLogRecPtr confirmed;	/* of the slot then */
 
 /* Has the publisher loaded Weft, and does it allow its output plugin? */
 static bool
@@ -125,6 +126,30 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 	values = remote_query_row(conn, NULL, query.data, 2);
 	result = values != NULL && values[0] != NULL && strcmp(values[0], "weft") == 0;
 	*knows_lz4 = result && values[1] != NULL && strcmp(values[1], "true") == 0;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/*
+ * Returns up to where the publisher knows everything to be flushed: it sends nothing before that,
+ * though the replication origin may be older, because nothing was applied since.  Invalid if it
+ * does not tell.
+ */
+static XLogRecPtr
+slot_confirmed(WalReceiverConn *conn, const char *slotname)
+{
+	MemoryContext old = CurrentMemoryContext;
+	XLogRecPtr	result = InvalidXLogRecPtr;
+	RemoteValue *values;
+
+	StartTransactionCommand();
+	values = remote_query_row(conn, NULL,
+							  psprintf("SELECT confirmed_flush_lsn::pg_catalog.text"
+									   " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+									   quote_literal_cstr(slotname)), 1);
+	if (values != NULL && values[0] != NULL)
+		result = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[0])));
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
@@ -302,7 +327,15 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	prepare_settings(&adapted);
 	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
+	confirmed = slot_confirmed(conn, options->slotname);
 	return start_streaming(conn, &adapted);
+}
+
+/* Returns the position before which nothing is sent, as far as the publisher has told it. */
+XLogRecPtr
+connection_confirmed(void)
+{
+	return confirmed;
 }
 
 /* Has the leader asked for batches? */

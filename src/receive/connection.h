@@ -15,6 +15,7 @@ extern bool connection_start_streaming(WalReceiverConn *conn,
 									   const WalRcvStreamOptions *options);
 
 /* What the publisher was asked for when streaming began, and can do. */
+extern XLogRecPtr connection_confirmed(void);
 extern bool connection_sends_batches(void);
 extern Compression connection_compression(void);
 extern bool connection_outdated(void);

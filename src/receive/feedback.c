@@ -53,6 +53,12 @@
  * workers, ends before the insert position that the leader sees when the loop calls again.
  * What is prepared, and its end, is flushed by the server itself.
  *
+ * What is flushed is only claimed.  Everything that is reported, by whomever, goes through
+ * send_status(), and confirmation.c says up to where this server's standbys have it, too.  While it
+ * withholds something, the leader looks again in every pause (feedback_withheld()), because the
+ * server's apply loop does not repeat a report.  The positions that are written and applied are
+ * reported as they are: the publisher keeps WAL by the flush position alone.
+ *
  * While transactions are in flight, the leader sends feedback itself; otherwise the
  * server's apply loop does.  The loop keeps its own account, which
  * feedback_synchronize_native() brings up to date.  That account knows nothing about the
@@ -64,13 +70,16 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "confirmation.h"
 #include "guc.h"
 #include "message_builder.h"
 #include "miscadmin.h"
 #include "receive/feedback.h"
+#include "receive/led_subscription.h"
 #include "replication/syncrep.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
+#include "storage/latch.h"
 #include "utils/timestamp.h"
 
 /* Standby status update: 'r', write, flush, apply, time, reply requested. */
@@ -263,6 +272,24 @@ feedback_flush_when_idle(long *delay)
 	return false;
 }
 
+/* Shows others what is confirmed, and what is withheld. */
+static void
+show_confirmation(void)
+{
+	static ConfirmationStatus shown;
+	ConfirmationStatus status;
+
+	confirmation_status(&status);
+	if (led.shared == NULL ||
+		(status.confirmed == shown.confirmed && status.withheld_since == shown.withheld_since &&
+		 status.lack.problem == shown.lack.problem && strcmp(status.lack.slot, shown.lack.slot) == 0))
+		return;
+	shown = status;
+	SpinLockAcquire(&led.shared->mutex);
+	led.shared->confirmation = status;
+	SpinLockRelease(&led.shared->mutex);
+}
+
 static void
 send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 			XLogRecPtr apply, TimestampTz now, bool request_reply)
@@ -271,7 +298,7 @@ send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 	MessageBuilder status;
 
 	reported.write = Max(reported.write, received);
-	reported.flush = Max(reported.flush, flush);
+	reported.flush = Max(reported.flush, confirmation_claim(flush));
 	reported.apply = Max(reported.apply, apply);
 
 	message_start(&status, memory, sizeof(memory), 'r');
@@ -282,6 +309,24 @@ send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 	message_byte(&status, request_reply);
 	(seam_native->walrcv_send) (conn, status.data, status.length);
 	reported.time = now;
+	show_confirmation();
+}
+
+/*
+ * Is something flushed that standbys do not have yet?  If so, sets *delay to the milliseconds after
+ * which to call again.  If they have got something meanwhile, tells the publisher.
+ */
+bool
+feedback_withheld(WalReceiverConn *conn, long *delay)
+{
+	bool		result = confirmation_withheld(delay);
+
+	if (confirmation_claim(InvalidXLogRecPtr) > reported.flush && wal_receiver_status_interval > 0)
+		send_status(conn, InvalidXLogRecPtr, InvalidXLogRecPtr, newest.remote_end,
+					GetCurrentTimestamp(), false);
+	else
+		show_confirmation();
+	return result;
 }
 
 /*
@@ -299,7 +344,7 @@ feedback_send(WalReceiverConn *conn, XLogRecPtr received, bool force, bool reque
 	flush_as_asked();
 	check_flush();
 	now = GetCurrentTimestamp();
-	if (force || flushed > reported.flush || newest.remote_end > reported.apply ||
+	if (force || confirmation_claim(flushed) > reported.flush || newest.remote_end > reported.apply ||
 		TimestampDifferenceExceeds(reported.time, now, wal_receiver_status_interval * 1000))
 		send_status(conn, received, flushed, newest.remote_end, now, request_reply);
 }
@@ -317,11 +362,15 @@ feedback_flush(WalReceiverConn *conn, XLogRecPtr received)
 	send_status(conn, received, flushed, newest.remote_end, GetCurrentTimestamp(), false);
 }
 
-/* In place of walrcv_send: sends what the server's apply loop sends. */
+/*
+ * In place of walrcv_send: sends what the server's apply loop sends.  If something of it is
+ * withheld, the loop must not sleep, but let the leader look again.
+ */
 void
 feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
 {
 	uint64		fields[4];
+	long		delay;
 
 	if (length != STATUS_LENGTH || buffer[0] != 'r')
 	{
@@ -332,6 +381,8 @@ feedback_forward(WalReceiverConn *conn, const char *buffer, int length)
 	send_status(conn, pg_ntoh64(fields[0]), pg_ntoh64(fields[1]),
 				pg_ntoh64(fields[2]), pg_ntoh64(fields[3]),
 				buffer[STATUS_LENGTH - 1] != 0);
+	if (feedback_withheld(conn, &delay))
+		SetLatch(MyLatch);
 }
 
 /*

@@ -14,6 +14,7 @@ extern void feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end);
 extern bool feedback_flush_pending(void);
 extern void feedback_publisher_waits(bool waits);
 extern bool feedback_flush_when_idle(long *delay);
+extern bool feedback_withheld(WalReceiverConn *conn, long *delay);
 extern void feedback_send(WalReceiverConn *conn, XLogRecPtr received,
 						  bool force, bool request_reply);
 extern void feedback_flush(WalReceiverConn *conn, XLogRecPtr received);

@@ -80,6 +80,9 @@
  */
 #define FULL_FLOW 4
 
+/* While standbys are waited for, the server's apply loop gets its turn this often. */
+#define TURN_INTERVAL 1000		/* ms */
+
 /* With nothing to receive, the leader waits until this part of what is in flight is committed. */
 #define WAKE_SHARE 64			/* one 64th */
 
@@ -105,6 +108,19 @@ leader_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *options
 	return connection_start_streaming(conn, options);
 }
 
+/*
+ * The publisher sends nothing before the position that it knows to be flushed.  The server's apply
+ * loop believes to be at that of its origin, which may be older.  If it synchronized a table up to
+ * there, the changes in between would come to nobody: it has skipped them before, because the
+ * table was being copied, and this leader is not sent them again.
+ */
+static void
+begin_where_sent(void)
+{
+	if (connection_confirmed() > replorigin_session_get_progress(false))
+		handover_settled(connection_confirmed());
+}
+
 /* First call: become a leader. */
 static void
 leader_start(WalReceiverConn *conn)
@@ -115,6 +131,7 @@ leader_start(WalReceiverConn *conn)
 	pg_atomic_write_u32(&led.shared->compression, connection_compression());
 	reception_start(conn);
 	handover_start();
+	begin_where_sent();
 	sampler_start();
 	ddl_rows_start(replorigin_session_get_progress(false));
 	before_shmem_exit(leader_exit, (Datum) 0);
@@ -165,14 +182,40 @@ stream_ended(void)
 }
 
 /*
+ * Nothing is in flight, and there is nothing to do for the server's apply loop.  Sleeps if something
+ * is to be flushed or confirmed soon, and returns true; but the loop gets its turn now and then, and
+ * must not sleep in it.
+ */
+static bool
+sleep_when_idle(void)
+{
+	long		delay;
+	WeftWaitEvent event = WEFT_WAIT_LEADER_MAIN;
+
+	if (!feedback_flush_when_idle(&delay))
+	{
+		if (!feedback_withheld(reception.conn, &delay))
+			return false;
+		if (TimestampDifferenceExceeds(handover_last_turn(), GetCurrentTimestamp(), TURN_INTERVAL))
+		{
+			SetLatch(MyLatch);
+			return false;
+		}
+		event = WEFT_WAIT_STANDBY;
+	}
+	if (!messages_between_transactions())
+		return false;
+	pause_sleep_at_most(delay, reception.socket, leader_ring.collected + 1, event);
+	return true;
+}
+
+/*
  * Nothing has arrived.  Returns false if nothing is in flight either: the server's apply
  * loop then waits for the socket, and does its housekeeping.
  */
 static bool
 wait_for_message(void)
 {
-	long		delay;
-
 	if (hold_active())
 	{
 		interrupt_tuning(false);
@@ -184,12 +227,8 @@ wait_for_message(void)
 	{
 		interrupt_tuning(true);
 		sampler_idle(GetCurrentTimestamp());
-		if (feedback_flush_when_idle(&delay) && messages_between_transactions())
-		{
-			pause_sleep_at_most(delay, reception.socket, leader_ring.collected + 1,
-								WEFT_WAIT_LEADER_MAIN);
+		if (sleep_when_idle())
 			return true;
-		}
 		reception.begun_since_pause = 0;
 		if (messages_between_transactions())
 		{

@@ -188,6 +188,23 @@ pause_sleep(pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
 	pause_sleep_at_most(LONG_PAUSE, socket, awaited_seq, event);
 }
 
+/*
+ * The leader is not listening, so silence means nothing.  The publisher may be waiting for an
+ * answer to a question that the leader has not read.
+ */
+static void
+answer_unasked(bool timed_out)
+{
+	static TimestampTz answered = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	reception.received_time = now;
+	if (!timed_out || !TimestampDifferenceExceeds(answered, now, WalWriterDelay))
+		return;
+	feedback_send(reception.conn, reception.received_lsn, true, false);
+	answered = now;
+}
+
 /* The same, for up to a number of milliseconds. */
 void
 pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq, WeftWaitEvent event)
@@ -195,6 +212,7 @@ pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq, WeftWaitEve
 	Ring	   *ring = leader_ring.producer.ring;
 	bool		short_pause = prepare();
 	long		timeout = feedback_flush_pending() ? WalWriterDelay : LONG_PAUSE;
+	long		delay;
 	int			occurred;
 
 	if (short_pause)
@@ -204,6 +222,8 @@ pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq, WeftWaitEve
 		timeout = limit;
 		short_pause = true;
 	}
+	if (feedback_withheld(reception.conn, &delay))
+		timeout = Min(timeout, delay);
 
 	if (ring)
 		ring_await_commit(ring, awaited_seq);
@@ -212,19 +232,8 @@ pause_sleep_at_most(long limit, pgsocket socket, uint64 awaited_seq, WeftWaitEve
 		occurred = wait_for_events(socket, timeout, wait_event_id(event));
 		if (occurred & WL_LATCH_SET)
 			ResetLatch(MyLatch);
-		if (short_pause)
-			occurred &= ~WL_TIMEOUT;
 		if (socket == PGINVALID_SOCKET)
-		{
-			/*
-			 * The leader is not listening, so silence means nothing.  The
-			 * publisher may be waiting for an answer to a question that the
-			 * leader has not read.
-			 */
-			reception.received_time = GetCurrentTimestamp();
-			if (occurred & WL_TIMEOUT)
-				feedback_send(reception.conn, reception.received_lsn, true, false);
-		}
+			answer_unasked((occurred & WL_TIMEOUT) && !short_pause);
 		else if (occurred & WL_TIMEOUT)
 			check_timeout();
 	}

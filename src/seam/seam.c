@@ -19,6 +19,7 @@
  *	 receive		leader		leader_before_receive,		copy/slots.c
  *								leader_receive				receive/leader.c
  *	 send			leader		leader_send					receive/feedback.c
+ *					tablesync	tablesync_send				copy/slots.c
  *	 exec			tablesync	tablesync_exec				copy/copy.c
  *	 endstreaming	tablesync	tablesync_streaming_ended	copy/slots.c
  *
@@ -115,6 +116,8 @@ seam_send(WalReceiverConn *conn, const char *buffer, int nbytes)
 {
 	if (registered.leader_send && am_leader(conn))
 		registered.leader_send(conn, buffer, nbytes);
+	else if (registered.tablesync_send && am_tablesync(conn))
+		registered.tablesync_send(conn, buffer, nbytes);
 	else
 		(seam_native->walrcv_send) (conn, buffer, nbytes);
 }
@@ -176,6 +179,7 @@ seam_register(const SeamSteps *steps)
 	TAKE_STEP(leader_send);
 	TAKE_STEP(tablesync_before_connect);
 	TAKE_STEP(tablesync_create_slot);
+	TAKE_STEP(tablesync_send);
 	TAKE_STEP(tablesync_exec);
 	TAKE_STEP(tablesync_streaming_ended);
 }

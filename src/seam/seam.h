@@ -37,6 +37,9 @@ typedef struct SeamSteps
 	/* In a tablesync, in place of walrcv_create_slot. */
 	walrcv_create_slot_fn tablesync_create_slot;
 
+	/* In a tablesync, in place of walrcv_send. */
+	walrcv_send_fn tablesync_send;
+
 	/* In a tablesync, in place of walrcv_exec. */
 	walrcv_exec_fn tablesync_exec;
 

@@ -81,7 +81,7 @@ foreach my $round (1 .. $rounds)
 
 	stop_client($_)
 	  foreach grep { !$_->{ids} && $_->{label} eq 'a' } @clients;
-	is(query($_, "SELECT count(*) FROM weft.health() WHERE id = 'H014'"),
+	is(query($_, "SELECT count(*) FROM weft.health() WHERE id = 'H015'"),
 		0, "round $round: nothing to report on " . $_->name)
 	  foreach ($standby, $b, $c);
 	if ($round < 3 || $round == $rounds)

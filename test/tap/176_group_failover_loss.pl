@@ -31,7 +31,7 @@ sub findings
 {
 	my ($node) = @_;
 	return query($node,
-		"SELECT severity, problem FROM weft.health() WHERE id = 'H014' ORDER BY 1, 2"
+		"SELECT severity, problem FROM weft.health() WHERE id = 'H015' ORDER BY 1, 2"
 	);
 }
 
@@ -87,9 +87,9 @@ my $own =
 my $confirmed =
   qr/^warning\|node "a" was promoted at .*, and may lack transactions of node "b" between \S+ and \S+$/m;
 poll($_,
-	"SELECT count(*) > 0 FROM weft.health() WHERE id = 'H014' AND severity = 'error'"
+	"SELECT count(*) > 0 FROM weft.health() WHERE id = 'H015' AND severity = 'error'"
 ) foreach ($b, $c);
-poll($a1, "SELECT count(*) > 0 FROM weft.health() WHERE id = 'H014'");
+poll($a1, "SELECT count(*) > 0 FROM weft.health() WHERE id = 'H015'");
 like(findings($b), $own, 'b has more of a than a');
 like(findings($b), $confirmed, 'and a has confirmed to b more than it has');
 like(findings($c), $own, 'c has more of a than a');

@@ -144,7 +144,7 @@ def subject(case: Case) -> str:
 
 
 # The other checks of weft.health() are made here as well, under ids of their own.
-OTHER_HEALTH = ["H006", "H008", "H009", "H010", "H012", "H014"]
+OTHER_HEALTH = ["H006", "H008", "H009", "H010", "H012", "H013", "H014", "H015", "H016"]
 
 
 @check(
@@ -158,7 +158,7 @@ OTHER_HEALTH = ["H006", "H008", "H009", "H010", "H012", "H014"]
     "are reported under this one: links of a node group that are missing or down, a join that has "
     "failed, a full conflict history, slots of this very server that lose WAL, and old news of the "
     "publisher.",
-    "As the finding says. docs/health.md explains the ids H006, H008, H009, H010, H012 and H014.",
+    "As the finding says. docs/health.md explains the ids H006, H008, H009, H010, H012 to H016.",
 )
 def health(case: Case) -> Iterator[Hit]:
     if not case.weft_loaded:
