@@ -380,13 +380,13 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	found text;
+	left_open text;
 	changed regclass;
 BEGIN
 	PERFORM weft.check_backup_source();
-	SELECT gid INTO found FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 1 LIMIT 1;
+	SELECT gid INTO left_open FROM pg_prepared_xacts WHERE database = current_database() ORDER BY 1 LIMIT 1;
 	IF FOUND THEN
-		RAISE EXCEPTION 'the copy has a prepared transaction "%"', found
+		RAISE EXCEPTION 'the copy has a prepared transaction "%"', left_open
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				DETAIL = 'It belongs to the node that was copied, from which this one gets its outcome.',
 				HINT = 'Execute ROLLBACK PREPARED here, and join again.';
@@ -474,6 +474,10 @@ DECLARE
 	prepared weft.prepared_copy := weft.pending_copy();
 	slot name;
 BEGIN
+	-- Those that the member keeps on its standbys.
+	PERFORM pg_drop_replication_slot(s.slot_name) FROM pg_replication_slots s, weft.node_entry n
+		WHERE s.database = current_database() AND NOT n.is_local
+			AND s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), n.node_name);
 	FOR slot IN SELECT weft.subscription_name(weft.local_group(), prepared.node_name, n.node_name)
 		FROM weft.node_entry n WHERE n.node_name <> prepared.node_name ORDER BY n.node_id
 	LOOP

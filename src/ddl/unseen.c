@@ -59,9 +59,9 @@ append_sessions(StringInfo query, const DdlMessage *message, const char *positio
 		foreach_ptr(NodeMember, member, node_identity_members())
 			if (member->copied != NULL && strcmp(member->copied, start) == 0 &&
 				strcmp(member->subscription, MySubscription->name) != 0)
-				appendStringInfo(query, " OR %s OPERATOR(pg_catalog.<) %s AND %s OPERATOR(pg_catalog.>=) %s",
-								 position, quote_literal_cstr(start),
-								 position, quote_literal_cstr(seen_of(message, member->name)));
+			appendStringInfo(query, " OR %s OPERATOR(pg_catalog.<) %s AND %s OPERATOR(pg_catalog.>=) %s",
+							 position, quote_literal_cstr(start),
+							 position, quote_literal_cstr(seen_of(message, member->name)));
 	}
 	appendStringInfoChar(query, ')');
 }

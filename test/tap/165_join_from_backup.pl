@@ -27,7 +27,8 @@ INSERT INTO account SELECT g, 0 FROM generate_series(1, 20) g;
 EOS
 create_group($a, 'g');
 join_group($b, $a, 'g');
-query($_, "SELECT weft.set_delta_columns('account', '{balance}')") foreach ($a, $b);
+query($_, "SELECT weft.set_delta_columns('account', '{balance}')")
+  foreach ($a, $b);
 
 # Clients on all members, which also change the same rows.
 sub start_clients
@@ -44,24 +45,35 @@ UPDATE t SET v = '$name ' || clock_timestamp() WHERE id = :id;
 COMMIT;
 UPDATE account SET balance = balance + 1 WHERE id = :other;
 EOS
-	return start_pgbench($node, { $script => 1 }, '-T', 600, '-c', 2, '--max-tries=100');
+	return start_pgbench($node, { $script => 1 },
+		'-T', 600, '-c', 2, '--max-tries=100');
 }
 
 my $c = PostgreSQL::Test::Cluster->new('c');
 my @clients = (start_clients($a), start_clients($b));
-query($a, sprintf "SELECT weft.prepare_join_from_backup('c', \$\$%s\$\$)", dsn($c));
+query($a, sprintf "SELECT weft.prepare_join_from_backup('c', \$\$%s\$\$)",
+	dsn($c));
 is(states($b), 'a active, b active, c joining', 'the node is registered');
 $a->backup('bk');
 $c->init_from_backup($a, 'bk', has_streaming => 1);
 $c->start;
 $a->wait_for_catchup($c, 'replay');
 $c->promote;
-poll($c, "SELECT count(*) > 0 FROM weft.stat_get_last_error() WHERE last_error LIKE '%this server is a copy that is to become node \"c\"%'");
-query($c, sprintf "SELECT weft.join_node_group(\$\$%s\$\$, 'g', from_backup := true)", dsn($a));
+poll($c,
+	"SELECT count(*) > 0 FROM weft.stat_get_last_error() WHERE last_error LIKE '%this server is a copy that is to become node \"c\"%'"
+);
+query(
+	$c,
+	sprintf
+	  "SELECT weft.join_node_group(\$\$%s\$\$, 'g', from_backup := true)",
+	dsn($a));
 wait_for_join($c);
-is(states($_), 'a active, b active, c active', 'the copy is a member, says ' . $_->name) foreach ($a, $b, $c);
+is( states($_),
+	'a active, b active, c active',
+	'the copy is a member, says ' . $_->name) foreach ($a, $b, $c);
 push @clients, start_clients($c);
-poll($_, 'SELECT count(*) > 300 FROM log WHERE node = $$c$$') foreach ($a, $b);
+poll($_, 'SELECT count(*) > 300 FROM log WHERE node = $$c$$')
+  foreach ($a, $b);
 stop_load($_) foreach @clients;
 wait_for_group('g', $a, $b, $c);
 same_on_all([ $a, $b, $c ], [qw(t account log)], 'after load');
