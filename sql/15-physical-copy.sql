@@ -163,6 +163,7 @@ BEGIN
 	members := ARRAY(SELECT m FROM weft.member m
 		WHERE m.node_name <> prepare_join_from_backup.node_name ORDER BY m.node_id);
 	IF (weft.pending_copy()).node_name = node_name THEN
+		PERFORM weft.check_not_joining(weft.pending_copy());
 		PERFORM weft.forget_copy(members, (weft.pending_copy()).identity);
 	ELSIF EXISTS (SELECT FROM weft.node_entry n WHERE n.state <> 'active') THEN
 		RAISE EXCEPTION 'another node is joining or parting'
@@ -193,7 +194,7 @@ BEGIN
 		END;
 		RAISE;
 	END;
-	RETURN pg_current_wal_lsn();
+	RETURN pg_current_wal_insert_lsn();
 END $$;
 
 COMMENT ON FUNCTION weft.prepare_join_from_backup(name, text) IS
@@ -255,6 +256,30 @@ END $$;
 COMMENT ON FUNCTION weft.forget_copy(weft.member[], uuid) IS
 	'removes what was prepared for a physical copy';
 REVOKE ALL ON FUNCTION weft.forget_copy(weft.member[], uuid) FROM PUBLIC;
+
+CREATE FUNCTION weft.check_not_joining(prepared weft.prepared_copy)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	found_identity text;
+BEGIN
+	BEGIN
+		found_identity := weft.node_query(weft.node_dsn(prepared.node_name), prepared.node_name,
+			'SELECT identity FROM weft.node_entry WHERE is_local');
+	EXCEPTION WHEN OTHERS THEN
+		-- It need not exist yet.
+		NULL;
+	END;
+	IF found_identity = prepared.identity::text THEN
+		RAISE EXCEPTION 'node "%" is joining', prepared.node_name
+			USING ERRCODE = 'object_in_use', HINT = 'Call weft.wait_for_join_completion there, or part it.';
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.check_not_joining(weft.prepared_copy) IS
+	'fails if a physical copy has become the node for which it was made';
+REVOKE ALL ON FUNCTION weft.check_not_joining(weft.prepared_copy) FROM PUBLIC;
 
 CREATE FUNCTION weft.check_backup_source()
 RETURNS void LANGUAGE plpgsql
@@ -570,7 +595,9 @@ BEGIN
 	UPDATE weft.node_entry SET start_lsn = NULL WHERE start_lsn IS NOT NULL;
 	UPDATE weft.node_entry SET is_local = false, start_lsn = behind, copied_lsn = behind
 		WHERE identity = source.identity;
-	UPDATE weft.node_entry SET is_local = true, start_lsn = behind WHERE identity = own.identity;
+	-- Schema changes of the copied node are behind where it may have begun itself (src/ddl/unseen.c).
+	UPDATE weft.node_entry SET is_local = true, start_lsn = behind, copied_lsn = source.start_lsn
+		WHERE identity = own.identity;
 	INSERT INTO weft.conflict_node VALUES ('', own.node_id)
 		ON CONFLICT (subname) DO UPDATE SET node_id = excluded.node_id;
 END $$;

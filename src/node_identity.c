@@ -166,22 +166,28 @@ node_identity_name(void)
 
 /*
  * If this node was made from a physical copy of another one, returns where the copy ended, as text:
- * its own WAL begins there.  Otherwise, or outside of a group, returns NULL.  Needs a transaction.
+ * its own WAL begins there.  Otherwise, or outside of a group, returns NULL.  *of_source is where that of the other
+ * node began, or NULL.  Needs a transaction.
  */
 char *
-node_identity_start(void)
+node_identity_start(char **of_source)
 {
 	Relation	rel = node_identity_table("node_entry");
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	char	   *result = NULL;
 
+	*of_source = NULL;
 	if (rel == NULL)
 		return NULL;
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		if (DatumGetBool(value_of(rel, tuple, NODE_IS_LOCAL)))
-			result = position_of(rel, tuple, NODE_START_LSN);
+	{
+		if (!DatumGetBool(value_of(rel, tuple, NODE_IS_LOCAL)))
+			continue;
+		result = position_of(rel, tuple, NODE_START_LSN);
+		*of_source = position_of(rel, tuple, NODE_COPIED_LSN);
+	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return result;

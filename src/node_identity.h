@@ -22,7 +22,7 @@ extern char *node_identity_for(const char *subscription);
 extern char *node_identity_publication(Oid *member_table);
 extern List *node_identity_members(void);
 extern char *node_identity_name(void);
-extern char *node_identity_start(void);
+extern char *node_identity_start(char **of_source);
 extern List *node_identity_subscriptions(void);
 
 #endif							/* WEFT_NODE_IDENTITY_H */

@@ -13,7 +13,8 @@
  * weft.ddl_history_retention is forgotten.
  *
  * If this node was made from a physical copy of member S, then weft.ddl_queue has the schema changes of sessions of S,
- * too.  Positions tell them apart: this node's WAL begins where the copy ended.
+ * too.  Positions tell them apart: this node's WAL begins where the copy ended.  If S was made in the same way, then
+ * what is from before S counts as seen.
  */
 #include "postgres.h"
 
@@ -49,19 +50,23 @@ append_members(StringInfo query, const DdlMessage *message, const char *subscrip
 static void
 append_sessions(StringInfo query, const DdlMessage *message, const char *position)
 {
-	char	   *start = node_identity_start();
+	char	   *of_source;
+	char	   *start = node_identity_start(&of_source);
 
 	appendStringInfo(query, "(%s OPERATOR(pg_catalog.>) %s", position,
 					 quote_literal_cstr(seen_of(message, node_identity_name())));
 	if (start != NULL)
-	{
 		appendStringInfo(query, " AND %s OPERATOR(pg_catalog.>=) %s", position, quote_literal_cstr(start));
-		foreach_ptr(NodeMember, member, node_identity_members())
-			if (member->copied != NULL && strcmp(member->copied, start) == 0 &&
-				strcmp(member->subscription, MySubscription->name) != 0)
-			appendStringInfo(query, " OR %s OPERATOR(pg_catalog.<) %s AND %s OPERATOR(pg_catalog.>=) %s",
-							 position, quote_literal_cstr(start),
-							 position, quote_literal_cstr(seen_of(message, member->name)));
+	foreach_ptr(NodeMember, member, node_identity_members())
+	{
+		if (start == NULL || member->copied == NULL || strcmp(member->copied, start) != 0 ||
+			strcmp(member->subscription, MySubscription->name) == 0)
+			continue;
+		appendStringInfo(query, " OR %s OPERATOR(pg_catalog.<) %s AND %s OPERATOR(pg_catalog.>=) %s"
+						 " AND %s OPERATOR(pg_catalog.>=) %s",
+						 position, quote_literal_cstr(start),
+						 position, quote_literal_cstr(of_source ? of_source : "0/0"),
+						 position, quote_literal_cstr(seen_of(message, member->name)));
 	}
 	appendStringInfoChar(query, ')');
 }

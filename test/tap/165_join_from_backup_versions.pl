@@ -49,6 +49,16 @@ ORDER BY remote_commit_time, relation, key::text, conflict_type
 EOS
 }
 
+# When the rows were written, on the nodes where that was.
+sub times
+{
+	my ($node) = @_;
+	return query($node, <<'EOS');
+SELECT 't', id, weft.row_commit_timestamp(tableoid, ctid) FROM t
+UNION ALL SELECT 'u', id, weft.row_commit_timestamp(tableoid, ctid) FROM u ORDER BY 1, 2
+EOS
+}
+
 # "earlier" makes changes that reach "source" only after it was copied, and lose or win against changes that
 # "source" makes later or has made before.
 sub copy_during_conflicts
@@ -110,6 +120,7 @@ EOS
 	wait_for_group('g', @members, $copy);
 	same_on_all([ @members, $copy ],
 		[qw(t u account)], "$name has what the others have");
+	is(times($copy), times($source), "the rows have the same commit times");
 	isnt(conflicts($source, $earlier), '', "there were conflicts");
 	is( conflicts($copy, $earlier),
 		conflicts($source, $earlier),
