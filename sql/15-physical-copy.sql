@@ -370,7 +370,7 @@ BEGIN
 	END IF;
 	IF target ->> 'identity' IS DISTINCT FROM own ->> 'identity' THEN
 		RAISE EXCEPTION 'this database is a copy of node "%", but the join target is %', source,
-			coalesce(format('node "%s"', target ->> 'node'), 'no node')
+			coalesce('node "' || (target ->> 'node') || '"', 'no node')
 			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Join through the node that was copied.';
 	END IF;
 	IF target ->> 'database' <> own ->> 'database' THEN
