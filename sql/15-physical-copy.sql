@@ -531,6 +531,15 @@ COMMENT ON FUNCTION weft.rename_applied(name, name) IS
 	'step of a join from a backup: what is known of schema changes of a subscription is known of another name';
 REVOKE ALL ON FUNCTION weft.rename_applied(name, name) FROM PUBLIC;
 
+CREATE FUNCTION weft.complete_tombstones()
+RETURNS void
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_complete_tombstones';
+
+COMMENT ON FUNCTION weft.complete_tombstones() IS
+	'step of a join from a backup: rows that sessions have deleted before are those of the node that was copied';
+REVOKE ALL ON FUNCTION weft.complete_tombstones() FROM PUBLIC;
+
 -- SECURITY DEFINER: the role that manages the node need not have rights on the tables.  Whoever has written to
 -- a table has ended; a transaction that begins later is this node's, and is sent through its slots.
 CREATE FUNCTION weft.adopt_copied_rows(prepared weft.prepared_copy, source_id integer)
@@ -545,6 +554,7 @@ BEGIN
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', relation);
 	END LOOP;
 	PERFORM weft.check_copy_contents(prepared);
+	PERFORM weft.complete_tombstones();
 	INSERT INTO weft.past_origin
 		VALUES (0, source_id, (pg_current_xact_id()::text::numeric + 1)::text::xid8);
 	DELETE FROM weft.prepared_copy;
