@@ -50,7 +50,7 @@ EOS
 }
 
 # When the rows were written, on the nodes where that was.
-sub times
+sub row_times
 {
 	my ($node) = @_;
 	return query($node, <<'EOS');
@@ -120,7 +120,7 @@ EOS
 	wait_for_group('g', @members, $copy);
 	same_on_all([ @members, $copy ],
 		[qw(t u account)], "$name has what the others have");
-	is(times($copy), times($source), "the rows have the same commit times");
+	is(row_times($copy), row_times($source), "the rows have the same commit times");
 	is(query($copy, sprintf "SELECT count(*) FROM weft.tombstone k JOIN weft.node_entry n USING (node_id) WHERE n.node_name = '%s' AND k.commit_time IS NOT NULL AND k.relation = 't'::regclass", $source->name) > 0,
 		1, "deletes by sessions of the copied node are remembered as its own");
 	isnt(conflicts($source, $earlier), '', "there were conflicts");
