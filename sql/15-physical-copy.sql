@@ -550,6 +550,8 @@ AS $$
 DECLARE
 	relation regclass;
 BEGIN
+	-- On any other server, rows would get another node's name.
+	PERFORM weft.check_copy_history();
 	FOR relation IN SELECT r FROM weft.group_tables() r LOOP
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', relation);
 	END LOOP;
