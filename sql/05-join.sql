@@ -106,13 +106,12 @@ COMMENT ON FUNCTION weft.join_step_register() IS
 	'step of a join: enters this node into the list of every member';
 REVOKE ALL ON FUNCTION weft.join_step_register() FROM PUBLIC;
 
-CREATE FUNCTION weft.member_register()
-RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION weft.member_enter()
+RETURNS weft.arriving_node LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	node weft.arriving_node;
-	found_identity text;
 BEGIN
 	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
 	-- The node would get rows of before and after a schema change in any order.  A schema change
@@ -134,13 +133,27 @@ BEGIN
 	END LOOP;
 	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
 	PERFORM weft.drop_stale_subscription(node.node_name);
-	found_identity := weft.node_query(node.dsn, node.node_name,
-		'SELECT identity FROM weft.node_entry WHERE is_local');
-	IF found_identity IS DISTINCT FROM node.identity::text THEN
+	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
+	RETURN node;
+END $$;
+
+COMMENT ON FUNCTION weft.member_enter() IS
+	'enters the node that has arrived into the list of this one';
+REVOKE ALL ON FUNCTION weft.member_enter() FROM PUBLIC;
+
+CREATE FUNCTION weft.member_register()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.arriving_node := weft.member_enter();
+BEGIN
+	IF weft.node_query(node.dsn, node.node_name, 'SELECT identity FROM weft.node_entry WHERE is_local')
+		IS DISTINCT FROM node.identity::text
+	THEN
 		RAISE EXCEPTION 'the connection string of node "%" points to another node', node.node_name
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
 END $$;
 
 COMMENT ON FUNCTION weft.member_register() IS

@@ -189,13 +189,18 @@ COMMENT ON FUNCTION weft.join_progress() IS
 	'the current progress of a join, whatever the isolation level of the transaction';
 REVOKE ALL ON FUNCTION weft.join_progress() FROM PUBLIC;
 
-CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL)
+CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL,
+	from_backup boolean DEFAULT false)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	checked record;
 BEGIN
+	IF from_backup THEN
+		PERFORM weft.begin_join_from_backup(join_target_dsn, node_group_name);
+		RETURN;
+	END IF;
 	PERFORM weft.require_free_node();
 	IF NOT EXISTS (SELECT FROM weft.join_entry WHERE copied) THEN
 		IF weft.is_joining() THEN
@@ -212,9 +217,9 @@ BEGIN
 	PERFORM weft.launch_join();
 END $$;
 
-COMMENT ON FUNCTION weft.join_node_group(text, name) IS
-	'starts or resumes joining the group of another node, in the background';
-REVOKE ALL ON FUNCTION weft.join_node_group(text, name) FROM PUBLIC;
+COMMENT ON FUNCTION weft.join_node_group(text, name, boolean) IS
+	'starts or resumes joining the group of another node, in the background; "from_backup" on a physical copy of that node';
+REVOKE ALL ON FUNCTION weft.join_node_group(text, name, boolean) FROM PUBLIC;
 
 CREATE FUNCTION weft.wait_for_join_completion(timeout interval DEFAULT '1 hour')
 RETURNS void LANGUAGE plpgsql

@@ -31,11 +31,12 @@
 #define NODE_NAME 1
 #define NODE_IS_LOCAL 4
 #define NODE_IDENTITY 5
+#define NODE_START_LSN 6
 #define NODE_COPIED_LSN 8
 
 /* Opens a table of the extension; returns NULL if there is none. */
-static Relation
-open_table(const char *name)
+Relation
+node_identity_table(const char *name)
 {
 	Oid			relid = get_relname_relid(name, get_namespace_oid("weft", true));
 	Oid			extension = get_extension_oid("weft", true);
@@ -67,7 +68,7 @@ position_of(Relation rel, HeapTuple tuple, AttrNumber column)
 static char *
 local_group(void)
 {
-	Relation	rel = open_table("node_group_entry");
+	Relation	rel = node_identity_table("node_group_entry");
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	char	   *result = NULL;
@@ -87,7 +88,7 @@ static List *
 read_members(char **own_name, char **identity)
 {
 	char	   *group = local_group();
-	Relation	rel = group ? open_table("node_entry") : NULL;
+	Relation	rel = group ? node_identity_table("node_entry") : NULL;
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	char	   *local = NULL;
@@ -164,6 +165,35 @@ node_identity_name(void)
 }
 
 /*
+ * If this node was made from a physical copy of another one, returns where the copy ended, as text:
+ * its own WAL begins there.  Otherwise, or outside of a group, returns NULL.  *of_source is where that of the other
+ * node began, or NULL.  Needs a transaction.
+ */
+char *
+node_identity_start(char **of_source)
+{
+	Relation	rel = node_identity_table("node_entry");
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	char	   *result = NULL;
+
+	*of_source = NULL;
+	if (rel == NULL)
+		return NULL;
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		if (!DatumGetBool(value_of(rel, tuple, NODE_IS_LOCAL)))
+			continue;
+		result = position_of(rel, tuple, NODE_START_LSN);
+		*of_source = position_of(rel, tuple, NODE_COPIED_LSN);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
  * Returns the name of the publication of this node's group, or NULL outside of a group.  Sets
  * *member_table to the table that changes whenever the answer does, or to InvalidOid.  Needs a
  * transaction.
@@ -171,7 +201,7 @@ node_identity_name(void)
 char *
 node_identity_publication(Oid *member_table)
 {
-	Relation	rel = open_table("node_entry");
+	Relation	rel = node_identity_table("node_entry");
 	char	   *group = local_group();
 
 	*member_table = InvalidOid;

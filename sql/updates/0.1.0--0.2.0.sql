@@ -151,13 +151,12 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE OR REPLACE FUNCTION weft.member_register()
-RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION weft.member_enter()
+RETURNS weft.arriving_node LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	node weft.arriving_node;
-	found_identity text;
 BEGIN
 	DELETE FROM weft.arriving_node RETURNING * INTO STRICT node;
 	-- The node would get rows of before and after a schema change in any order.  A schema change
@@ -179,13 +178,27 @@ BEGIN
 	END LOOP;
 	PERFORM weft.set_node_dsn(node.node_name, node.dsn);
 	PERFORM weft.drop_stale_subscription(node.node_name);
-	found_identity := weft.node_query(node.dsn, node.node_name,
-		'SELECT identity FROM weft.node_entry WHERE is_local');
-	IF found_identity IS DISTINCT FROM node.identity::text THEN
+	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
+	RETURN node;
+END $$;
+
+COMMENT ON FUNCTION weft.member_enter() IS
+	'enters the node that has arrived into the list of this one';
+REVOKE ALL ON FUNCTION weft.member_enter() FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weft.member_register()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node weft.arriving_node := weft.member_enter();
+BEGIN
+	IF weft.node_query(node.dsn, node.node_name, 'SELECT identity FROM weft.node_entry WHERE is_local')
+		IS DISTINCT FROM node.identity::text
+	THEN
 		RAISE EXCEPTION 'the connection string of node "%" points to another node', node.node_name
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	UPDATE weft.node_group_entry SET next_node_id = greatest(next_node_id, node.node_id + 1);
 END $$;
 
 CREATE OR REPLACE FUNCTION weft.join_step_publish()
@@ -376,3 +389,37 @@ BEGIN
 				AND h.recorded_at > clock_timestamp() - current_setting('weft.conflict_history_retention')::interval;
 	END IF;
 END $$;
+
+DROP FUNCTION weft.join_node_group(text, name);
+
+CREATE FUNCTION weft.join_node_group(join_target_dsn text, node_group_name name DEFAULT NULL,
+	from_backup boolean DEFAULT false)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	checked record;
+BEGIN
+	IF from_backup THEN
+		PERFORM weft.begin_join_from_backup(join_target_dsn, node_group_name);
+		RETURN;
+	END IF;
+	PERFORM weft.require_free_node();
+	IF NOT EXISTS (SELECT FROM weft.join_entry WHERE copied) THEN
+		IF weft.is_joining() THEN
+			RAISE EXCEPTION 'node "%" is already joining', weft.local_node()
+				USING ERRCODE = 'object_in_use', HINT = 'Call weft.wait_for_join_completion.';
+		END IF;
+		SELECT * INTO checked FROM weft.check_join(join_target_dsn, node_group_name);
+		DELETE FROM weft.join_entry;
+		INSERT INTO weft.join_entry (node_group_name, target_node, copy_schema)
+			VALUES ((checked.target ->> 'group')::name, (checked.target ->> 'node')::name,
+				checked.copy_schema);
+		PERFORM weft.set_node_dsn('join target', join_target_dsn);
+	END IF;
+	PERFORM weft.launch_join();
+END $$;
+
+COMMENT ON FUNCTION weft.join_node_group(text, name, boolean) IS
+	'starts or resumes joining the group of another node, in the background; "from_backup" on a physical copy of that node';
+REVOKE ALL ON FUNCTION weft.join_node_group(text, name, boolean) FROM PUBLIC;

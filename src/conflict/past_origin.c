@@ -11,6 +11,9 @@
  * subscription's processes have ended by then.  The entry is stored in the transaction
  * that drops the subscription, and is never removed.
  *
+ * Rows of sessions have no origin.  On a node that was made from a physical copy of another one, those of transactions
+ * that came with the copy are the other node's: an entry for no origin (0) says so (sql/15-physical-copy.sql).
+ *
  * A subscription without a node id (weft.conflict_node) is not remembered.  Its rows
  * then count as copied.
  */

@@ -162,5 +162,10 @@ conflict_origin_differs(TupleTableSlot *row)
 	/* Its own time may decide, which the general path finds out. */
 	if (version.origin == UNKNOWN_ORIGIN && version.node == 0)
 		return version.known;
+
+	/* It may be the same node: its rows came with a physical copy. */
+	if (version.origin == UNKNOWN_ORIGIN && remote_transaction.version.node == 0)
+		(void) settings_find_node(remote_transaction.version.origin,
+								  &remote_transaction.version.node);
 	return version_differs(&version);
 }

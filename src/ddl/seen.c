@@ -20,7 +20,8 @@
  * position of A before it has applied something: it neither waits for A, nor makes others wait.  Until
  * then, what fails because of another order is tried again (apply/schema_wait.c).  It says where it
  * has copied A, nobody waits for that, and whoever looks for schema changes without order knows what was in
- * the copy (unseen.c).
+ * the copy (unseen.c).  After a physical copy, the position of A is at first where the copy ends, which is no
+ * commit either.
  *
  * Schema changes of which neither has seen the other have no order.  The group lock prevents most of
  * those that need one; ddl_conflict.c finds the rest.
@@ -57,6 +58,28 @@ progress_of(const NodeMember *member, bool *exists)
 	return replorigin_get_progress(origin, false);
 }
 
+static XLogRecPtr
+parse_position(const char *text)
+{
+	bool		failed = false;
+	XLogRecPtr	result = pg_lsn_in_internal(text, &failed);
+
+	if (failed)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("the message about a schema change is malformed: %s",
+						"a position is none")));
+	return result;
+}
+
+/* Is a position of a member that of a commit, and not where this node was copied from it? */
+static bool
+is_commit(XLogRecPtr progress, const NodeMember *member)
+{
+	return !XLogRecPtrIsInvalid(progress) &&
+		(member->copied == NULL || progress != parse_position(member->copied));
+}
+
 static List *
 add(List *seen, char *node, char *position)
 {
@@ -82,25 +105,11 @@ seen_get(List **copied)
 		bool		exists;
 		XLogRecPtr	progress = progress_of(member, &exists);
 
-		if (!XLogRecPtrIsInvalid(progress))
+		if (is_commit(progress, member))
 			result = add(result, member->name, psprintf("%X/%X", LSN_FORMAT_ARGS(progress)));
 		else if (member->copied)
 			*copied = add(*copied, member->name, member->copied);
 	}
-	return result;
-}
-
-static XLogRecPtr
-parse_position(const char *text)
-{
-	bool		failed = false;
-	XLogRecPtr	result = pg_lsn_in_internal(text, &failed);
-
-	if (failed)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("the message about a schema change is malformed: %s",
-						"a position is none")));
 	return result;
 }
 

@@ -11,6 +11,10 @@
  *
  * A member may have been away for days, so it does not matter when D was made.  But what is older than
  * weft.ddl_history_retention is forgotten.
+ *
+ * If this node was made from a physical copy of member S, then weft.ddl_queue has the schema changes of sessions of S,
+ * too.  Positions tell them apart: this node's WAL begins where the copy ended.  If S was made in the same way, then
+ * what is from before S counts as seen.
  */
 #include "postgres.h"
 
@@ -42,6 +46,31 @@ append_members(StringInfo query, const DdlMessage *message, const char *subscrip
 	appendStringInfoChar(query, ')');
 }
 
+/* Writes a condition: a session has made a schema change at a position that this one has not seen. */
+static void
+append_sessions(StringInfo query, const DdlMessage *message, const char *position)
+{
+	char	   *of_source;
+	char	   *start = node_identity_start(&of_source);
+
+	appendStringInfo(query, "(%s OPERATOR(pg_catalog.>) %s", position,
+					 quote_literal_cstr(seen_of(message, node_identity_name())));
+	if (start != NULL)
+		appendStringInfo(query, " AND %s OPERATOR(pg_catalog.>=) %s", position, quote_literal_cstr(start));
+	foreach_ptr(NodeMember, member, node_identity_members())
+	{
+		if (start == NULL || member->copied == NULL || strcmp(member->copied, start) != 0 ||
+			strcmp(member->subscription, MySubscription->name) == 0)
+			continue;
+		appendStringInfo(query, " OR %s OPERATOR(pg_catalog.<) %s AND %s OPERATOR(pg_catalog.>=) %s"
+						 " AND %s OPERATOR(pg_catalog.>=) %s",
+						 position, quote_literal_cstr(start),
+						 position, quote_literal_cstr(of_source ? of_source : "0/0"),
+						 position, quote_literal_cstr(seen_of(message, member->name)));
+	}
+	appendStringInfoChar(query, ')');
+}
+
 static char *
 write_query(const DdlMessage *message)
 {
@@ -53,10 +82,9 @@ write_query(const DdlMessage *message)
 					 " AND r.statement OPERATOR(pg_catalog.=) (s.message->>'statement')"
 					 " AND r.role OPERATOR(pg_catalog.=) (s.message->>'role')"
 					 " AND r.applied_at OPERATOR(pg_catalog.>) s.made_at)"
-					 " FROM (SELECT q.captured_at, q.message FROM weft.ddl_queue q"
-					 " WHERE (q.message->>'made_at')::pg_catalog.pg_lsn OPERATOR(pg_catalog.>) %s",
-					 quote_literal_cstr(MySubscription->name),
-					 quote_literal_cstr(seen_of(message, node_identity_name())));
+					 " FROM (SELECT q.captured_at, q.message FROM weft.ddl_queue q WHERE ",
+					 quote_literal_cstr(MySubscription->name));
+	append_sessions(&query, message, "(q.message->>'made_at')::pg_catalog.pg_lsn");
 	appendStringInfoString(&query, " UNION ALL SELECT a.applied_at, a.message FROM weft.ddl_applied a"
 						   " WHERE a.message IS NOT NULL"
 						   " AND a.result OPERATOR(pg_catalog.=) ANY ('{applied,skipped}') AND ");

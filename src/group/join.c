@@ -34,6 +34,9 @@
  * A slot is not ready before all transactions of its server that have written anything have
  * ended, which may include J's own.  Therefore no step writes and then has a slot made.
  *
+ * If J was made from a physical copy of M, other steps take the place of the first three (sql/15-physical-copy.sql).
+ * "copied" is set from the beginning, since nothing is to be undone.
+ *
  * J is identified by its identity, a random number, not by its name: members refuse another
  * node of the same name, and nobody removes that node's entry (weft.check_identity).
  *
@@ -59,6 +62,7 @@
 #include "postmaster/interrupt.h"
 #include "replication/origin.h"
 #include "replication/slot.h"
+#include "server_copy.h"
 #include "shmem.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
@@ -86,8 +90,11 @@ static const char *const steps_before_copy[] = {
 	"prepare", "register", "publish", "make_own_slots",
 	"note_time", "make_slots", "catch_up"
 };
+static const char *const steps_of_physical_copy[] = {
+	"make_copy_slots", "become"
+};
 static const char *const steps_after_copy[] = {
-	"follow", "announce", "finish"
+	"follow", "meet", "announce", "finish"
 };
 
 PG_FUNCTION_INFO_V1(weft_launch_join);
@@ -206,6 +213,18 @@ is_copied(void)
 	return copied[0] == 't';
 }
 
+/* Is this server still a physical copy that is to become a node? */
+static bool
+is_physical_copy(void)
+{
+	bool		result;
+
+	begin();
+	result = server_copy_next_node() != NULL;
+	commit();
+	return result;
+}
+
 static void
 join(void)
 {
@@ -215,6 +234,9 @@ join(void)
 			run_step(steps_before_copy[i]);
 		copy();
 	}
+	else if (is_physical_copy())
+		for (int i = 0; i < lengthof(steps_of_physical_copy); i++)
+			run_step(steps_of_physical_copy[i]);
 	run_step("subscribe");
 	enter_step("stamp");
 	recent_stamp();

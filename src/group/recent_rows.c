@@ -25,6 +25,7 @@
 #include "funcapi.h"
 #include "group/recent_rows.h"
 #include "group_times.h"
+#include "local_query.h"
 #include "local_table.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -59,7 +60,15 @@ typedef struct KeyReader
 	TimestampTz committed;
 	TimestampTz time;			/* of the row; transactions may share a commit */
 	RepOriginId origin;
+	List	   *copied;			/* of CopiedRows */
 } KeyReader;
+
+/* Rows that sessions of another node have written, which this one was made from a physical copy of. */
+typedef struct CopiedRows
+{
+	FullTransactionId until;	/* by transactions before this one */
+	RepOriginId origin;			/* stands for that node */
+} CopiedRows;
 
 /* Opens a table, all rows of which the caller may read. */
 static Relation
@@ -112,6 +121,43 @@ xmin_of(TupleTableSlot *row)
 												 &isnull));
 }
 
+/* The oldest copies come first. */
+static List *
+find_copied_rows(void)
+{
+	List	   *result = NIL;
+
+	foreach_ptr(LocalValue, row, local_rows("SELECT until, roident FROM weft.copied_row_origins()", 2))
+	{
+		CopiedRows *copied = palloc(sizeof(CopiedRows));
+
+		copied->until = FullTransactionIdFromU64(strtou64(row[0], NULL, 10));
+		copied->origin = atooid(row[1]);
+		result = lappend(result, copied);
+	}
+	return result;
+}
+
+/* Returns the origin that stands for the node whose session has written a row here. */
+static RepOriginId
+origin_of_session(KeyReader *reader, TransactionId xid)
+{
+	if (reader->copied != NIL)
+	{
+		FullTransactionId next = ReadNextFullTransactionId();
+		uint32		epoch = EpochFromFullTransactionId(next);
+		FullTransactionId full;
+
+		if (xid > XidFromFullTransactionId(next))
+			epoch--;
+		full = FullTransactionIdFromEpochAndXid(epoch, xid);
+		foreach_ptr(CopiedRows, copied, reader->copied)
+			if (FullTransactionIdPrecedes(full, copied->until))
+			return copied->origin;
+	}
+	return InvalidRepOriginId;
+}
+
 /*
  * Is it known when the row was changed, other than by being copied?  "since" saves looking
  * for the own times of old rows.
@@ -127,6 +173,8 @@ look_up_change(KeyReader *reader, TupleTableSlot *row, TimestampTz since)
 		reader->known = TransactionIdIsNormal(xid) &&
 			TransactionIdGetCommitTsData(xid, &reader->committed, &reader->origin) &&
 			reader->origin != DoNotReplicateId;
+		if (reader->known && reader->origin == InvalidRepOriginId)
+			reader->origin = origin_of_session(reader, xid);
 	}
 	reader->time = reader->committed;
 	if (reader->known && reader->origin != InvalidRepOriginId &&
@@ -194,7 +242,10 @@ read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
 Datum
 weft_member_recent_rows(PG_FUNCTION_ARGS)
 {
-	KeyReader	reader = {.rel = open_readable(PG_GETARG_OID(0))};
+	KeyReader	reader = {
+		.rel = open_readable(PG_GETARG_OID(0)),
+		.copied = find_copied_rows()
+	};
 
 	result_rows_begin(fcinfo, COLUMNS);
 	find_columns(&reader, PG_GETARG_ARRAYTYPE_P(1));

@@ -29,6 +29,8 @@
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
+#include "server_copy.h"
+#include "storage/lmgr.h"
 #include "subscription_settings.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
@@ -232,6 +234,31 @@ prepare_settings(WalRcvStreamOptions *options)
 }
 
 /*
+ * Fails if this server is a copy of a member that is to become another node: the slot belongs to the member.
+ * The lock keeps the subscription as this process knows it: it becomes that node's in one transaction.
+ */
+static void
+check_copy(void)
+{
+	MemoryContext old = CurrentMemoryContext;
+	char	   *next_node;
+
+	StartTransactionCommand();
+	LockSharedObject(SubscriptionRelationId, MySubscription->oid, 0, AccessShareLock);
+	maybe_reread_subscription();
+	next_node = server_copy_next_node();
+	if (next_node != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" is not applied, because this server is a copy that is to become node \"%s\"",
+						MySubscription->name, next_node),
+				 errhint("Call weft.join_node_group with \"from_backup\". If this server replaces the one that was copied, call weft.part_node for node \"%s\" by force.",
+						 next_node)));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+}
+
+/*
  * Fails if this node is no longer a member of the subscription's group: the slot may now
  * belong to another node of the same name.  Nor does it start to stream from, or as, a copy of a
  * member that was left behind by a failover.
@@ -325,6 +352,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	WalRcvStreamOptions adapted = *options;
 
 	prepare_settings(&adapted);
+	check_copy();
 	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
 	confirmed = slot_confirmed(conn, options->slotname);
