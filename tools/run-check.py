@@ -28,9 +28,13 @@ TIME_LIMIT = 900
 # The same for programs that replicate the schema changes of others.
 LONG_TIME_LIMIT = 5400
 
+# The first major version that Weft supports.
+OLDEST_MAJOR = 17
+
 TREE = Path.cwd()
 LOG = TREE.parent / "log"
 SERVER = TREE.parent / "server"
+SECOND = f"{TREE.parent}/second-"
 PG_CONFIG = os.environ["PG_CONFIG"]
 PG_MAJOR = os.environ["PG_MAJOR"]
 
@@ -114,7 +118,7 @@ def end_servers() -> None:
     """Ends servers that failed tests have left.  Only this program uses this copy of the server."""
     for link in Path("/proc").glob("[0-9]*/exe"):
         try:
-            if link.readlink().is_relative_to(SERVER):
+            if link.readlink().is_relative_to(SERVER) or SECOND in str(link.readlink()):
                 os.kill(int(link.parent.name), signal.SIGKILL)
         except OSError:
             continue
@@ -241,9 +245,21 @@ def build_unit() -> bool:
     return True
 
 
+def second_server(files: list[Path]) -> dict[str, str]:
+    """What tells tests where the server of the previous major version is, with Weft, if one of them asks."""
+    previous = int(PG_MAJOR) - 1
+    if previous < OLDEST_MAJOR or not any("previous_server()" in f.read_text() for f in files):
+        return {}
+    # This server may be one of the user's; the other one is built.
+    command = ["tools/second-server.sh", str(previous), "assert"]
+    bindir = subprocess.check_output(command, text=True).strip()
+    return {"WEFT_PREVIOUS_BINDIR": bindir}
+
+
 def run_tap() -> None:
     build_unit()
-    run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
+    files = selected(Path("test/tap").glob("*.pl"))
+    run_perl_suite("tap", files, second_server(files))
 
 
 def run_python_suite(suite: str, folder: Path, parallel: int = 1) -> None:

@@ -19,6 +19,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "known_origin.h"
 #include "next_leader.h"
 #include "node_identity.h"
 #include "publish/batch_format.h"
@@ -293,6 +294,8 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	WalRcvStreamOptions adapted = *options;
 
 	prepare_settings(&adapted);
+	if (led.detect_conflicts)
+		known_origin_note();
 	check_membership(conn);
 	recent_commits_start(conn);
 	return start_streaming(conn, &adapted);

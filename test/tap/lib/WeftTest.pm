@@ -111,9 +111,14 @@ EOC
 sub new_subscriber
 {
 	my ($name, %params) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		$params{install_path}
+		? (install_path => $params{install_path})
+		: ());
 
 	$node->init(allows_streaming => 'logical');
+	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $node->pg_version < 18;
 	$node->append_conf('postgresql.conf', <<EOC);
 log_statement = none
 max_connections = 40
