@@ -96,6 +96,7 @@ END;
 
 COMMENT ON FUNCTION weft.major_version(jsonb) IS
 	'the major version of the server of a node';
+REVOKE ALL ON FUNCTION weft.major_version(jsonb) FROM PUBLIC;
 
 CREATE FUNCTION weft.check_member(info jsonb, needed integer)
 RETURNS void LANGUAGE plpgsql

@@ -31,3 +31,18 @@ AS 'MODULE_PATHNAME', 'weft_finish_upgrade';
 COMMENT ON FUNCTION weft.finish_upgrade(text) IS
 	'completes pg_upgrade: restores the commit times of the old server, so that conflicts are resolved as before';
 REVOKE ALL ON FUNCTION weft.finish_upgrade(text) FROM PUBLIC;
+
+-- SECURITY DEFINER, since nobody may read the table.
+CREATE FUNCTION weft.health_of_upgrade(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H013', 'error', k.subname::text,
+		'nothing is applied before weft.finish_upgrade() is called: this server was upgraded with pg_upgrade',
+		'Call weft.finish_upgrade() with the data directory of the old server.'
+	FROM weft.known_origin k, pg_control_system() c
+	WHERE k.system_identifier <> c.system_identifier
+		AND k.subname IN (SELECT s.subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+			WHERE d.datname = current_database())
+$$;

@@ -245,21 +245,33 @@ def build_unit() -> bool:
     return True
 
 
-def second_server(files: list[Path]) -> dict[str, str]:
+def second_server(*arguments: str) -> str:
+    """The programs of another server with Weft: of another major version, or with another version of Weft."""
+    # This server may be one of the user's; the other one is built.
+    command = ["tools/second-server.sh", *arguments]
+    return subprocess.check_output(command, text=True).strip()
+
+
+def previous_server(files: list[Path]) -> dict[str, str]:
     """What tells tests where the server of the previous major version is, with Weft, if one of them asks."""
     previous = int(PG_MAJOR) - 1
     if previous < OLDEST_MAJOR or not any("previous_server()" in f.read_text() for f in files):
         return {}
-    # This server may be one of the user's; the other one is built.
-    command = ["tools/second-server.sh", str(previous), "assert"]
-    bindir = subprocess.check_output(command, text=True).strip()
-    return {"WEFT_PREVIOUS_BINDIR": bindir}
+    return {"WEFT_PREVIOUS_BINDIR": second_server(str(previous), "assert")}
 
 
 def run_tap() -> None:
     build_unit()
     files = selected(Path("test/tap").glob("*.pl"))
-    run_perl_suite("tap", files, second_server(files))
+    run_perl_suite("tap", files, previous_server(files))
+
+
+def run_upgrade() -> None:
+    """Replaces the library of released versions (tools/check-upgrade.sh)."""
+    for source in sorted(Path(os.environ["WEFT_RELEASES"]).glob("weft-*")):
+        bindir = second_server(PG_MAJOR, "assert", str(source))
+        settings = {"WEFT_OLD_BINDIR": bindir, "WEFT_OLD_VERSION": source.name.split("-")[1]}
+        run_perl_suite("upgrade", selected(Path("test/upgrade").glob("*.pl")), settings)
 
 
 def run_python_suite(suite: str, folder: Path, parallel: int = 1) -> None:
@@ -372,6 +384,7 @@ SUITES = {
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
     # not part of "make check", because they take long
+    "upgrade": run_upgrade,
     "ddl-regress": lambda: run_ddl("ddl-regress", "ddl_regress.py"),
     "migrations": lambda: run_ddl("migrations", "ddl_migrations.py"),
 }

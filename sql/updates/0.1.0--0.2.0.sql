@@ -236,6 +236,7 @@ END;
 
 COMMENT ON FUNCTION weft.major_version(jsonb) IS
 	'the major version of the server of a node';
+REVOKE ALL ON FUNCTION weft.major_version(jsonb) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION weft.check_member(info jsonb, needed integer)
 RETURNS void LANGUAGE plpgsql
@@ -373,6 +374,45 @@ END $$;
 COMMENT ON FUNCTION weft.follow_tables(weft.member, weft.member[]) IS
 	'makes a member apply changes of the tables that it publishes';
 REVOKE ALL ON FUNCTION weft.follow_tables(weft.member, weft.member[]) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weft.health_of_group(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	most bigint := current_setting('weft.conflict_history_max_rows');
+BEGIN
+	RETURN QUERY SELECT 'H008', CASE r.state WHEN 'down' THEN 'warning' ELSE 'error' END,
+		r.from_node || ' -> ' || r.to_node,
+		CASE r.state WHEN 'down' THEN 'the other node is not connected'
+			WHEN 'disabled' THEN 'the subscription is disabled'
+			WHEN 'lost' THEN 'the slot has lost WAL that the other node needs'
+			ELSE 'the subscription or slot is missing' END,
+		CASE r.state WHEN 'down' THEN 'Start the other node, or part it with weft.part_node.'
+			WHEN 'disabled' THEN format('ALTER SUBSCRIPTION %I ENABLE.', r.subscription)
+			ELSE 'Part the node with weft.part_node(..., force => true), and let it join again.' END
+		FROM weft.node_replication r
+			JOIN weft.node n ON n.node_name IN (r.from_node, r.to_node) AND NOT n.is_local AND n.state = 'active'
+			JOIN weft.node l ON l.is_local AND l.state = 'active'
+		WHERE r.state IN ('missing', 'disabled', 'down', 'lost');
+	RETURN QUERY SELECT 'H012', 'error', j.node_group_name::text,
+		format('joining the group has failed in step "%s": %s', j.join_step, j.join_error),
+		'Remove the cause. Joining continues by itself.'
+		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
+
+	RETURN QUERY SELECT * FROM weft.health_of_upgrade();
+
+	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
+		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',
+			format('it is full: rows are removed before "weft.conflict_history_retention" is over, the oldest one is of %s',
+				date_trunc('second', h.recorded_at)),
+			'Increase "weft.conflict_history_max_rows", or find out why there are so many conflicts.'
+			FROM (SELECT f.id, f.recorded_at FROM weft.conflict_history f ORDER BY f.id LIMIT 1) h
+			WHERE (SELECT max(l.id) FROM weft.conflict_history l) - h.id + 1 >= most
+				AND h.recorded_at > clock_timestamp() - current_setting('weft.conflict_history_retention')::interval;
+	END IF;
+END $$;
 
 -- Schema changes of members (src/apply/schema_wait.c).
 CREATE FUNCTION weft.stat_get_schema_wait(OUT subid oid, OUT waiting_for text, OUT since timestamptz)

@@ -12,8 +12,8 @@
  *		O there: weft.past_origin.  A transaction of the new server is later than that which has created
  *		the new origin with the same number;
  *	  - origins that stood for a node for good (verify/repair_origin.c) exist no longer: likewise;
- *	  - rows of weft.ddl_concurrent, weft.ddl_skip and weft.ddl_applied refer to the subscriptions of the same
- *		names;
+ *	  - rows of weft.ddl_skip and weft.ddl_applied refer to the subscriptions of the same names; a leader sees
+ *		to weft.ddl_concurrent (ddl/concurrent_row.c);
  *	  - the user mapping with connection strings belongs to the extension again (group/dsn.c);
  *	  - weft.known_origin is emptied of the old server, so that leaders go on.
  *
@@ -31,7 +31,6 @@
 #include "catalog/pg_subscription.h"
 #include "conflict/commit_files.h"
 #include "conflict/settings.h"
-#include "ddl/concurrent_row.h"
 #include "fmgr.h"
 #include "group/dsn.h"
 #include "known_origin.h"
@@ -208,20 +207,6 @@ replace_subids(const char *table, AttrNumber column, List *rows)
 	table_close(rel, NoLock);
 }
 
-static void
-replace_in_concurrent(List *rows)
-{
-	foreach_ptr(ConcurrentRow, row, concurrent_rows(InvalidOid))
-	{
-		Oid			here = subscription_here(rows, row->subid);
-
-		if (here == row->subid)
-			continue;
-		row->subid = here;
-		concurrent_replace(row);
-	}
-}
-
 /*
  * weft.finish_upgrade(old_data_directory text)
  */
@@ -257,7 +242,6 @@ weft_finish_upgrade(PG_FUNCTION_ARGS)
 	}
 	replace_subids("ddl_skip", 1, rows);
 	replace_subids("ddl_applied", 3, rows);
-	replace_in_concurrent(rows);
 	dsn_adopt();
 	foreach_ptr(KnownOrigin, row, rows)
 		known_origin_remove(row);

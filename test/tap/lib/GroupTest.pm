@@ -15,7 +15,7 @@ our @EXPORT = qw(
   new_member dsn create_group join_group start_join
   $wait_for_join wait_for_join
   subscription_name leftovers states wait_for_group same_on_all
-  previous_server make_group start_ledger end_ledger check_ledgers
+  previous_server upgrade_server make_group start_ledger end_ledger check_ledgers
 );
 
 # A server that can become a member.
@@ -97,6 +97,38 @@ sub previous_server
 	return defined $bindir ? $bindir =~ s{/bin/?$}{}r : undef;
 }
 
+# Upgrade a stopped server of the previous major version with pg_upgrade; the new one has its name and address, and
+# is started.
+sub upgrade_server
+{
+	my ($old, @options) = @_;
+	my $new = new_member(
+		$old->name . '_new',
+		port => $old->port,
+		stopped => 1,
+		extra => [ major() >= 18 ? '--no-data-checksums' : () ]);
+
+	# not the address at which other members look for the server: they would use its slots
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+
+	chdir $PostgreSQL::Test::Utils::tmp_check;
+	command_ok(
+		[
+			'pg_upgrade', '--no-sync', @options,
+			'--old-datadir' => $old->data_dir,
+			'--new-datadir' => $new->data_dir,
+			'--old-bindir' => $old->config_data('--bindir'),
+			'--new-bindir' => $new->config_data('--bindir'),
+			'--socketdir' => $new->host,
+			'--old-port' => $port,
+			'--new-port' => $port
+		],
+		'pg_upgrade of ' . $old->name);
+	$new->{_name} = $old->name;
+	$new->start;
+	return $new;
+}
+
 # Make servers with an older version of the extension, and with the same empty tables, members of a group, as that
 # version's own functions do when a node joins: the library of a newer version does not join with them.
 sub make_group
@@ -155,14 +187,18 @@ sub start_ledger
 {
 	my ($node) = @_;
 	my $name = $node->name;
-
-	return start_pgbench($node, { <<EOS => 1 }, '-T' => 600, '-c' => 2, '-R' => 100, '--max-tries' => 1);
+	my $count = "count(*) FROM ledger WHERE node = '$name'";
+	my $before = query($node, "SELECT $count");
+	my $load = start_pgbench($node, { <<EOS => 1 }, '-T' => 600, '-c' => 2, '-R' => 100, '--max-tries' => 1);
 \\set id random(1, 100)
 BEGIN;
 INSERT INTO ledger VALUES ('$name', nextval('entry'));
 UPDATE account SET v = v + 1, node = '$name' WHERE id = :id;
 END;
 EOS
+
+	poll($node, "SELECT $before + 50 <= $count");
+	return $load;
 }
 
 # End such clients; with may_fail, their server was stopped.  Nothing else may have failed.
