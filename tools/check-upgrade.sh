@@ -9,8 +9,8 @@ set -euo pipefail
 
 tree=$(cd "$(dirname "$0")/.." && pwd -P)
 
-# The last commit of each released version.
-declare -A releases=([0.1.0]=be9da5e)
+# A commit of each released version, with the SQL script that is in sql/released.
+declare -A releases=([0.1.0]=ee38e1a)
 
 mkdir -p "$cache/releases"
 for version in "${!releases[@]}"; do

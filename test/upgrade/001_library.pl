@@ -53,13 +53,17 @@ foreach my $first (qw(publisher subscriber))
 	wait_for_apply($pub, $sub, 's');
 
 	my $start = sub {
-		return start_pgbench($pub, { <<'EOS' => 1 }, '-T' => 600, '-c' => 4, '-R' => 400);
+		my $before = query($pub, 'SELECT count(*) FROM journal');
+		my $load = start_pgbench($pub, { <<'EOS' => 1 }, '-T' => 600, '-c' => 4, '-R' => 400);
 \set id random(1, 1000)
 BEGIN;
 UPDATE t SET v = v + 1 WHERE id = :id;
 INSERT INTO journal (v) VALUES (:id);
 END;
 EOS
+
+		poll($pub, "SELECT count(*) > $before + 200 FROM journal");
+		return $load;
 	};
 	my $load = $start->();
 	foreach my $side ($first, grep { $_ ne $first } sort keys %node)
