@@ -9,6 +9,7 @@
  *	 - the numbers of replication origins, which commit timestamps contain.  The subscriptions are created
  *	   again, and their origins may get other numbers;
  *	 - the OIDs of subscriptions, by which rows of some of Weft's tables refer to them.
+ *	 - Weft's file about locks for schema changes (gate_file.c), which the administrator copies.
  * It keeps transaction IDs, the OIDs of tables and databases, the rows themselves, replication slots, how far each
  * subscription has applied, and the position in the WAL, which goes on behind that of the old server.
  *

@@ -6,6 +6,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use File::Copy qw(copy);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -124,6 +125,9 @@ sub upgrade_server
 			'--new-port' => $port
 		],
 		'pg_upgrade of ' . $old->name);
+	my $gates = '/weft_ddl_gates';
+	copy($old->data_dir . $gates, $new->data_dir . $gates) or die "could not copy: $!"
+	  if -e $old->data_dir . $gates;
 	$new->{_name} = $old->name;
 	$new->start;
 	return $new;
