@@ -24,6 +24,12 @@ sub fails
 	return;
 }
 
+sub glob_count
+{
+	my @files = glob $_[0];
+	return scalar @files;
+}
+
 my ($a, $b, $c) = map { new_member($_, install_path => $previous) } qw(a b c);
 
 # --- a group, of which a's origins will have other numbers ---
@@ -34,6 +40,17 @@ CREATE TABLE counter (id int PRIMARY KEY, v text, n int NOT NULL DEFAULT 0);
 ALTER TABLE counter REPLICA IDENTITY FULL;
 INSERT INTO counter VALUES (6), (7);
 INSERT INTO t SELECT g, 'first' FROM generate_series(1, 1000) g;
+-- So many transactions that their commit times are in three files.
+CREATE TABLE spent (id int);
+DO $$ BEGIN
+	FOR i IN 1..60000 LOOP
+		BEGIN
+			INSERT INTO spent VALUES (i);
+		EXCEPTION WHEN division_by_zero THEN NULL;
+		END;
+	END LOOP;
+END $$;
+DROP TABLE spent;
 CREATE SUBSCRIPTION first CONNECTION 'host=/nowhere' PUBLICATION nothing WITH (connect = false, slot_name = NONE);
 EOS
 create_group($a, 'g');
@@ -103,6 +120,7 @@ is($without->(query($new, $times)), $without->($times_before), 'commit times are
 is($without->(query($new, $exact)), $without->($exact_before), 'exact ones, too');
 
 # a crash after it, and once more
+is(glob_count($new->data_dir . '/pg_commit_ts/*'), 3, 'files of commit times');
 $new->stop('immediate');
 $new->start;
 is($without->(query($new, $times)), $without->($times_before), 'after a crash, too');
