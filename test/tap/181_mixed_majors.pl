@@ -102,7 +102,7 @@ foreach my $node ($old, $new)
 {
 	my $name = $node->name;
 
-	query($node, $_) foreach split /;\n/, <<EOS;
+	query($node, $_) foreach split /\n/, <<EOS;
 CREATE TABLE from_$name (id int PRIMARY KEY, v int NOT NULL, s serial, i bigint GENERATED ALWAYS AS IDENTITY, FOREIGN KEY (v) REFERENCES account)
 INSERT INTO from_$name (id, v) SELECT g, g FROM generate_series(1, 10) g
 ALTER TABLE from_$name ADD COLUMN w text NOT NULL DEFAULT 'w', ADD CONSTRAINT w_check CHECK (w <> '') NOT VALID
