@@ -246,14 +246,14 @@ def build_unit() -> bool:
 
 
 def second_server(*arguments: str) -> str:
-    """The programs of another server with Weft: of another major version, or with another version of Weft."""
+    """The programs of another server with Weft."""
     # This server may be one of the user's; the other one is built.
     command = ["tools/second-server.sh", *arguments]
     return subprocess.check_output(command, text=True).strip()
 
 
 def previous_server(files: list[Path]) -> dict[str, str]:
-    """What tells tests where the server of the previous major version is, with Weft, if one of them asks."""
+    """Where the server of the previous major version is, if a test asks for it."""
     previous = int(PG_MAJOR) - 1
     if "WEFT_PREVIOUS_BINDIR" in os.environ:
         return {}
