@@ -34,7 +34,7 @@ tool_goals = demo demo-group bench docs indent \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
 	check-monitoring \
 	check-tap check-tap-streamed check-tap-native check-core \
-	check-ddl-regress check-migrations
+	check-ddl-regress check-migrations check-upgrade
 
 ifneq ($(filter-out $(tool_goals),$(or $(MAKECMDGOALS),all)),)
 
@@ -97,7 +97,10 @@ demo-group:
 check:
 	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli docs monitoring tap tap-streamed tap-native core
 
-$(filter check-%,$(tool_goals)): check-%:
+check-upgrade:
+	@tools/check-upgrade.sh
+
+$(filter-out check-upgrade,$(filter check-%,$(tool_goals))): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:

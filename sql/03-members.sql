@@ -109,6 +109,9 @@ END;
 COMMENT ON FUNCTION weft.subscription_name(name, name, name) IS
 	'the name of a subscription of a node group, and of its slot';
 
+-- The number of the protocol rises when functions that members call on each other change.  A node works with
+-- members whose protocol is not older than the oldest that it knows; version 0.1.0 tells none, and is 1.
+-- "equal" is for nodes of that version, which demand that all of it is equal.
 CREATE FUNCTION weft.member_info()
 RETURNS jsonb LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -123,6 +126,10 @@ AS $$
 		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
 		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
 		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'protocol', 2,
+		'oldest_protocol', 1,
+		'major', current_setting('server_version_num')::integer / 10000,
+		'version', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
 		'database', system_identifier || '/' || d.oid,
 		'started', extract(epoch FROM pg_postmaster_start_time()),
 		'wal_level', current_setting('wal_level'),

@@ -60,6 +60,44 @@ COMMENT ON FUNCTION weft.check_own_dsn(name, text) IS
 	'fails if a connection string does not point to this database';
 REVOKE ALL ON FUNCTION weft.check_own_dsn(name, text) FROM PUBLIC;
 
+-- Version 0.1.0 does not tell its protocol.
+CREATE FUNCTION weft.check_protocol(info jsonb, needed integer)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own jsonb := weft.member_info();
+	version text := coalesce(info ->> 'version', info -> 'equal' ->> 'version of the extension');
+	update_hint constant text := 'Install the newer version of Weft there, restart that server, and execute ALTER EXTENSION weft UPDATE.';
+BEGIN
+	IF coalesce((info ->> 'protocol')::integer, 1) < needed THEN
+		RAISE EXCEPTION 'node "%" has version % of extension "weft", which is too old for this', info ->> 'node', version
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('Node "%s" has version %s.', own ->> 'node', own ->> 'version'),
+				HINT = update_hint;
+	ELSIF coalesce((info ->> 'oldest_protocol')::integer, 1) > (own ->> 'protocol')::integer THEN
+		RAISE EXCEPTION 'node "%" has version % of extension "weft", which is too old for node "%"',
+			own ->> 'node', own ->> 'version', info ->> 'node'
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('Node "%s" has version %s.', info ->> 'node', version),
+				HINT = update_hint;
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.check_protocol(jsonb, integer) IS
+	'fails if this node and another one do not understand each other''s functions';
+REVOKE ALL ON FUNCTION weft.check_protocol(jsonb, integer) FROM PUBLIC;
+
+CREATE FUNCTION weft.major_version(info jsonb)
+RETURNS integer LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+	SELECT coalesce(info ->> 'major', info -> 'equal' ->> 'major version')::integer;
+END;
+
+COMMENT ON FUNCTION weft.major_version(jsonb) IS
+	'the major version of the server of a node';
+REVOKE ALL ON FUNCTION weft.major_version(jsonb) FROM PUBLIC;
+
 CREATE FUNCTION weft.check_member(info jsonb, needed integer)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -79,7 +117,16 @@ BEGIN
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				HINT = 'Set "track_commit_timestamp" to "on" there, and restart that server.';
 	END IF;
-	FOR what IN SELECT jsonb_object_keys(own -> 'equal') LOOP
+	PERFORM weft.check_protocol(info, (own ->> 'oldest_protocol')::integer);
+	IF abs(weft.major_version(info) - weft.major_version(own)) > 1 THEN
+		RAISE EXCEPTION 'node "%" has PostgreSQL %, and node "%" has PostgreSQL %',
+			info ->> 'node', weft.major_version(info), own ->> 'node', weft.major_version(own)
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'Members of a node group have the same major version, or adjacent ones.';
+	END IF;
+	FOR what IN SELECT k FROM jsonb_object_keys(own -> 'equal') k
+		WHERE k NOT IN ('major version', 'version of the extension')
+	LOOP
 		IF own -> 'equal' ->> what IS DISTINCT FROM info -> 'equal' ->> what THEN
 			RAISE EXCEPTION 'node "%" and node "%" differ in %: "%" and "%"',
 				node, own ->> 'node', what, info -> 'equal' ->> what, own -> 'equal' ->> what
@@ -202,12 +249,21 @@ BEGIN
 			RAISE EXCEPTION 'the connection string of node "%" points to another node', member ->> 'name'
 				USING ERRCODE = 'object_not_in_prerequisite_state';
 		END IF;
+		-- A join calls functions that are new in protocol 2.
+		PERFORM weft.check_protocol(info, 2);
 		PERFORM weft.check_member(info, 1);
 	END LOOP;
 	PERFORM weft.check_member(weft.member_info(), jsonb_array_length(members));
 	PERFORM weft.check_group_names((target ->> 'group')::name,
 		array_append(ARRAY(SELECT (m ->> 'name')::name FROM jsonb_array_elements(members) m), own.node_name));
 	copy_schema := weft.check_schema(target_dsn, target ->> 'node');
+	IF copy_schema AND weft.major_version(target) > weft.major_version(weft.member_info()) THEN
+		RAISE EXCEPTION 'node "%", with PostgreSQL %, cannot copy the schema of node "%", with PostgreSQL %',
+			own.node_name, weft.major_version(weft.member_info()), target ->> 'node', weft.major_version(target)
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'The pg_dump of a server does not read servers of newer major versions.',
+				HINT = 'Join through a member whose major version is not newer, or create the tables first.';
+	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.check_join(text, name) IS

@@ -297,6 +297,31 @@ COMMENT ON FUNCTION weft.alter_node_group_set_conflict_resolver(name, text, text
 	'sets how a type of conflict is resolved, on all members of a node group';
 REVOKE ALL ON FUNCTION weft.alter_node_group_set_conflict_resolver(name, text, text) FROM PUBLIC;
 
+-- A member of version 0.1.0 asks the publishers.
+CREATE FUNCTION weft.follow_tables(member weft.member, members weft.member[])
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	info jsonb := weft.node_query(member.dsn, member.node_name, 'SELECT weft.member_info()')::jsonb;
+	other weft.member;
+BEGIN
+	IF (info ->> 'protocol')::integer >= 2 THEN
+		PERFORM weft.node_query(member.dsn, member.node_name, 'SELECT weft.member_follow_tables()');
+		RETURN;
+	END IF;
+	FOREACH other IN ARRAY members LOOP
+		CONTINUE WHEN member.node_name = other.node_name;
+		PERFORM weft.node_query(member.dsn, member.node_name,
+			format('ALTER SUBSCRIPTION %I REFRESH PUBLICATION WITH (copy_data = false)',
+				weft.subscription_name(weft.local_group(), other.node_name, member.node_name)), true);
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.follow_tables(weft.member, weft.member[]) IS
+	'makes a member apply changes of the tables that it publishes';
+REVOKE ALL ON FUNCTION weft.follow_tables(weft.member, weft.member[]) FROM PUBLIC;
+
 CREATE FUNCTION weft.refresh_node_group(node_group_name name)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -324,7 +349,9 @@ BEGIN
 	END LOOP;
 	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
-	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_follow_tables()');
+	FOREACH member IN ARRAY members LOOP
+		PERFORM weft.follow_tables(member, members);
+	END LOOP;
 END $$;
 
 COMMENT ON FUNCTION weft.refresh_node_group(name) IS

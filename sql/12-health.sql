@@ -135,6 +135,8 @@ BEGIN
 		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
 	RETURN QUERY SELECT * FROM weft.health_of_promotion();
 
+	RETURN QUERY SELECT * FROM weft.health_of_upgrade();
+
 	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
 		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',
 			format('it is full: rows are removed before "weft.conflict_history_retention" is over, the oldest one is of %s',

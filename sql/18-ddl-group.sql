@@ -26,6 +26,43 @@ COMMENT ON FUNCTION weft.group_ddl() IS
 	'which schema changes this node publishes to its group';
 REVOKE ALL ON FUNCTION weft.group_ddl() FROM PUBLIC;
 
+CREATE FUNCTION weft.member_set_ddl(ddl text)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	EXECUTE format('ALTER PUBLICATION %I SET (ddl = %L)', 'weft_' || weft.local_group(), ddl);
+END $$;
+
+COMMENT ON FUNCTION weft.member_set_ddl(text) IS
+	'sets which schema changes this node publishes to its group';
+REVOKE ALL ON FUNCTION weft.member_set_ddl(text) FROM PUBLIC;
+
+-- A member of version 0.1.0 would stop at the first schema change.
+CREATE FUNCTION weft.alter_node_group_set_ddl(node_group_name name, ddl text)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member weft.member;
+BEGIN
+	IF ddl IS NULL OR ddl <> ALL ('{none,table,all}') THEN
+		RAISE EXCEPTION 'invalid value for publication parameter "ddl": "%"', ddl
+			USING ERRCODE = 'invalid_parameter_value', HINT = 'Use "none", "table" or "all".';
+	END IF;
+	IF ddl <> 'none' THEN
+		FOR member IN SELECT * FROM weft.member ORDER BY node_id LOOP
+			PERFORM weft.check_protocol(
+				weft.node_query(member.dsn, member.node_name, 'SELECT weft.member_info()')::jsonb, 2);
+		END LOOP;
+	END IF;
+	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_set_ddl(%L)', ddl));
+END $$;
+
+COMMENT ON FUNCTION weft.alter_node_group_set_ddl(name, text) IS
+	'sets which schema changes all members of a node group publish to each other';
+REVOKE ALL ON FUNCTION weft.alter_node_group_set_ddl(name, text) FROM PUBLIC;
+
 -- For whoever wants to know before executing it.
 CREATE FUNCTION weft.ddl_needs_lock(statement text)
 RETURNS boolean

@@ -55,12 +55,15 @@ value_of(Relation rel, HeapTuple tuple, AttrNumber column)
 	return heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
 }
 
+/* Version 0.1.0 of the extension does not have the last column. */
 static char *
 position_of(Relation rel, HeapTuple tuple, AttrNumber column)
 {
-	bool		isnull;
-	Datum		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
+	bool		isnull = true;
+	Datum		value = 0;
 
+	if (column <= RelationGetDescr(rel)->natts)
+		value = heap_getattr(tuple, column, RelationGetDescr(rel), &isnull);
 	return isnull ? NULL : psprintf("%X/%X", LSN_FORMAT_ARGS(DatumGetLSN(value)));
 }
 

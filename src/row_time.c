@@ -27,7 +27,7 @@
  *
  * When there is nothing to be found, a row has the time of its xmin, as far as the server knows it:
  *	 - the row is frozen, or its xmin older than what the server keeps: unknown, as ever;
- *	 - after pg_upgrade, which loses commit timestamps: the same;
+ *	 - after pg_upgrade, which loses commit timestamps: the same, if they were not restored (known_origin.c);
  *	 - a local session has changed it: its xmin is that of the session's transaction;
  *	 - a session's update of it was rolled back: its xmin is still the group's, and so is its key;
  *	 - the row of weft.row_time has expired: the group's time.  No conflict can need the

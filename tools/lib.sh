@@ -31,6 +31,27 @@ quietly()
 	rm -f "$log"
 }
 
+# Identifies a build of a server.
+server_origin() { echo "$1 $(stat -c %Y "$("$1" --bindir)/postgres")"; }
+
+# Is there a complete copy of a server in a directory?
+has_copy() { [ "$(server_origin "$1")" = "$(cat "$2/.origin" 2>/dev/null)" ]; }
+
+# PostgreSQL finds its files relative to its programs, so a copy of the directories of the server ORIGINAL, a
+# pg_config, is a server of its own below DIRECTORY: Weft can be installed there without touching the
+# original or disturbing other clones.
+copy_server()
+{
+	local original=$1 to=$2 dir
+	rm -rf "$to"
+	for dir in "$("$original" --bindir)" "$("$original" --sharedir)" "$("$original" --pkglibdir)"; do
+		mkdir -p "$to$dir"
+		# links save time and space, where both are the same user's
+		cp -al "$dir/." "$to$dir/" 2>/dev/null || cp -a "$dir/." "$to$dir/"
+	done
+	server_origin "$original" >"$to/.origin"
+}
+
 # Writes an apt sources list for source packages, from the machine's own archives:
 # of the machine's release, and of the releases that follow it.  Addresses and keys
 # are taken from the machine's configuration.

@@ -28,9 +28,13 @@ TIME_LIMIT = 900
 # The same for programs that replicate the schema changes of others.
 LONG_TIME_LIMIT = 5400
 
+# The first major version that Weft supports.
+OLDEST_MAJOR = 17
+
 TREE = Path.cwd()
 LOG = TREE.parent / "log"
 SERVER = TREE.parent / "server"
+SECOND = f"{TREE.parent}/second-"
 PG_CONFIG = os.environ["PG_CONFIG"]
 PG_MAJOR = os.environ["PG_MAJOR"]
 
@@ -114,7 +118,7 @@ def end_servers() -> None:
     """Ends servers that failed tests have left.  Only this program uses this copy of the server."""
     for link in Path("/proc").glob("[0-9]*/exe"):
         try:
-            if link.readlink().is_relative_to(SERVER):
+            if link.readlink().is_relative_to(SERVER) or SECOND in str(link.readlink()):
                 os.kill(int(link.parent.name), signal.SIGKILL)
         except OSError:
             continue
@@ -241,9 +245,35 @@ def build_unit() -> bool:
     return True
 
 
+def second_server(*arguments: str) -> str:
+    """The programs of another server with Weft."""
+    # This server may be one of the user's; the other one is built.
+    command = ["tools/second-server.sh", *arguments]
+    return subprocess.check_output(command, text=True).strip()
+
+
+def previous_server(files: list[Path]) -> dict[str, str]:
+    """Where the server of the previous major version is, if a test asks for it."""
+    previous = int(PG_MAJOR) - 1
+    if "WEFT_PREVIOUS_BINDIR" in os.environ:
+        return {}
+    if previous < OLDEST_MAJOR or not any("previous_server()" in f.read_text() for f in files):
+        return {}
+    return {"WEFT_PREVIOUS_BINDIR": second_server(str(previous), "assert")}
+
+
 def run_tap() -> None:
     build_unit()
-    run_perl_suite("tap", selected(Path("test/tap").glob("*.pl")), {})
+    files = selected(Path("test/tap").glob("*.pl"))
+    run_perl_suite("tap", files, previous_server(files))
+
+
+def run_upgrade() -> None:
+    """Replaces the library of released versions (tools/check-upgrade.sh)."""
+    for source in sorted(Path(os.environ["WEFT_RELEASES"]).glob("weft-*")):
+        bindir = second_server(PG_MAJOR, "assert", str(source))
+        settings = {"WEFT_OLD_BINDIR": bindir, "WEFT_OLD_VERSION": source.name.split("-")[1]}
+        run_perl_suite("upgrade", selected(Path("test/upgrade").glob("*.pl")), settings)
 
 
 def run_python_suite(suite: str, folder: Path, parallel: int = 1) -> None:
@@ -356,6 +386,7 @@ SUITES = {
     "tap-native": lambda: run_tap_again("tap-native"),
     "core": run_core,
     # not part of "make check", because they take long
+    "upgrade": run_upgrade,
     "ddl-regress": lambda: run_ddl("ddl-regress", "ddl_regress.py"),
     "migrations": lambda: run_ddl("migrations", "ddl_migrations.py"),
 }

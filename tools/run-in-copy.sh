@@ -34,30 +34,14 @@ make_venv()
 	exec 8>&-
 }
 
-# PostgreSQL finds its files relative to its programs, so a copy of the
-# directories is a server of its own: Weft can be installed there without touching
-# the original or disturbing other clones.
-copy_server()
-{
-	local origin dir
-	origin="$original $(stat -c %Y "$("$original" --bindir)/postgres")"
-	if [ "$origin" != "$(cat "$work/server/.origin" 2>/dev/null)" ]; then
-		rm -rf "$work/server"
-		for dir in "$("$original" --bindir)" "$("$original" --sharedir)" "$("$original" --pkglibdir)"; do
-			mkdir -p "$work/server$dir"
-			# links save time and space, where both are the same user's
-			cp -al "$dir/." "$work/server$dir/" 2>/dev/null || cp -a "$dir/." "$work/server$dir/"
-		done
-		quietly make clean PG_CONFIG="$original"
-		quietly make -C test/unit clean PG_CONFIG="$original"
-		echo "$origin" >"$work/server/.origin"
-	fi
-	PG_CONFIG=$work/server$("$original" --bindir)/pg_config
-}
-
 original=${PG_CONFIG:-$(tools/get-server.sh "$major" "$flavour")}
 make_venv
-copy_server
+if ! has_copy "$original" "$work/server"; then
+	quietly make clean PG_CONFIG="$original"
+	quietly make -C test/unit clean PG_CONFIG="$original"
+	copy_server "$original" "$work/server"
+fi
+PG_CONFIG=$work/server$("$original" --bindir)/pg_config
 quietly make -s -j"$(nproc)" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built (see above)"
 quietly make -s install PG_CONFIG="$PG_CONFIG" || die "Weft could not be installed (see above)"
 if [ "$flavour" = assert ]; then

@@ -60,37 +60,6 @@ COMMENT ON FUNCTION weft.create_node_subscription(name, text, name, integer) IS
 	'creates a disabled subscription of a node group, without tables, for a slot that exists';
 REVOKE ALL ON FUNCTION weft.create_node_subscription(name, text, name, integer) FROM PUBLIC;
 
-CREATE OR REPLACE FUNCTION weft.member_info()
-RETURNS jsonb LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-	SELECT jsonb_build_object(
-		'node', (SELECT node_name FROM weft.node_entry WHERE is_local),
-		'state', (SELECT state FROM weft.node_entry WHERE is_local),
-		'group', (SELECT node_group_name FROM weft.node_group_entry),
-		'num_writers', (SELECT num_writers FROM weft.node_group_entry),
-		'next_node_id', (SELECT next_node_id FROM weft.node_group_entry),
-		'failover', (SELECT failover FROM weft.node_group_entry),
-		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
-		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
-		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
-		'database', system_identifier || '/' || d.oid,
-		'started', extract(epoch FROM pg_postmaster_start_time()),
-		'wal_level', current_setting('wal_level'),
-		'track_commit_timestamp', current_setting('track_commit_timestamp'),
-		'max_replication_slots', weft.count_free('max_replication_slots'),
-		'max_wal_senders', weft.count_free('max_wal_senders'),
-		'max_logical_replication_workers', weft.count_free('max_logical_replication_workers'),
-		'max_active_replication_origins', weft.count_free('max_active_replication_origins'),
-		'equal', jsonb_build_object(
-			'major version', current_setting('server_version_num')::integer / 10000,
-			'version of the extension', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
-			'encoding', pg_encoding_to_char(d.encoding),
-			'collation', concat_ws(' ', d.datlocprovider, d.datcollate, d.datctype, d.datlocale)))
-	FROM pg_control_system(), pg_database d
-	WHERE d.datname = current_database()
-$$;
-
 CREATE OR REPLACE FUNCTION weft.member_make_slot(for_node name, node_identity uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -240,8 +209,223 @@ BEGIN
 	END LOOP;
 	PERFORM weft.query_group(node_group_name, format('SELECT weft.member_publish(%L)', common));
 	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_track_deletes(true)');
-	PERFORM weft.query_group(node_group_name, 'SELECT weft.member_follow_tables()');
+	FOREACH member IN ARRAY members LOOP
+		PERFORM weft.follow_tables(member, members);
+	END LOOP;
 END $$;
+
+-- The number of the protocol rises when functions that members call on each other change.  A node works with
+-- members whose protocol is not older than the oldest that it knows; version 0.1.0 tells none, and is 1.
+-- "equal" is for nodes of that version, which demand that all of it is equal.
+CREATE OR REPLACE FUNCTION weft.member_info()
+RETURNS jsonb LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT jsonb_build_object(
+		'node', (SELECT node_name FROM weft.node_entry WHERE is_local),
+		'state', (SELECT state FROM weft.node_entry WHERE is_local),
+		'group', (SELECT node_group_name FROM weft.node_group_entry),
+		'num_writers', (SELECT num_writers FROM weft.node_group_entry),
+		'next_node_id', (SELECT next_node_id FROM weft.node_group_entry),
+		'failover', (SELECT failover FROM weft.node_group_entry),
+		'changing', (SELECT node_name FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'identity', (SELECT identity FROM weft.node_entry WHERE is_local),
+		'changing_identity', (SELECT identity FROM weft.node_entry WHERE state IN ('joining', 'parting', 'leaving')),
+		'protocol', 2,
+		'oldest_protocol', 1,
+		'major', current_setting('server_version_num')::integer / 10000,
+		'version', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
+		'database', system_identifier || '/' || d.oid,
+		'started', extract(epoch FROM pg_postmaster_start_time()),
+		'wal_level', current_setting('wal_level'),
+		'track_commit_timestamp', current_setting('track_commit_timestamp'),
+		'max_replication_slots', weft.count_free('max_replication_slots'),
+		'max_wal_senders', weft.count_free('max_wal_senders'),
+		'max_logical_replication_workers', weft.count_free('max_logical_replication_workers'),
+		'max_active_replication_origins', weft.count_free('max_active_replication_origins'),
+		'equal', jsonb_build_object(
+			'major version', current_setting('server_version_num')::integer / 10000,
+			'version of the extension', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
+			'encoding', pg_encoding_to_char(d.encoding),
+			'collation', concat_ws(' ', d.datlocprovider, d.datcollate, d.datctype, d.datlocale)))
+	FROM pg_control_system(), pg_database d
+	WHERE d.datname = current_database()
+$$;
+
+-- Version 0.1.0 does not tell its protocol.
+CREATE FUNCTION weft.check_protocol(info jsonb, needed integer)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own jsonb := weft.member_info();
+	version text := coalesce(info ->> 'version', info -> 'equal' ->> 'version of the extension');
+	update_hint constant text := 'Install the newer version of Weft there, restart that server, and execute ALTER EXTENSION weft UPDATE.';
+BEGIN
+	IF coalesce((info ->> 'protocol')::integer, 1) < needed THEN
+		RAISE EXCEPTION 'node "%" has version % of extension "weft", which is too old for this', info ->> 'node', version
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('Node "%s" has version %s.', own ->> 'node', own ->> 'version'),
+				HINT = update_hint;
+	ELSIF coalesce((info ->> 'oldest_protocol')::integer, 1) > (own ->> 'protocol')::integer THEN
+		RAISE EXCEPTION 'node "%" has version % of extension "weft", which is too old for node "%"',
+			own ->> 'node', own ->> 'version', info ->> 'node'
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = format('Node "%s" has version %s.', info ->> 'node', version),
+				HINT = update_hint;
+	END IF;
+END $$;
+
+COMMENT ON FUNCTION weft.check_protocol(jsonb, integer) IS
+	'fails if this node and another one do not understand each other''s functions';
+REVOKE ALL ON FUNCTION weft.check_protocol(jsonb, integer) FROM PUBLIC;
+
+CREATE FUNCTION weft.major_version(info jsonb)
+RETURNS integer LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+	SELECT coalesce(info ->> 'major', info -> 'equal' ->> 'major version')::integer;
+END;
+
+COMMENT ON FUNCTION weft.major_version(jsonb) IS
+	'the major version of the server of a node';
+REVOKE ALL ON FUNCTION weft.major_version(jsonb) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weft.check_member(info jsonb, needed integer)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own jsonb := weft.member_info();
+	node text := info ->> 'node';
+	what text;
+BEGIN
+	IF info ->> 'wal_level' <> 'logical' THEN
+		RAISE EXCEPTION 'node "%" has "wal_level" set to "%"', node, info ->> 'wal_level'
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Set it to "logical" there, and restart that server.';
+	END IF;
+	IF info ->> 'track_commit_timestamp' <> 'on' THEN
+		RAISE EXCEPTION 'node "%" does not record commit times, which conflict resolution needs', node
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Set "track_commit_timestamp" to "on" there, and restart that server.';
+	END IF;
+	PERFORM weft.check_protocol(info, (own ->> 'oldest_protocol')::integer);
+	IF abs(weft.major_version(info) - weft.major_version(own)) > 1 THEN
+		RAISE EXCEPTION 'node "%" has PostgreSQL %, and node "%" has PostgreSQL %',
+			info ->> 'node', weft.major_version(info), own ->> 'node', weft.major_version(own)
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'Members of a node group have the same major version, or adjacent ones.';
+	END IF;
+	FOR what IN SELECT k FROM jsonb_object_keys(own -> 'equal') k
+		WHERE k NOT IN ('major version', 'version of the extension')
+	LOOP
+		IF own -> 'equal' ->> what IS DISTINCT FROM info -> 'equal' ->> what THEN
+			RAISE EXCEPTION 'node "%" and node "%" differ in %: "%" and "%"',
+				node, own ->> 'node', what, info -> 'equal' ->> what, own -> 'equal' ->> what
+				USING ERRCODE = 'object_not_in_prerequisite_state';
+		END IF;
+	END LOOP;
+	FOREACH what IN ARRAY ARRAY['max_replication_slots', 'max_wal_senders',
+		'max_logical_replication_workers', 'max_active_replication_origins']
+	LOOP
+		IF (info ->> what)::integer < needed THEN
+			RAISE EXCEPTION 'node "%" has too little left of "%": %, but % needed',
+				node, what, info ->> what, needed
+				USING ERRCODE = 'configuration_limit_exceeded',
+					HINT = format('Increase "%s" there, and restart that server.',
+						CASE WHEN what = 'max_active_replication_origins'
+								AND current_setting(what, true) IS NULL
+							THEN 'max_replication_slots' ELSE what END);
+		END IF;
+	END LOOP;
+END $$;
+
+CREATE OR REPLACE FUNCTION weft.check_join(target_dsn text, node_group name, OUT target jsonb, OUT members jsonb,
+	OUT copy_schema boolean)
+RETURNS record LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	own record;
+	member jsonb;
+	info jsonb;
+BEGIN
+	SELECT * INTO own FROM weft.member WHERE is_local;
+	PERFORM weft.check_own_dsn(own.node_name, own.dsn);
+	target := weft.node_query(target_dsn, 'join target', 'SELECT weft.member_info()')::jsonb;
+	IF target ->> 'database' = weft.member_info() ->> 'database' THEN
+		RAISE EXCEPTION 'node "%" cannot join through itself', own.node_name
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	IF target ->> 'group' IS NULL OR target ->> 'state' <> 'active' THEN
+		RAISE EXCEPTION 'the join target, node "%", is not a member of a node group', target ->> 'node'
+			USING ERRCODE = 'object_not_in_prerequisite_state';
+	END IF;
+	IF node_group <> target ->> 'group' THEN
+		RAISE EXCEPTION 'node "%" is a member of node group "%", not "%"',
+			target ->> 'node', target ->> 'group', node_group
+			USING ERRCODE = 'undefined_object';
+	END IF;
+	IF target ->> 'changing_identity' <> own.identity::text THEN
+		RAISE EXCEPTION 'node "%" is joining or parting', target ->> 'changing'
+			USING ERRCODE = 'object_in_use',
+				HINT = 'Wait until it has finished, or call weft.part_node for it.';
+	END IF;
+
+	members := coalesce((SELECT jsonb_agg(m) FROM jsonb_array_elements(
+		weft.node_query(target_dsn, target ->> 'node', 'SELECT weft.member_list()')::jsonb) m
+		WHERE m ->> 'state' = 'active'), '[]');
+	FOR member IN SELECT jsonb_array_elements(members) LOOP
+		IF member ->> 'name' = own.node_name THEN
+			RAISE EXCEPTION 'node group "%" already has a node "%"', target ->> 'group', own.node_name
+				USING ERRCODE = 'duplicate_object';
+		END IF;
+		info := weft.node_query(member ->> 'dsn', member ->> 'name', 'SELECT weft.member_info()')::jsonb;
+		IF info ->> 'identity' IS DISTINCT FROM member ->> 'identity' OR info ->> 'group' IS DISTINCT FROM target ->> 'group' THEN
+			RAISE EXCEPTION 'the connection string of node "%" points to another node', member ->> 'name'
+				USING ERRCODE = 'object_not_in_prerequisite_state';
+		END IF;
+		-- A join calls functions that are new in protocol 2.
+		PERFORM weft.check_protocol(info, 2);
+		PERFORM weft.check_member(info, 1);
+	END LOOP;
+	PERFORM weft.check_member(weft.member_info(), jsonb_array_length(members));
+	PERFORM weft.check_group_names((target ->> 'group')::name,
+		array_append(ARRAY(SELECT (m ->> 'name')::name FROM jsonb_array_elements(members) m), own.node_name));
+	copy_schema := weft.check_schema(target_dsn, target ->> 'node');
+	IF copy_schema AND weft.major_version(target) > weft.major_version(weft.member_info()) THEN
+		RAISE EXCEPTION 'node "%", with PostgreSQL %, cannot copy the schema of node "%", with PostgreSQL %',
+			own.node_name, weft.major_version(weft.member_info()), target ->> 'node', weft.major_version(target)
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				DETAIL = 'The pg_dump of a server does not read servers of newer major versions.',
+				HINT = 'Join through a member whose major version is not newer, or create the tables first.';
+	END IF;
+END $$;
+
+-- A member of version 0.1.0 asks the publishers.
+CREATE FUNCTION weft.follow_tables(member weft.member, members weft.member[])
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	info jsonb := weft.node_query(member.dsn, member.node_name, 'SELECT weft.member_info()')::jsonb;
+	other weft.member;
+BEGIN
+	IF (info ->> 'protocol')::integer >= 2 THEN
+		PERFORM weft.node_query(member.dsn, member.node_name, 'SELECT weft.member_follow_tables()');
+		RETURN;
+	END IF;
+	FOREACH other IN ARRAY members LOOP
+		CONTINUE WHEN member.node_name = other.node_name;
+		PERFORM weft.node_query(member.dsn, member.node_name,
+			format('ALTER SUBSCRIPTION %I REFRESH PUBLICATION WITH (copy_data = false)',
+				weft.subscription_name(weft.local_group(), other.node_name, member.node_name)), true);
+	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.follow_tables(weft.member, weft.member[]) IS
+	'makes a member apply changes of the tables that it publishes';
+REVOKE ALL ON FUNCTION weft.follow_tables(weft.member, weft.member[]) FROM PUBLIC;
 
 -- Schema changes of members (src/apply/schema_wait.c).
 CREATE FUNCTION weft.stat_get_schema_wait(OUT subid oid, OUT waiting_for text, OUT since timestamptz)
@@ -378,6 +562,8 @@ BEGIN
 		'Remove the cause. Joining continues by itself.'
 		FROM weft.node_group j WHERE j.join_error IS NOT NULL;
 	RETURN QUERY SELECT * FROM weft.health_of_promotion();
+
+	RETURN QUERY SELECT * FROM weft.health_of_upgrade();
 
 	IF most > 0 AND has_table_privilege('weft.conflict_history', 'SELECT') THEN
 		RETURN QUERY SELECT 'H009', 'warning', 'weft.conflict_history',

@@ -13,10 +13,14 @@
 #include "postgres.h"
 
 #include "catalog/dependency.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_foreign_server.h"
+#include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "foreign/foreign.h"
+#include "group/dsn.h"
 #include "nodes/makefuncs.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -66,6 +70,21 @@ weft_create_dsn_store(PG_FUNCTION_ARGS)
 	mapping = CreateUserMapping(statement);
 	recordDependencyOnCurrentExtension(&mapping, false);
 	PG_RETURN_VOID();
+}
+
+/* pg_upgrade makes the user mapping again, but not as a member of the extension. */
+void
+dsn_adopt(void)
+{
+	ObjectAddress mapping;
+	ObjectAddress extension;
+	Oid			server = get_foreign_server_oid(SERVER_NAME, false);
+
+	ObjectAddressSet(mapping, UserMappingRelationId, GetUserMapping(InvalidOid, server)->umid);
+	if (OidIsValid(getExtensionOfObject(mapping.classId, mapping.objectId)))
+		return;
+	ObjectAddressSet(extension, ExtensionRelationId, get_extension_oid("weft", false));
+	recordDependencyOn(&mapping, &extension, DEPENDENCY_EXTENSION);
 }
 
 /*

@@ -19,6 +19,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "known_origin.h"
 #include "next_leader.h"
 #include "node_copy.h"
 #include "node_identity.h"
@@ -353,6 +354,8 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 
 	prepare_settings(&adapted);
 	check_copy();
+	if (led.detect_conflicts)
+		known_origin_note();
 	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
 	confirmed = slot_confirmed(conn, options->slotname);

@@ -108,12 +108,17 @@ EOC
 	return $node;
 }
 
+# With "stopped", the server is not started, and has no extension; with "extra", initdb gets more options.
 sub new_subscriber
 {
 	my ($name, %params) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $node = PostgreSQL::Test::Cluster->new($name,
+		map { $_ => $params{$_} }
+		  grep { defined $params{$_} } qw(install_path port));
 
-	$node->init(allows_streaming => 'logical');
+	$node->init(allows_streaming => 'logical', extra => $params{extra});
+	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $node->pg_version < 18;
 	$node->append_conf('postgresql.conf', <<EOC);
 log_statement = none
 max_connections = 40
@@ -131,6 +136,7 @@ weft.max_writers_per_subscription = 64
 weft.tune_writers = off
 EOC
 	$node->append_conf('postgresql.conf', $params{conf}) if $params{conf};
+	return $node if $params{stopped};
 	$node->start;
 	query($node, 'CREATE EXTENSION weft') if weft();
 	return $node;
