@@ -16,7 +16,8 @@ INTERNAL = re.compile(
     r"|published_tables|key_columns|output_plugin|drop_stale_subscription|require_\w+|launch_join"
     r"|free_node_id|recent_query|keep_tombstones|stamped|health_of_\w+|forget_\w+|set_until|parting_node"
     r"|query_group|create_node_subscription|record_delete|background_transactions|await_both_members|row_condition"
-    r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all|applied_position)$"
+    r"|repair_statement|ignore_replicated_row|adopt_copied_rows|begin_join_from_backup|complete_tombstones|copied_row_origins"
+    r"|pending_copy|prepare_copy_on|rename_applied|take_over_subscription|table_changed|local_\w+|node_dsn|node_query_all|applied_position)$"
 )
 PUBLIC = {"switch_back", "switch_over", "switch_over_plan", "switch_over_cancel", "part_node",
           "join_node_group", "ddl_capture_script", "ddl_capture_removal_script", "ddl_needs_lock",
@@ -57,7 +58,7 @@ def test_views(server):
         section = re.search(rf"^## weft\.{relation}$(.*?)(?=^## |\Z)", text, re.M | re.S)
         row = re.search(rf"^\| `weft\.{relation}` \|.*$", text, re.M)
         if f"`weft.{relation}`" not in text and not section:
-            if not re.match(r"(join|arriving)_|node_(group_)?entry$", relation):
+            if not re.match(r"(join|arriving)_|prepared_copy$|node_(group_)?entry$", relation):
                 missing.append(relation)
         elif found := section or row:
             described = set(re.findall(r"`(\w+)`", found[0]))
