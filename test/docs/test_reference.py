@@ -18,6 +18,8 @@ INTERNAL = re.compile(
     r"|query_group|create_node_subscription|record_delete|background_transactions|await_both_members|row_condition"
     r"|alter_(group|slot)_failover|set_subscription_\w+|start_apply|timeline\w*|sent_commit|own_copy\w*"
     r"|publisher_of|meet_copy|refuse_old_copy|record_loss|note_publisher"
+    r"|adopt_copied_rows|begin_join_from_backup|complete_tombstones|copied_row_origins"
+    r"|pending_copy|prepare_copy_on|rename_applied|take_over_subscription"
     r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all|applied_position)$"
 )
 PUBLIC = {"switch_back", "switch_over", "switch_over_plan", "switch_over_cancel", "part_node",
@@ -60,7 +62,7 @@ def test_views(server):
         row = re.search(rf"^\| `weft\.{relation}` \|.*$", text, re.M)
         if f"`weft.{relation}`" not in text and not section:
             if not re.match(
-                r"(join|arriving)_|node_(group_)?entry$|node_copy$|promotion_loss$", relation
+                r"(join|arriving)_|node_(group_)?entry$|(node|prepared)_copy$|promotion_loss$", relation
             ):
                 missing.append(relation)
         elif found := section or row:
