@@ -10,6 +10,7 @@
 #define WEFT_SHMEM_H
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "conflict_kind.h"
 #include "cut_request.h"
 #include "datatype/timestamp.h"

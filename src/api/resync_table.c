@@ -123,7 +123,7 @@ lock_subscription(char *name, const Publisher *publisher, Relation *catalog)
 	/* It may have been dropped, renamed, given away or changed meanwhile. */
 	if (get_subscription_oid(name, true) != publisher->subid ||
 		!object_ownercheck(SubscriptionRelationId, publisher->subid, GetUserId()) ||
-		strcmp((result = GetSubscription(publisher->subid, false))->conninfo,
+		strcmp((result = compat_get_subscription(publisher->subid, false))->conninfo,
 			   publisher->conninfo) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -276,8 +276,8 @@ request_copy(char *name, Relation rel, Publisher *publisher)
 	check_only_source(catalog, subid, rel);
 	check_table(subscription, rel);
 
-	logicalrep_worker_stop(subid, InvalidOid);
-	logicalrep_worker_stop(subid, relid);
+	compat_worker_stop(subid, InvalidOid);
+	compat_worker_stop(subid, relid);
 	replace_clean();
 	confirmed = keep_slot_create(publisher->conn, subscription, relid, ready);
 	publisher->slot_created = true;
@@ -309,7 +309,7 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	/* Others must not even wait for the table. */
 	subid = find_subscription(name);
 	rel = relation_open(relid, AccessShareLock);
-	subscription = GetSubscription(subid, false);
+	subscription = compat_get_subscription(subid, false);
 	check_subscription(subscription, subid, name);
 	(void) check_state(subid, rel, name);
 	publisher = connect_publisher(subscription, relid);
@@ -348,7 +348,7 @@ cancel_request(char *name, Publisher *publisher)
 				 errmsg("the copy of table \"%s\" cannot be cancelled", get_rel_name(relid)),
 				 errdetail("The publisher has not kept the changes of the table since the copy was requested."),
 				 errhint("Let the copy complete.")));
-	logicalrep_worker_stop(subid, relid);
+	compat_worker_stop(subid, relid);
 	replace_cancel(subid, relid);
 	compat_injection_point("weft-resync-cancelled");
 	table_close(catalog, NoLock);
@@ -369,7 +369,7 @@ weft_cancel_resync(PG_FUNCTION_ARGS)
 	Publisher	publisher;
 
 	check_transaction("weft.cancel_resync()");
-	publisher = connect_publisher(GetSubscription(find_subscription(name), false),
+	publisher = connect_publisher(compat_get_subscription(find_subscription(name), false),
 								  PG_GETARG_OID(1));
 	PG_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
 	{

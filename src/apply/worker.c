@@ -71,7 +71,7 @@ impersonate_apply_worker(Oid subid)
 	LogicalRepWorker *leader;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	leader = logicalrep_worker_find(subid, InvalidOid, true);
+	leader = compat_worker_find(subid, InvalidOid, true);
 	if (leader)
 		*copy = *leader;
 	LWLockRelease(LogicalRepWorkerLock);
@@ -101,7 +101,7 @@ load_subscription(Oid subid)
 
 	StartTransactionCommand();
 	old = MemoryContextSwitchTo(ApplyContext);
-	MySubscription = GetSubscription(subid, true);
+	MySubscription = compat_get_subscription(subid, true);
 	MemoryContextSwitchTo(old);
 	if (MySubscription == NULL || !MySubscription->enabled)
 		proc_exit(0);

@@ -6,6 +6,7 @@
 
 #include "apply/writer.h"
 #include "catalog/pg_subscription.h"
+#include "compat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "replication/worker_internal.h"
@@ -110,11 +111,11 @@ writer_reread_subscription(void)
 		subscription_valid = true;
 		StartTransactionCommand();
 		old = MemoryContextSwitchTo(ApplyContext);
-		subscription = GetSubscription(MySubscription->oid, true);
+		subscription = compat_get_subscription(MySubscription->oid, true);
 		MemoryContextSwitchTo(old);
 		if (subscription)
 		{
-			FreeSubscription(MySubscription);
+			compat_free_subscription(MySubscription);
 			MySubscription = subscription;
 		}
 		CommitTransactionCommand();

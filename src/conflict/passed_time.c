@@ -32,6 +32,7 @@
 #include "access/xact.h"
 #include "applied_position.h"
 #include "catalog/pg_subscription.h"
+#include "compat.h"
 #include "conflict/passed_time.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -182,7 +183,7 @@ store_answer(Oid subid, const RemoteValue *row)
 static void
 ask(Oid subid)
 {
-	Subscription *subscription = GetSubscription(subid, true);
+	Subscription *subscription = compat_get_subscription(subid, true);
 	WalReceiverConn *conn;
 	RemoteAnswer answer;
 

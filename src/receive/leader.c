@@ -231,6 +231,8 @@ next_message(void)
 		messages_data(message, length);
 	else if (message[0] == 'k')
 		messages_keepalive(message, length);
+	else if (message[0] == STATUS_MESSAGE)
+		messages_status(message, length);
 	/* Others are ignored, as in the server's apply loop. */
 	return true;
 }

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
 #include "publisher_connection.h"
@@ -27,7 +28,7 @@ static const char server_query[] =
 Subscription *
 publisher_subscription_by_oid(Oid subid)
 {
-	Subscription *subscription = GetSubscription(subid, false);
+	Subscription *subscription = compat_get_subscription(subid, false);
 
 	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, subscription->name);

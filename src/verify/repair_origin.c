@@ -33,6 +33,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "compat.h"
 #include "conflict/settings.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
