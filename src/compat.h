@@ -43,6 +43,17 @@
 #define replorigin_session_origin_timestamp replorigin_xact_state.origin_timestamp
 #endif
 
+/*
+ * From 19 on an origin counts the processes that use it.  The one that has acquired it must not
+ * reset it before the others, and nobody can acquire it while it has users.
+ */
+#define COMPAT_ORIGIN_COUNTS_USERS (PG_VERSION_NUM >= 190000)
+#if PG_VERSION_NUM < 190000
+#define compat_running_workers(subid) NIL
+#else
+#define compat_running_workers(subid) logicalrep_workers_find(subid, true, true)
+#endif
+
 /* Apply and table synchronization workers; from 19 on, functions take the type of a worker. */
 #if PG_VERSION_NUM < 190000
 #define compat_worker_find(subid, relid, only_running) \

@@ -122,5 +122,7 @@ extern uint64 shmem_transactions(SubscriptionShared *entry);
 extern uint64 shmem_changes(SubscriptionShared *entry);
 extern uint64 shmem_writer_seq(SubscriptionShared *entry, int number);
 extern void shmem_reset_writers(SubscriptionShared *entry);
+extern void shmem_share_origin(void);
+extern bool shmem_origin_shared(void);
 
 #endif							/* WEFT_SHMEM_H */

@@ -253,11 +253,10 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		case LOGICAL_REP_MSG_ORIGIN:
-			if (changes_seen)
-				damage_report(payload, "the message follows a change");
-			/* FALLTHROUGH */
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
+			if (payload[0] == LOGICAL_REP_MSG_ORIGIN && changes_seen)
+				damage_report(payload, "the message follows a change");
 			/* Nothing to apply. */
 			problem = wire_check_other(payload, payload_length);
 			if (problem)
