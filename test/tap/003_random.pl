@@ -590,7 +590,8 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	}
 }
 
-my $copy_errors = major() < 19 ? 'sync_error_count' : 'sync_table_error_count';
+my $copy_errors =
+  major() < 19 ? 'sync_error_count' : 'sync_table_error_count';
 is( query(
 		$sub,
 		"SELECT apply_error_count, $copy_errors FROM pg_stat_subscription_stats"
