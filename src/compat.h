@@ -85,22 +85,65 @@
 #endif
 
 /*
- * Reads a subscription.  From 19 on, one may connect through a foreign server; that its owner may
- * use it is checked, and the connection string is made.
+ * The connection string of a subscription.  From 19 on, one may connect through a foreign server;
+ * that its owner may use it is checked, and the string is made.
  */
 #if PG_VERSION_NUM < 190000
-#define compat_get_subscription(subid, missing_ok) GetSubscription(subid, missing_ok)
+#define compat_conninfo(subscription) ((subscription)->conninfo)
 #define compat_free_subscription(subscription) FreeSubscription(subscription)
 #else
-#define compat_get_subscription(subid, missing_ok) GetSubscription(subid, missing_ok, true, true)
+#define compat_conninfo(subscription) \
+	SubscriptionConninfo((Subscription *) (subscription))
 #define compat_free_subscription(subscription) MemoryContextDelete((subscription)->cxt)
 #endif
 
 /* From 19 on, a table may be in a publication as an exception, which is no publication of it. */
 #if PG_VERSION_NUM < 190000
 #define compat_relation_publications(relid) GetRelationPublications(relid)
+#define compat_publication_relations(publication, partitions) \
+	GetPublicationRelations(publication, partitions)
+#define compat_publication_add_relation(publication, relation, if_not_exists) \
+	publication_add_relation(publication, relation, if_not_exists)
 #else
 #define compat_relation_publications(relid) GetRelationIncludedPublications(relid)
+#define compat_publication_relations(publication, partitions) \
+	GetIncludedPublicationRelations(publication, partitions)
+#define compat_publication_add_relation(publication, relation, if_not_exists) \
+	publication_add_relation(publication, relation, if_not_exists, NULL)
+#endif
+
+/* From 19 on, backslashes in ordinary string constants are always literal. */
+#if PG_VERSION_NUM < 190000
+#define compat_standard_conforming_strings standard_conforming_strings
+#else
+#define compat_standard_conforming_strings true
+#endif
+
+/* CLUSTER is a form of REPACK from 19 on. */
+#if PG_VERSION_NUM < 190000
+#define COMPAT_CLUSTER_STATEMENT T_ClusterStmt
+#else
+#define COMPAT_CLUSTER_STATEMENT T_RepackStmt
+#endif
+
+/* What a handler of signals passes on. */
+#if PG_VERSION_NUM < 190000
+#define COMPAT_SIGNAL_ARGUMENTS postgres_signal_arg
+#else
+#define COMPAT_SIGNAL_ARGUMENTS postgres_signal_arg, pg_siginfo
+#endif
+
+/*
+ * Finds a row by an index, and locks it.  From 19 on, the caller says whether the index alone
+ * identifies a row.
+ */
+#if PG_VERSION_NUM < 190000
+#define compat_find_by_index(table, index, lock_mode, key, row) \
+	RelationFindReplTupleByIndex(table, index, lock_mode, key, row)
+#else
+#define compat_find_by_index(table, index, lock_mode, key, row) \
+	RelationFindReplTupleByIndex(table, index, GetRelationIdentityOrPK(table) == (index), \
+								 lock_mode, key, row)
 #endif
 
 /* Changing rows and their index entries: from 19 on, options are in one argument. */
@@ -235,8 +278,10 @@ compat_push_jsonb(CompatJsonbState *state, JsonbIteratorToken token, JsonbValue 
 /* Does a process belong to a client? */
 #if PG_VERSION_NUM < 180000
 #define compat_is_session(process) (!(process)->isBackgroundWorker)
-#else
+#elif PG_VERSION_NUM < 190000
 #define compat_is_session(process) ((process)->isRegularBackend)
+#else
+#define compat_is_session(process) ((process)->backendType == B_BACKEND)
 #endif
 
 /* The hook of ExecutorRun() has one argument less from 18 on. */

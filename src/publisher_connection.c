@@ -4,8 +4,29 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
+#include "connection_string.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "publisher_connection.h"
+
+static WalReceiverConn *
+connect_publisher(const Subscription *subscription, const char *connection, bool replication,
+				  bool must_use_password)
+{
+	char	   *error = NULL;
+	WalReceiverConn *conn;
+
+	load_file("libpqwalreceiver", false);
+	conn = walrcv_connect(connection, replication, replication, must_use_password,
+						  subscription->name, &error);
+	if (conn == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONNECTION_FAILURE),
+				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
+						subscription->name, error)));
+	return conn;
+}
 
 /*
  * Opens a connection with the subscription's own connection string, for logical "replication" or
@@ -16,17 +37,17 @@
 WalReceiverConn *
 publisher_connection_open(const Subscription *subscription, bool replication)
 {
-	char	   *error = NULL;
-	WalReceiverConn *conn;
+	return connect_publisher(subscription, compat_conninfo(subscription), replication,
+							 subscription->passwordrequired && !subscription->ownersuperuser);
+}
 
-	load_file("libpqwalreceiver", false);
-	conn = walrcv_connect(subscription->conninfo, replication, replication,
-						  subscription->passwordrequired && !subscription->ownersuperuser,
-						  subscription->name, &error);
-	if (conn == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONNECTION_FAILURE),
-				 errmsg("could not connect to the publisher of subscription \"%s\": %s",
-						subscription->name, error)));
-	return conn;
+/*
+ * Opens an ordinary connection with a connection string that the current user has given, and
+ * demands a password from anybody but a superuser.  Otherwise as publisher_connection_open().
+ */
+WalReceiverConn *
+publisher_connection_open_by(const Subscription *subscription, const char *connection)
+{
+	connection_string_check(connection, "the publisher", !superuser());
+	return connect_publisher(subscription, connection, false, !superuser());
 }

@@ -10,5 +10,7 @@
 
 extern WalReceiverConn *publisher_connection_open(const Subscription *subscription,
 												  bool replication);
+extern WalReceiverConn *publisher_connection_open_by(const Subscription *subscription,
+													 const char *connection);
 
 #endif							/* WEFT_PUBLISHER_CONNECTION_H */

@@ -89,7 +89,7 @@ connect_publisher(const Subscription *subscription, Oid relid)
 {
 	Publisher	result = {
 		.conn = publisher_connection_open(subscription, true),
-		.conninfo = subscription->conninfo,
+		.conninfo = compat_conninfo(subscription),
 		.subid = subscription->oid,
 		.relid = relid
 	};
@@ -123,7 +123,7 @@ lock_subscription(char *name, const Publisher *publisher, Relation *catalog)
 	/* It may have been dropped, renamed, given away or changed meanwhile. */
 	if (get_subscription_oid(name, true) != publisher->subid ||
 		!object_ownercheck(SubscriptionRelationId, publisher->subid, GetUserId()) ||
-		strcmp((result = compat_get_subscription(publisher->subid, false))->conninfo,
+		strcmp(compat_conninfo(result = GetSubscription(publisher->subid, false)),
 			   publisher->conninfo) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -309,7 +309,7 @@ weft_resync_table(PG_FUNCTION_ARGS)
 	/* Others must not even wait for the table. */
 	subid = find_subscription(name);
 	rel = relation_open(relid, AccessShareLock);
-	subscription = compat_get_subscription(subid, false);
+	subscription = GetSubscription(subid, false);
 	check_subscription(subscription, subid, name);
 	(void) check_state(subid, rel, name);
 	publisher = connect_publisher(subscription, relid);
@@ -369,7 +369,7 @@ weft_cancel_resync(PG_FUNCTION_ARGS)
 	Publisher	publisher;
 
 	check_transaction("weft.cancel_resync()");
-	publisher = connect_publisher(compat_get_subscription(find_subscription(name), false),
+	publisher = connect_publisher(GetSubscription(find_subscription(name), false),
 								  PG_GETARG_OID(1));
 	PG_ENSURE_ERROR_CLEANUP(leave_publisher, PointerGetDatum(&publisher));
 	{

@@ -158,7 +158,7 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, name);
 
-	subscription = compat_get_subscription(subid, false);
+	subscription = GetSubscription(subid, false);
 	check_enabled(subscription);
 	target = get_publisher_lsn(subscription);
 

@@ -101,7 +101,7 @@ load_subscription(Oid subid)
 
 	StartTransactionCommand();
 	old = MemoryContextSwitchTo(ApplyContext);
-	MySubscription = compat_get_subscription(subid, true);
+	MySubscription = GetSubscription(subid, true);
 	MemoryContextSwitchTo(old);
 	if (MySubscription == NULL || !MySubscription->enabled)
 		proc_exit(0);

@@ -111,7 +111,7 @@ writer_reread_subscription(void)
 		subscription_valid = true;
 		StartTransactionCommand();
 		old = MemoryContextSwitchTo(ApplyContext);
-		subscription = compat_get_subscription(MySubscription->oid, true);
+		subscription = GetSubscription(MySubscription->oid, true);
 		MemoryContextSwitchTo(old);
 		if (subscription)
 		{

@@ -183,7 +183,7 @@ store_answer(Oid subid, const RemoteValue *row)
 static void
 ask(Oid subid)
 {
-	Subscription *subscription = compat_get_subscription(subid, true);
+	Subscription *subscription = GetSubscription(subid, true);
 	WalReceiverConn *conn;
 	RemoteAnswer answer;
 

@@ -26,6 +26,7 @@
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "copy/copy.h"
 #include "copy/replace.h"
 #include "copy/slots.h"
@@ -46,7 +47,7 @@ before_copy(WalReceiverConn *conn, const char *text)
 		.subid = MySubscription->oid,
 		.user = psprintf("subscription \"%s\"", MySubscription->name),
 		.appname = MySubscription->name,
-		.conninfo = MySubscription->conninfo,
+		.conninfo = compat_conninfo(MySubscription),
 		.must_use_password = MySubscription->passwordrequired && !MySubscription->ownersuperuser
 	};
 	const char *nothing = copy_table_rows(&publisher, conn, rel, text);

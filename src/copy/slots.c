@@ -251,7 +251,7 @@ copy_slots_check(void)
 		return;
 
 	slots_left_seen = slots_left;
-	conn = walrcv_connect(MySubscription->conninfo, true, true,
+	conn = walrcv_connect(compat_conninfo(MySubscription), true, true,
 						  MySubscription->passwordrequired && !MySubscription->ownersuperuser,
 						  MySubscription->name, &error);
 	if (conn == NULL)

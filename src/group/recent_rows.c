@@ -292,7 +292,7 @@ stamp_rows(Relation rel, List *keys)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (OidIsValid(key_index) && read_key(rel, key_index, texts, key) &&
-			RelationFindReplTupleByIndex(rel, key_index, LockTupleNoKeyExclusive, key, row) &&
+			compat_find_by_index(rel, key_index, LockTupleNoKeyExclusive, key, row) &&
 			is_copied(row))
 			write_again(info, estate, row);
 	}

@@ -19,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "lib/stringinfo.h"
 #include "libpq-fe.h"
 #include "receive/publisher_end.h"
@@ -116,7 +117,7 @@ begin_to_connect(TimestampTz now)
 	/* The name follows the connection string, so that it wins. */
 	char	   *name = psprintf("weft lag of %s", MySubscription->name);
 	const char *keywords[] = {"dbname", "application_name", NULL};
-	const char *values[] = {MySubscription->conninfo, name, NULL};
+	const char *values[] = {compat_conninfo(MySubscription), name, NULL};
 
 	if (AcquireExternalFD())
 	{

@@ -82,7 +82,7 @@ has_worker(Oid relid)
 	bool		result = false;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	worker = logicalrep_worker_find(MySubscription->oid, relid, true);
+	worker = compat_worker_find(MySubscription->oid, relid, true);
 	if (worker)
 	{
 		SpinLockAcquire(&worker->relmutex);
@@ -112,7 +112,7 @@ table_sync_copying(bool *interrupted)
 	if (own_transaction)
 		StartTransactionCommand();
 	foreach_ptr(SubscriptionRelState, table,
-				GetSubscriptionRelations(MySubscription->oid, true))
+				compat_subscription_tables(MySubscription->oid, true))
 	{
 		bool		works = table->state != SUBREL_STATE_SYNCDONE && has_worker(table->relid);
 

@@ -421,7 +421,7 @@ create(const Subscription *subscription, const CutOptions *options)
 	cut->options = *options;
 	if (options->publisher_commands)
 		cut->options.publisher_commands = pstrdup(options->publisher_commands);
-	cut->subscription = compat_get_subscription(subscription->oid, false);
+	cut->subscription = GetSubscription(subscription->oid, false);
 	cut->purpose = psprintf("take a snapshot of the publisher of subscription \"%s\"",
 							cut->subscription->name);
 	cut->seen = palloc(sizeof(CutSnapshot));

@@ -28,7 +28,7 @@ static const char server_query[] =
 Subscription *
 publisher_subscription_by_oid(Oid subid)
 {
-	Subscription *subscription = compat_get_subscription(subid, false);
+	Subscription *subscription = GetSubscription(subid, false);
 
 	if (!object_ownercheck(SubscriptionRelationId, subid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_SUBSCRIPTION, subscription->name);
@@ -64,11 +64,9 @@ set_up(WalReceiverConn *conn, const Subscription *subscription)
 				 errhint("Let the subscription connect to the primary server.")));
 }
 
-WalReceiverConn *
-publisher_connect(const Subscription *subscription)
+static WalReceiverConn *
+set_up_or_disconnect(WalReceiverConn *conn, const Subscription *subscription)
 {
-	WalReceiverConn *conn = publisher_connection_open(subscription, false);
-
 	PG_TRY();
 	{
 		set_up(conn, subscription);
@@ -80,6 +78,19 @@ publisher_connect(const Subscription *subscription)
 	}
 	PG_END_TRY();
 	return conn;
+}
+
+WalReceiverConn *
+publisher_connect(const Subscription *subscription)
+{
+	return set_up_or_disconnect(publisher_connection_open(subscription, false), subscription);
+}
+
+WalReceiverConn *
+publisher_connect_by(const Subscription *subscription, const char *connection)
+{
+	return set_up_or_disconnect(publisher_connection_open_by(subscription, connection),
+								subscription);
 }
 
 void
