@@ -89,9 +89,11 @@
  * that its owner may use it is checked, and the string is made.
  */
 #if PG_VERSION_NUM < 190000
+#define COMPAT_CONNINFO_IS_MADE false
 #define compat_conninfo(subscription) ((subscription)->conninfo)
 #define compat_free_subscription(subscription) FreeSubscription(subscription)
 #else
+#define COMPAT_CONNINFO_IS_MADE true
 #define compat_conninfo(subscription) \
 	SubscriptionConninfo((Subscription *) (subscription))
 #define compat_free_subscription(subscription) MemoryContextDelete((subscription)->cxt)

@@ -4,11 +4,32 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "compat.h"
 #include "connection_string.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "publisher_connection.h"
+
+/*
+ * Returns the connection string of a subscription, valid as long as the subscription or, if it has
+ * to be made, the current memory context.  Needs no transaction.  Fails if the subscription
+ * connects through a foreign server that its owner may not use.
+ */
+const char *
+publisher_connection_string(const Subscription *subscription)
+{
+	MemoryContext context = CurrentMemoryContext;
+	char	   *result;
+
+	if (!COMPAT_CONNINFO_IS_MADE || IsTransactionState())
+		return compat_conninfo(subscription);
+	StartTransactionCommand();
+	result = MemoryContextStrdup(context, compat_conninfo(subscription));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	return result;
+}
 
 static WalReceiverConn *
 connect_publisher(const Subscription *subscription, const char *connection, bool replication,
@@ -37,7 +58,7 @@ connect_publisher(const Subscription *subscription, const char *connection, bool
 WalReceiverConn *
 publisher_connection_open(const Subscription *subscription, bool replication)
 {
-	return connect_publisher(subscription, compat_conninfo(subscription), replication,
+	return connect_publisher(subscription, publisher_connection_string(subscription), replication,
 							 subscription->passwordrequired && !subscription->ownersuperuser);
 }
 

@@ -89,7 +89,7 @@ connect_publisher(const Subscription *subscription, Oid relid)
 {
 	Publisher	result = {
 		.conn = publisher_connection_open(subscription, true),
-		.conninfo = compat_conninfo(subscription),
+		.conninfo = publisher_connection_string(subscription),
 		.subid = subscription->oid,
 		.relid = relid
 	};
@@ -123,7 +123,7 @@ lock_subscription(char *name, const Publisher *publisher, Relation *catalog)
 	/* It may have been dropped, renamed, given away or changed meanwhile. */
 	if (get_subscription_oid(name, true) != publisher->subid ||
 		!object_ownercheck(SubscriptionRelationId, publisher->subid, GetUserId()) ||
-		strcmp(compat_conninfo(result = GetSubscription(publisher->subid, false)),
+		strcmp(publisher_connection_string(result = GetSubscription(publisher->subid, false)),
 			   publisher->conninfo) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),

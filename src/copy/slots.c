@@ -41,6 +41,7 @@
 #include "copy/progress.h"
 #include "copy/slot_mark.h"
 #include "copy/slots.h"
+#include "publisher_connection.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
@@ -251,7 +252,7 @@ copy_slots_check(void)
 		return;
 
 	slots_left_seen = slots_left;
-	conn = walrcv_connect(compat_conninfo(MySubscription), true, true,
+	conn = walrcv_connect(publisher_connection_string(MySubscription), true, true,
 						  MySubscription->passwordrequired && !MySubscription->ownersuperuser,
 						  MySubscription->name, &error);
 	if (conn == NULL)
