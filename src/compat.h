@@ -99,6 +99,12 @@
 #define compat_free_subscription(subscription) MemoryContextDelete((subscription)->cxt)
 #endif
 
+/*
+ * From 19 on, the server's apply code needs what only InitializeLogRepWorker() keeps: the
+ * connection string with which the worker has started.
+ */
+#define COMPAT_WORKER_KEEPS_CONNINFO (PG_VERSION_NUM >= 190000)
+
 /* From 19 on, a table may be in a publication as an exception, which is no publication of it. */
 #if PG_VERSION_NUM < 190000
 #define compat_relation_publications(relid) GetRelationPublications(relid)
