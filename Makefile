@@ -28,7 +28,7 @@ TAP_TESTS = 1
 PROVE_TESTS ?= test/tap/*.pl
 
 # These goals set up everything that they need, including the server, and therefore
-# need no pg_config.  PG=17|18 selects the major version, PG_CONFIG=... an existing
+# need no pg_config.  PG=17|18|19 selects the major version, PG_CONFIG=... an existing
 # server, TESTS='test/tap/003*.pl' some of the tests.
 tool_goals = demo demo-group bench docs indent \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \

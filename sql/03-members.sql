@@ -132,7 +132,10 @@ AS $$
 		'version', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
 		'database', system_identifier || '/' || d.oid,
 		'started', extract(epoch FROM pg_postmaster_start_time()),
-		'wal_level', current_setting('wal_level'),
+		-- from 19 on, a slot makes the server log what decoding needs
+		'wal_level', CASE WHEN current_setting('wal_level') = 'replica'
+			AND current_setting('effective_wal_level', true) IS NOT NULL THEN 'logical'
+			ELSE current_setting('wal_level') END,
 		'track_commit_timestamp', current_setting('track_commit_timestamp'),
 		'max_replication_slots', weft.count_free('max_replication_slots'),
 		'max_wal_senders', weft.count_free('max_wal_senders'),

@@ -229,6 +229,8 @@ CREATE VIEW weft.copy_progress AS
 		g.bytes_estimated, g.bytes_per_second, g.time_left,
 		g.indexes, g.indexes_done, g.started_at, g.last_error
 	FROM pg_catalog.pg_subscription_rel r
+		-- from 19 on, there may be sequences
+		JOIN pg_catalog.pg_class t ON t.oid = r.srrelid AND t.relkind <> 'S'
 		JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
 		LEFT JOIN weft.copy_get_progress() g
 			ON g.subid = r.srsubid AND g.relation = r.srrelid

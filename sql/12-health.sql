@@ -22,12 +22,16 @@ AS $$
 		SELECT s.subname, s.subenabled AS enabled, s.subdisableonerr AS disable_on_error,
 			w.last_error AS message, w.last_error_time AS at, w.last_error_lsn AS lsn, e.repeats,
 			coalesce(e.overcome, false) AS overcome, c.apply_error_count > 0 AS counted,
-			c.sync_error_count > 0 AND EXISTS (SELECT FROM pg_subscription_rel r
+			c.copy_errors > 0 AND EXISTS (SELECT FROM pg_subscription_rel r
+				JOIN pg_class t ON t.oid = r.srrelid AND t.relkind <> 'S'
 				WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS copy_failed
 		FROM pg_subscription s
 			JOIN weft.stat_subscription w ON w.subid = s.oid
 			LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
-			LEFT JOIN pg_stat_subscription_stats c ON c.subid = s.oid)
+			LEFT JOIN (SELECT subid, apply_error_count,
+				-- the column has another name from 19 on
+				coalesce(to_jsonb(t) ->> 'sync_table_error_count', to_jsonb(t) ->> 'sync_error_count')::bigint AS copy_errors
+				FROM pg_stat_subscription_stats t) c ON c.subid = s.oid)
 	SELECT 'H003', 'error', subname,
 		'disabled because of an error' || coalesce(': ' || CASE WHEN NOT overcome THEN message END, ''),
 		'Remove the cause, or skip the transaction with ALTER SUBSCRIPTION ... SKIP, then ALTER SUBSCRIPTION ... ENABLE.'
@@ -68,7 +72,7 @@ AS $$
 		'no apply worker: all of "max_logical_replication_workers" are in use',
 		'Increase "max_logical_replication_workers", and restart the server.'
 		FROM pg_subscription s
-			LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.relid IS NULL AND a.pid IS NOT NULL
+			LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.worker_type = 'apply' AND a.pid IS NOT NULL
 		WHERE s.subenabled AND a.pid IS NULL
 			AND (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL)
 				>= current_setting('max_logical_replication_workers')::integer
@@ -85,11 +89,13 @@ AS $$
 		FROM weft.copy_progress p WHERE p.last_error IS NOT NULL
 	UNION ALL
 	SELECT 'H011', 'warning', s.subname,
-		format('%s tables are not synchronized, and copies have failed %s times', r.tables, c.sync_error_count),
+		format('%s tables are not synchronized, and copies have failed %s times', r.tables, c.copy_errors),
 		'The log of this server says why copies have failed. A copy is tried again by itself.'
 		FROM pg_subscription s
-			JOIN pg_stat_subscription_stats c ON c.subid = s.oid AND c.sync_error_count > 0
+			JOIN (SELECT subid, coalesce(to_jsonb(t) ->> 'sync_table_error_count', to_jsonb(t) ->> 'sync_error_count')::bigint AS copy_errors
+				FROM pg_stat_subscription_stats t) c ON c.subid = s.oid AND c.copy_errors > 0
 			JOIN (SELECT srsubid, count(*) AS tables FROM pg_subscription_rel
+				JOIN pg_class t ON t.oid = srrelid AND t.relkind <> 'S'
 				WHERE srsubstate NOT IN ('r', 's') GROUP BY 1) r ON r.srsubid = s.oid
 		WHERE NOT EXISTS (SELECT FROM weft.copy_progress p WHERE p.subid = s.oid AND p.last_error IS NOT NULL)
 $$;

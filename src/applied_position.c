@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "applied_position.h"
+#include "compat.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "shmem.h"

@@ -12,14 +12,23 @@
 #if HAVE_APPLY_CONFLICTS
 #include "replication/conflict.h"
 
-StaticAssertDecl((int) KIND_INSERT_EXISTS == (int) CT_INSERT_EXISTS &&
-				 (int) KIND_UPDATE_ORIGIN_DIFFERS == (int) CT_UPDATE_ORIGIN_DIFFERS &&
-				 (int) KIND_UPDATE_EXISTS == (int) CT_UPDATE_EXISTS &&
-				 (int) KIND_UPDATE_MISSING == (int) CT_UPDATE_MISSING &&
-				 (int) KIND_DELETE_ORIGIN_DIFFERS == (int) CT_DELETE_ORIGIN_DIFFERS &&
-				 (int) KIND_DELETE_MISSING == (int) CT_DELETE_MISSING &&
-				 (int) KIND_MULTIPLE_UNIQUE_CONFLICTS == (int) CT_MULTIPLE_UNIQUE_CONFLICTS,
-				 "conflicts are numbered as the server does");
+/* 19 has another order than 18. */
+static const int server_kinds[LAST_SERVER_KIND + 1] = {
+	[KIND_INSERT_EXISTS] = CT_INSERT_EXISTS,
+	[KIND_UPDATE_ORIGIN_DIFFERS] = CT_UPDATE_ORIGIN_DIFFERS,
+	[KIND_UPDATE_EXISTS] = CT_UPDATE_EXISTS,
+	[KIND_UPDATE_MISSING] = CT_UPDATE_MISSING,
+	[KIND_DELETE_ORIGIN_DIFFERS] = CT_DELETE_ORIGIN_DIFFERS,
+	[KIND_DELETE_MISSING] = CT_DELETE_MISSING,
+	[KIND_MULTIPLE_UNIQUE_CONFLICTS] = CT_MULTIPLE_UNIQUE_CONFLICTS,
+};
+
+/* Returns the server's number of a kind, up to LAST_SERVER_KIND. */
+int
+conflict_kind_of_server(ConflictKind kind)
+{
+	return server_kinds[kind];
+}
 #endif
 
 static const char *const names[NUM_CONFLICT_KINDS] = {

@@ -5,7 +5,9 @@
 #ifndef WEFT_CONFLICT_KIND_H
 #define WEFT_CONFLICT_KIND_H
 
-/* In the order of the server's own, from 18 on, then Weft's. */
+#include "compat.h"
+
+/* The server's own of 18, then Weft's.  They are stored; the order is Weft's alone. */
 typedef enum ConflictKind
 {
 	KIND_INSERT_EXISTS,
@@ -21,6 +23,9 @@ typedef enum ConflictKind
 #define LAST_SERVER_KIND KIND_MULTIPLE_UNIQUE_CONFLICTS
 #define NUM_CONFLICT_KINDS (KIND_PARENT_MISSING + 1)
 
+#if HAVE_APPLY_CONFLICTS
+extern int	conflict_kind_of_server(ConflictKind kind);
+#endif
 extern const char *conflict_kind_name(ConflictKind kind);
 extern bool conflict_kind_parse(const char *name, ConflictKind *kind);
 extern bool conflict_kinds_parse(const char *value, uint32 *kinds);

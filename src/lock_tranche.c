@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "lock_tranche.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
@@ -29,8 +30,8 @@ lock_tranche_startup(const char *name)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	number = ShmemInitStruct(name, sizeof(int), &found);
 	if (!found)
-		*number = LWLockNewTrancheId();
+		*number = compat_new_tranche(name);
 	LWLockRelease(AddinShmemInitLock);
-	LWLockRegisterTranche(*number, name);
+	compat_register_tranche(*number, name);
 	return *number;
 }

@@ -91,7 +91,9 @@ pg_dump_script_statements(const char *script)
 	List	   *result = NIL;
 
 	set_parameter("standard_conforming_strings", "on");
-	set_parameter("escape_string_warning", "off");
+	/* From 19 on, there are no other strings to warn of. */
+	if (GetConfigOption("escape_string_warning", true, false) != NULL)
+		set_parameter("escape_string_warning", "off");
 	parsed = pg_parse_query(script);
 	if (has_backslash_escapes(parsed))
 	{

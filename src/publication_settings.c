@@ -24,6 +24,7 @@
 #include "catalog/pg_publication_rel.h"
 #include "commands/extension.h"
 #include "commands/seclabel.h"
+#include "compat.h"
 #include "miscadmin.h"
 #include "node_identity.h"
 #include "publication_settings.h"
@@ -111,7 +112,7 @@ set_membership(Oid publication, bool member)
 	if (member)
 	{
 		info.relation = table_open(queue, ShareUpdateExclusiveLock);
-		(void) publication_add_relation(publication, &info, true);
+		(void) compat_publication_add_relation(publication, &info, true);
 		table_close(info.relation, NoLock);
 	}
 	else

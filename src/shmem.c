@@ -14,6 +14,8 @@
 typedef struct SharedRoot
 {
 	LWLock	   *lock;			/* held while an entry is claimed or released */
+	pg_atomic_uint32 origin_users;	/* processes, writers not among them, that
+									 * use the origin of a leader */
 	int			num_entries;
 	SubscriptionShared entries[FLEXIBLE_ARRAY_MEMBER];
 } SharedRoot;
@@ -130,6 +132,7 @@ shmem_startup(void)
 	{
 		memset(root, 0, shmem_size());
 		root->lock = &GetNamedLWLockTranche("weft")->lock;
+		pg_atomic_init_u32(&root->origin_users, 0);
 		root->num_entries = shmem_num_entries();
 		for (int i = 0; i < root->num_entries; i++)
 		{
@@ -256,4 +259,28 @@ void
 shmem_let_entries_go(void)
 {
 	LWLockRelease(root->lock);
+}
+
+static void
+origin_released(int code, Datum arg)
+{
+	pg_atomic_fetch_sub_u32(&root->origin_users, 1);
+}
+
+/*
+ * This process is about to use the origin of a leader until it ends.  Called before it does, so
+ * that the server releases the origin before this is undone.
+ */
+void
+shmem_share_origin(void)
+{
+	pg_atomic_fetch_add_u32(&root->origin_users, 1);
+	on_shmem_exit(origin_released, (Datum) 0);
+}
+
+/* Does any process that is no writer use the origin of any leader? */
+bool
+shmem_origin_shared(void)
+{
+	return pg_atomic_read_u32(&root->origin_users) > 0;
 }

@@ -10,6 +10,7 @@
 #define WEFT_SHMEM_H
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "conflict_kind.h"
 #include "confirmation.h"
 #include "cut_request.h"
@@ -124,5 +125,7 @@ extern uint64 shmem_transactions(SubscriptionShared *entry);
 extern uint64 shmem_changes(SubscriptionShared *entry);
 extern uint64 shmem_writer_seq(SubscriptionShared *entry, int number);
 extern void shmem_reset_writers(SubscriptionShared *entry);
+extern void shmem_share_origin(void);
+extern bool shmem_origin_shared(void);
 
 #endif							/* WEFT_SHMEM_H */

@@ -15,12 +15,14 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "executor/executor.h"
 #include "storage/lmgr.h"
 #include "store.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 static void
 insert(Oid relid, const Datum *values, const bool *nulls, int options)
@@ -38,7 +40,7 @@ insert(Oid relid, const Datum *values, const bool *nulls, int options)
 	ExecStoreVirtualTuple(slot);
 	table_tuple_insert(rel, slot, GetCurrentCommandId(true), options, NULL);
 	if (info->ri_NumIndices > 0)
-		ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+		compat_insert_index_entries(info, slot, estate);
 
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	ExecCloseIndices(info);
@@ -66,8 +68,8 @@ store_remove(Relation rel, HeapTuple tuple, Snapshot snapshot)
 {
 	TM_FailureData failure;
 
-	(void) table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
-							  snapshot, InvalidSnapshot, false, &failure, false);
+	(void) compat_table_tuple_delete(rel, &tuple->t_self, GetCurrentCommandId(true),
+									 snapshot, false, &failure);
 }
 
 /*

@@ -22,9 +22,11 @@
 #include "commands/seclabel.h"
 #include "guc.h"
 #include "miscadmin.h"
+#include "nodes/miscnodes.h"
 #include "publication_settings.h"
 #include "subscription_settings.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/pg_lsn.h"
 #include "utils/rel.h"
@@ -64,10 +66,14 @@ parse_num_writers(const char *value, int *result)
 static bool
 parse_lsn(const char *value, XLogRecPtr *result)
 {
-	bool		failed = false;
+	ErrorSaveContext context = {T_ErrorSaveContext};
+	Datum		datum;
 
-	*result = pg_lsn_in_internal(value, &failed);
-	return !failed;
+	if (!DirectInputFunctionCallSafe(pg_lsn_in, unconstify(char *, value), InvalidOid, -1,
+									 (Node *) &context, &datum))
+		return false;
+	*result = DatumGetLSN(datum);
+	return true;
 }
 
 /* Parses a value of the option "ddl"; returns false if it is invalid. */

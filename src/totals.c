@@ -23,6 +23,7 @@
 #include "storage/shmem.h"
 #include "totals.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #define ENTRIES 128
 #define TRANCHE "WeftTotals"

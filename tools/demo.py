@@ -67,7 +67,7 @@ To have something to apply:
   pgbench -h {directory}/publisher -p 5432 -U postgres -T 9 postgres"""
 
 # What setup.sh has chosen.
-OTHER_MAJOR = "17" if os.environ.get("PG_MAJOR") == "18" else "18"
+OTHER_MAJOR = "18" if os.environ.get("PG_MAJOR", "17") == "17" else "17"
 TO_TYPE_NEXT = f"""\
   KEEP=1 make demo   the same; afterwards the servers are yours to try
   make demo-group    three servers that all accept writes; one is cut off

@@ -28,7 +28,7 @@ hash=$(printf '%s\n' "${options[@]}" | sha256sum | cut -c1-8)
 built()
 {
 	local marker
-	marker=$(compgen -G "$cache/servers/pg-$major.*-$flavour-$hash/.complete" | sort -V | tail -n 1) ||
+	marker=$(compgen -G "$cache/servers/pg-$major[.a-z]*-$flavour-$hash/.complete" | sort -V | tail -n 1) ||
 		return 0
 	echo "${marker%/.complete}/bin/pg_config"
 }
@@ -49,32 +49,43 @@ fetch_known_source()
 	return 1
 }
 
-# apt verifies signatures and checksums.  Only the released tarball is used, because
-# the packager's patches adapt the server to the packager's directories.
-fetch_source()
+# Downloads the source into the current directory, from the archives of the machine's release
+# and of those that follow it, and from those of the given further suites.
+download_source()
 {
-	local dir=$1 apt=$1/apt version
+	local apt=$PWD/apt further=$1
+	rm -rf "$apt"
 	mkdir -p "$apt"/{lists/partial,cache/archives/partial,sources.list.d}
-	write_sources "$apt"
+	write_sources "$apt" "$further"
 	local options=(-o Dir::Etc::sourcelist="$apt/sources.list"
 		-o Dir::Etc::sourceparts="$apt/sources.list.d"
 		-o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache"
 		-o Acquire::Languages=none -o Acquire::Retries=3)
 
 	# An archive without source packages is no obstacle if another has them.
-	apt-get "${options[@]}" -q update >"$dir/apt.log" 2>&1 </dev/null || true
-	cd "$dir"
+	apt-get "${options[@]}" -q update </dev/null || true
 	local source=(apt-get "${options[@]}" -q source --tar-only)
-	if ! "${source[@]}" --download-only "postgresql-$major" >>"$dir/apt.log" 2>&1 </dev/null &&
-		! fetch_known_source "$("${source[@]}" --print-uris "postgresql-$major" 2>/dev/null |
-			sed -n "s/^'\([^']*\)'.*/\1/p")" >>"$dir/apt.log" 2>&1
-	then
-		tail -n 20 "$dir/apt.log" >&2
+	"${source[@]}" --download-only "postgresql-$major" </dev/null ||
+		fetch_known_source "$("${source[@]}" --print-uris "postgresql-$major" 2>/dev/null |
+			sed -n "s/^'\([^']*\)'.*/\1/p")"
+}
+
+# apt verifies signatures and checksums.  Only the released tarball is used, because
+# the packager's patches adapt the server to the packager's directories.
+fetch_source()
+{
+	local dir=$1 version
+	cd "$dir"
+	# A major version that is not released yet is in the experimental suite only.
+	if ! download_source "" >apt.log 2>&1 && ! download_source experimental >>apt.log 2>&1; then
+		tail -n 20 apt.log >&2
 		die "no source of PostgreSQL $major in the archives that apt knows (see above); install a server with its development files and give its pg_config: PG_CONFIG=..."
 	fi
 	version=$(ls postgresql-"$major"_*.orig.tar.*)
 	version=${version#*_}
 	version=${version%.orig.tar.*}
+	# As the server names it: 19~rc1 is 19rc1.
+	version=${version//\~/}
 	mkdir unpacked
 	tar -xf postgresql-"$major"_*.orig.tar.* -C unpacked --strip-components=1
 	mkdir -p "$cache/sources"
@@ -84,7 +95,7 @@ fetch_source()
 
 latest_source()
 {
-	compgen -G "$cache/sources/postgresql-$major.*" | sort -V | tail -n 1 || true
+	compgen -G "$cache/sources/postgresql-$major[.a-z]*" | sort -V | tail -n 1 || true
 }
 
 # Prints the newest unpacked source, fetching one if there is none.

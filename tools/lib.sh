@@ -54,13 +54,15 @@ copy_server()
 
 # Writes an apt sources list for source packages, from the machine's own archives:
 # of the machine's release, and of the releases that follow it.  Addresses and keys
-# are taken from the machine's configuration.
+# are taken from the machine's configuration.  With "experimental" as the second argument,
+# Debian's suite of that name is added: it has what is not yet meant for a release, such as
+# the next major version of the server.
 write_sources()
 {
-	local to=$1 later file ID='' VERSION_CODENAME=''
+	local to=$1 experimental=${2:-} later file ID='' VERSION_CODENAME=''
 	. /etc/os-release
 	case $ID in
-		debian) later="trixie forky sid" ;;
+		debian) later="trixie forky sid $experimental" ;;
 		ubuntu) later="plucky questing resolute" ;;
 		*) later="" ;;
 	esac

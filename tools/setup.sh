@@ -27,7 +27,7 @@ choose_server()
 {
 	local candidate
 	if [ -z "${PG_CONFIG:-}" ] && [ "$flavour" = release ]; then
-		for candidate in ${PG:-17 18}; do
+		for candidate in ${PG:-17 18 19}; do
 			candidate=/usr/lib/postgresql/$candidate/bin
 			if [ -x "$candidate/postgres" ] && [ -x "$candidate/pgbench" ] &&
 				[ -e "$("$candidate/pg_config" --includedir-server)/postgres.h" ]
@@ -40,7 +40,7 @@ choose_server()
 
 	if [ -z "${PG_CONFIG:-}" ]; then
 		major=${PG:-17}
-		[[ $major =~ ^1[78]$ ]] || die "PG must be 17 or 18, not \"$major\""
+		[[ $major =~ ^1[789]$ ]] || die "PG must be 17, 18 or 19, not \"$major\""
 		return
 	fi
 	command -v "$PG_CONFIG" >/dev/null || die "there is no program $PG_CONFIG"

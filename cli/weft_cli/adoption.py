@@ -155,6 +155,7 @@ class Adoption:
         rows = self.subscriber.rows(
             "SELECT s.oid::bigint AS subid, s.subenabled, s.subslotname, s.subfailover,"
             " s.subtwophasestate::text, (SELECT count(*) FROM pg_subscription_rel r"
+            "  JOIN pg_class t ON t.oid = r.srrelid AND t.relkind <> 'S'"
             "  WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS unready,"
             " (SELECT system_identifier FROM pg_control_system()) AS system_identifier"
             " FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid"

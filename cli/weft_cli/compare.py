@@ -110,7 +110,8 @@ def resolve_tables(server: Server, subscription: str | None, names: tuple[str, .
     """Qualified and quoted names of tables that a user has named somehow."""
     known = server.rows(
         "SELECT DISTINCT c.oid::regclass::text AS name, n.nspname || '.' || c.relname AS plain,"
-        " c.relname, n.nspname FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid"
+        " c.relname, n.nspname FROM pg_subscription_rel r"
+        " JOIN pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
         " JOIN pg_subscription s ON s.oid = r.srsubid"
         " JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()"
@@ -208,7 +209,7 @@ def _plan(
     rows = server.rows(
         "SELECT c.oid::regclass::text AS table_name, nullif(c.reltuples, -1)::bigint AS rows,"
         " pg_table_size(c.oid) AS bytes, r.srsubstate = 'r' AS ready"
-        " FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid"
+        " FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
         " JOIN pg_subscription s ON s.oid = r.srsubid"
         " JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()"
         " WHERE (s.subname = %s OR %s::text IS NULL)"

@@ -269,8 +269,15 @@ class Server:
                 "reading how a subscription connects to its publisher needs a superuser",
                 "Give the publisher's connection string with --publisher.",
             ) from None
+        if conninfo is None:
+            # From PostgreSQL 19 on: CREATE SUBSCRIPTION ... SERVER.
+            raise Refused(
+                "the subscription connects through a foreign server, whose user mapping is the"
+                " subscription's owner's alone",
+                "Give the publisher's connection string with --publisher.",
+            )
         with _without_target():
-            return self.other(conninfo or "")
+            return self.other(conninfo)
 
     def other(self, conninfo: str) -> "Server":
         """Connects to another server, on behalf of the same command."""

@@ -116,13 +116,16 @@ SELECT w.*,
     (SELECT array_agg(g.pid) FROM weft.stat_writer g
         WHERE g.subid = s.oid AND g.pid IS NOT NULL AND g.state <> 'exited') AS writer_pids,
     CASE WHEN d.datname = current_database() THEN (SELECT count(*) FROM pg_subscription_rel r
+        JOIN pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'
         WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') END AS tables_not_ready
     {error_columns}
 FROM weft.stat_subscription w
     JOIN pg_subscription s ON s.oid = w.subid
     JOIN pg_database d ON d.oid = s.subdbid
     LEFT JOIN pg_stat_subscription p ON p.subid = s.oid AND p.worker_type = 'apply'
-    LEFT JOIN pg_stat_subscription_stats t ON t.subid = s.oid
+    LEFT JOIN (SELECT subid, apply_error_count,
+        coalesce(to_jsonb(e) ->> 'sync_table_error_count', to_jsonb(e) ->> 'sync_error_count')::int8
+            AS sync_error_count FROM pg_stat_subscription_stats e) t ON t.subid = s.oid
     {error_join}
 ORDER BY d.datname <> current_database(), d.datname, s.subname
 """

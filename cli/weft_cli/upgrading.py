@@ -102,7 +102,11 @@ def obstacles(target: Target) -> list[tuple[str, str]]:
         found.append(
             (f"{old.name} runs PostgreSQL {old.version // 10000}", "It must be 15 or later.")
         )
-    if old.value("SELECT current_setting('wal_level')") != "logical":
+    # What a server of version 19 or later logs for its slots.
+    if old.value(
+        "SELECT current_setting('wal_level') <> 'logical' AND (current_setting('wal_level') ="
+        " 'minimal' OR current_setting('effective_wal_level', true) IS NULL)"
+    ):
         found.append(
             (
                 f"wal_level is not logical on the old server, {old.name}",
@@ -250,7 +254,8 @@ def subscribed_tables(target: Target) -> list[dict[str, Any]]:
     return target.new.rows(
         "SELECT c.oid::regclass::text AS name, r.srsubstate = 'r' AS ready,"
         " c.relkind = 'r' AND c.reltuples < 0 AS unknown FROM pg_subscription_rel r"
-        " JOIN pg_class c ON c.oid = r.srrelid JOIN pg_subscription s ON s.oid = r.srsubid"
+        " JOIN pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
+        " JOIN pg_subscription s ON s.oid = r.srsubid"
         " JOIN pg_database d ON d.oid = s.subdbid"
         " WHERE d.datname = current_database() AND s.subname = %s ORDER BY 1",
         target.subscription,

@@ -12,6 +12,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_publication.h"
 #include "commands/defrem.h"
+#include "compat.h"
 #include "ddl/membership.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
@@ -99,7 +100,7 @@ forget_queue(AlterPublicationStmt *statement)
 
 	/* ALTER PUBLICATION ... SET (options) has that action, too. */
 	if (statement->action != AP_AddObjects || statement->pubobjects == NIL || !OidIsValid(queue) ||
-		!list_member_oid(GetRelationPublications(queue), publication))
+		!list_member_oid(compat_relation_publications(queue), publication))
 		return true;
 	foreach(cell, statement->pubobjects)
 	{

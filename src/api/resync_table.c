@@ -89,7 +89,7 @@ connect_publisher(const Subscription *subscription, Oid relid)
 {
 	Publisher	result = {
 		.conn = publisher_connection_open(subscription, true),
-		.conninfo = subscription->conninfo,
+		.conninfo = publisher_connection_string(subscription),
 		.subid = subscription->oid,
 		.relid = relid
 	};
@@ -123,7 +123,7 @@ lock_subscription(char *name, const Publisher *publisher, Relation *catalog)
 	/* It may have been dropped, renamed, given away or changed meanwhile. */
 	if (get_subscription_oid(name, true) != publisher->subid ||
 		!object_ownercheck(SubscriptionRelationId, publisher->subid, GetUserId()) ||
-		strcmp((result = GetSubscription(publisher->subid, false))->conninfo,
+		strcmp(publisher_connection_string(result = GetSubscription(publisher->subid, false)),
 			   publisher->conninfo) != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
@@ -276,8 +276,8 @@ request_copy(char *name, Relation rel, Publisher *publisher)
 	check_only_source(catalog, subid, rel);
 	check_table(subscription, rel);
 
-	logicalrep_worker_stop(subid, InvalidOid);
-	logicalrep_worker_stop(subid, relid);
+	compat_worker_stop(subid, InvalidOid);
+	compat_worker_stop(subid, relid);
 	replace_clean();
 	confirmed = keep_slot_create(publisher->conn, subscription, relid, ready);
 	publisher->slot_created = true;
@@ -348,7 +348,7 @@ cancel_request(char *name, Publisher *publisher)
 				 errmsg("the copy of table \"%s\" cannot be cancelled", get_rel_name(relid)),
 				 errdetail("The publisher has not kept the changes of the table since the copy was requested."),
 				 errhint("Let the copy complete.")));
-	logicalrep_worker_stop(subid, relid);
+	compat_worker_stop(subid, relid);
 	replace_cancel(subid, relid);
 	compat_injection_point("weft-resync-cancelled");
 	table_close(catalog, NoLock);

@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(weft_stat_get_subscription);
 PG_FUNCTION_INFO_V1(weft_stat_get_writer);

@@ -7,14 +7,17 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "api/subscription_options.h"
 #include "catalog/dependency.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/defrem.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "conflict/past_origin.h"
 #include "guc.h"
 #include "nodes/parsenodes.h"
@@ -197,12 +200,22 @@ find_options(Node *statement, char **subscription)
 	return NULL;
 }
 
+/* Does a table or a sequence belong to Weft?  The fence of a switch-over is in another schema. */
+static bool
+is_own(Oid relid, Oid extension)
+{
+	return getExtensionOfObject(RelationRelationId, relid) == extension ||
+		(get_rel_relkind(relid) == RELKIND_SEQUENCE &&
+		 get_rel_namespace(relid) == get_namespace_oid("weft_switch", true));
+}
+
 /*
- * FOR ALL TABLES also publishes the tables of extensions.  Weft's own describe the server
- * that they are on, and must not be copied from another one.
+ * FOR ALL TABLES also publishes the tables of extensions, and FOR ALL SEQUENCES their
+ * sequences.  Weft's own describe the server that they are on, and must not be copied from
+ * another one.
  */
 static void
-drop_own_tables(const char *subscription)
+drop_own_relations(const char *subscription)
 {
 	Oid			subid = get_subscription_oid(subscription, true);
 	Oid			extension = get_extension_oid("weft", true);
@@ -212,12 +225,12 @@ drop_own_tables(const char *subscription)
 	if (!OidIsValid(subid) || !OidIsValid(extension))
 		return;
 	CommandCounterIncrement();
-	relations = GetSubscriptionRelations(subid, false);
+	relations = compat_subscription_relations(subid);
 	foreach(cell, relations)
 	{
 		Oid			relid = ((SubscriptionRelState *) lfirst(cell))->relid;
 
-		if (getExtensionOfObject(RelationRelationId, relid) == extension)
+		if (is_own(relid, extension))
 			RemoveSubscriptionRel(subid, relid);
 	}
 }
@@ -264,7 +277,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (subscription)
 		check_two_phase(subscription);
 	if (changed_tables(pstmt->utilityStmt))
-		drop_own_tables(changed_tables(pstmt->utilityStmt));
+		drop_own_relations(changed_tables(pstmt->utilityStmt));
 }
 
 /* Installs the hook; called once, while the postmaster loads the library. */

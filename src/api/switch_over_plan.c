@@ -4,11 +4,9 @@
  */
 #include "postgres.h"
 
-#include "connection_string.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "result_rows.h"
 #include "shmem.h"
 #include "switch/plan.h"
@@ -47,20 +45,6 @@ put_finding(ReturnSetInfo *info, const PlanFinding *finding)
 	tuplestore_putvalues(info->setResult, info->setDesc, values, nulls);
 }
 
-/* The subscription as if it had another connection string, which the caller has given. */
-static Subscription *
-with_connection(const Subscription *subscription, char *conninfo)
-{
-	Subscription *result = palloc(sizeof(Subscription));
-
-	connection_string_check(conninfo, "the publisher", !superuser());
-	*result = *subscription;
-	result->conninfo = conninfo;
-	result->passwordrequired = true;
-	result->ownersuperuser = superuser();
-	return result;
-}
-
 /*
  * weft.switch_over_plan(subscription name, reverse boolean, publisher_connection text)
  *
@@ -81,10 +65,9 @@ weft_switch_over_plan(PG_FUNCTION_ARGS)
 				 errmsg("subscription and reverse must not be null")));
 	shmem_require();
 	subscription = publisher_subscription(NameStr(*PG_GETARG_NAME(0)));
-	if (!PG_ARGISNULL(2))
-		subscription = with_connection(subscription, text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	result_rows_begin(fcinfo, SWITCH_OVER_PLAN_COLUMNS);
-	conn = publisher_connect(subscription);
+	conn = PG_ARGISNULL(2) ? publisher_connect(subscription) :
+		publisher_connect_by(subscription, text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	PG_TRY();
 	{
 		foreach(lc, plan_check(subscription, conn, PG_GETARG_BOOL(1)))

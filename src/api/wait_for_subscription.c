@@ -11,6 +11,7 @@
 #include "applied_position.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "last_error.h"
@@ -168,7 +169,7 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 
 		AcceptInvalidationMessages();
 		check_enabled(subscription);
-		tables = list_length(GetSubscriptionRelations(subid, true));
+		tables = list_length(compat_subscription_tables(subid, true));
 		if (tables == 0 && applied >= target)
 			break;
 		if (GetCurrentTimestamp() >= end)

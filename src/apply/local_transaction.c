@@ -20,6 +20,7 @@
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
+#include "storage/proc.h"
 
 static void
 clear_origin(void)

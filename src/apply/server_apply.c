@@ -117,12 +117,50 @@ server_apply_names_message(void)
 	return current.change.message != NULL && current.by_server;
 }
 
+#if HAVE_DEAD_TUPLE_RETENTION
+
+/*
+ * The server's code finds out whether a missing row was deleted, among the dead rows that the
+ * leader has retained.  It takes this process for the leader, and asks its entry how far back
+ * they are complete.  The copy has what was true when this writer was started.
+ */
+static void
+renew_retention(void)
+{
+	LogicalRepWorker *leader;
+	TransactionId oldest = InvalidTransactionId;
+
+	if (!compat_retains_dead_tuples(MySubscription))
+		return;
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	leader = compat_worker_find(MySubscription->oid, InvalidOid, true);
+	if (leader)
+	{
+		SpinLockAcquire(&leader->relmutex);
+		oldest = leader->oldest_nonremovable_xid;
+		SpinLockRelease(&leader->relmutex);
+	}
+	LWLockRelease(LogicalRepWorkerLock);
+	MyLogicalRepWorker->oldest_nonremovable_xid = oldest;
+}
+
+#else
+
+static void
+renew_retention(void)
+{
+}
+
+#endif
+
 /* Has the server's code apply a message. */
 static void
 dispatch(const RowChange *change)
 {
 	StringInfoData buffer;
 
+	if (change->type == LOGICAL_REP_MSG_UPDATE)
+		renew_retention();
 	server_apply_enter(change);
 	current.by_server = true;
 	initReadOnlyStringInfo(&buffer, change->message, change->length);

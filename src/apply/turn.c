@@ -90,6 +90,7 @@
 #include "apply/attempt.h"
 #include "apply/turn.h"
 #include "apply/writer.h"
+#include "compat.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -192,7 +193,7 @@ wanted(LOCK *lock)
 
 	dclist_foreach(iter, &lock->waitProcs)
 	{
-		if (must_yield_to(dlist_container(PGPROC, links, iter.cur)))
+		if (must_yield_to(dlist_container(PGPROC, COMPAT_WAIT_LINK, iter.cur)))
 			return true;
 	}
 	return false;

@@ -51,13 +51,19 @@
 #define STATS_INTERVAL 1000L	/* ms */
 
 static emit_log_hook_type next_emit_log_hook;
+static bool initializing = false;
 
-/* If the leader ends its writers, it reports the reason itself. */
+/*
+ * If the leader ends its writers, it reports the reason itself.  The server's code would report
+ * each writer as an apply worker that starts.
+ */
 static void
-end_quietly(ErrorData *edata)
+be_quiet(ErrorData *edata)
 {
 	if (next_emit_log_hook)
 		next_emit_log_hook(edata);
+	if (initializing && edata->elevel == LOG)
+		edata->output_to_server = false;
 	if (edata->elevel == FATAL && edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN &&
 		ring_stopping(writer.ring))
 		edata->output_to_server = false;
@@ -72,7 +78,7 @@ impersonate_apply_worker(Oid subid)
 	LogicalRepWorker *leader;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	leader = logicalrep_worker_find(subid, InvalidOid, true);
+	leader = compat_worker_find(subid, InvalidOid, true);
 	if (leader)
 		*copy = *leader;
 	LWLockRelease(LogicalRepWorkerLock);
@@ -84,15 +90,24 @@ impersonate_apply_worker(Oid subid)
 	MyLogicalRepWorker = copy;
 }
 
-/* Connects to the database as the subscription's owner. */
+/* Connects to the database as the subscription's owner, and creates the server's context. */
 static void
 connect_as_owner(void)
 {
 	SubscriptionShared *subscription = writer.subscription;
 
+	if (COMPAT_WORKER_KEEPS_CONNINFO)
+	{
+		initializing = true;
+		InitializeLogRepWorker();
+		initializing = false;
+		return;
+	}
 	SetConfigOption("session_replication_role", "replica", PGC_SUSET, PGC_S_OVERRIDE);
 	BackgroundWorkerInitializeConnectionByOid(subscription->dbid, subscription->userid, 0);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+	ApplyContext = AllocSetContextCreate(TopMemoryContext, "ApplyContext",
+										 ALLOCSET_DEFAULT_SIZES);
 }
 
 static void
@@ -210,14 +225,12 @@ worker_main(Datum main_arg)
 	turn_init(change_rest);
 	gate_ask_before_waiting(turn_blocks_others);
 	next_emit_log_hook = emit_log_hook;
-	emit_log_hook = end_quietly;
+	emit_log_hook = be_quiet;
 	subid = writer.subscription->subid;
 	impersonate_apply_worker(subid);
 	connect_as_owner();
 	compat_injection_point("weft-writer-starts");
 
-	ApplyContext = AllocSetContextCreate(TopMemoryContext, "ApplyContext",
-										 ALLOCSET_DEFAULT_SIZES);
 	ApplyMessageContext = AllocSetContextCreate(ApplyContext, "ApplyMessageContext",
 												ALLOCSET_DEFAULT_SIZES);
 	load_subscription(subid);

@@ -6,6 +6,7 @@
 
 #include "apply/writer.h"
 #include "catalog/pg_subscription.h"
+#include "compat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "replication/worker_internal.h"
@@ -114,7 +115,7 @@ writer_reread_subscription(void)
 		MemoryContextSwitchTo(old);
 		if (subscription)
 		{
-			FreeSubscription(MySubscription);
+			compat_free_subscription(MySubscription);
 			MySubscription = subscription;
 		}
 		CommitTransactionCommand();

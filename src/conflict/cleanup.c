@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "compat.h"
 #include "conflict/cleanup.h"
 #include "conflict/settings.h"
 #include "conflict/time_expiry.h"

@@ -5,6 +5,7 @@
 #ifndef WEFT_CONFLICT_TYPES_H
 #define WEFT_CONFLICT_TYPES_H
 
+#include "compat.h"
 #include "datatype/timestamp.h"
 #include "nodes/execnodes.h"
 #include "replication/logicalproto.h"

@@ -16,6 +16,7 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "commands/sequence.h"
+#include "compat.h"
 #include "conflict/history.h"
 #include "conflict/log_limit.h"
 #include "conflict/remote_transaction.h"
@@ -173,12 +174,12 @@ Datum
 history_key(Target *target, TupleTableSlot *key)
 {
 	Datum		result;
-	JsonbParseState *state = NULL;
+	CompatJsonbState state = COMPAT_JSONB_BEGIN;
 
 	if (try_convert(target, key, false, &result))
 		return result;
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL)));
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	return JsonbPGetDatum(JsonbValueToJsonb(compat_push_jsonb(&state, WJB_END_OBJECT, NULL)));
 }
 
 /*

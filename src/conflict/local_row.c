@@ -68,8 +68,7 @@ local_row_find(Target *target, TupleTableSlot *search)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (RelationFindReplTupleByIndex(target->rel, target->key_index, LockTupleExclusive,
-										 search, result))
+		if (compat_find_by_index(target->rel, target->key_index, LockTupleExclusive, search, result))
 			return result;
 	} while (is_visible(target, search));
 	return NULL;

@@ -32,6 +32,7 @@
 #include "access/xact.h"
 #include "applied_position.h"
 #include "catalog/pg_subscription.h"
+#include "compat.h"
 #include "conflict/passed_time.h"
 #include "fmgr.h"
 #include "miscadmin.h"

@@ -6,6 +6,7 @@
 #define WEFT_PASSED_TIME_H
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 

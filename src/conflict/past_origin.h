@@ -5,6 +5,7 @@
 #ifndef WEFT_PAST_ORIGIN_H
 #define WEFT_PAST_ORIGIN_H
 
+#include "compat.h"
 #include "replication/origin.h"
 
 typedef struct ConflictLegacy

@@ -90,7 +90,8 @@ conflict_committed(void)
 								remote_transaction.met[i]);
 #if HAVE_APPLY_CONFLICTS
 		for (uint32 j = 0; i <= LAST_SERVER_KIND && j < remote_transaction.met[i]; j++)
-			pgstat_report_subscription_conflict(MySubscription->oid, i);
+			pgstat_report_subscription_conflict(MySubscription->oid,
+												conflict_kind_of_server(i));
 #endif
 	}
 }

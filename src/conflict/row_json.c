@@ -6,6 +6,7 @@
 
 #include "access/detoast.h"
 #include "access/genam.h"
+#include "compat.h"
 #include "conflict/row_json.h"
 #include "executor/executor.h"
 #include "utils/jsonb.h"
@@ -31,10 +32,10 @@ Datum
 row_json_key(Target *target, TupleTableSlot *slot)
 {
 	Relation	index = index_open(target->key_index, AccessShareLock);
-	JsonbParseState *state = NULL;
+	CompatJsonbState state = COMPAT_JSONB_BEGIN;
 	JsonbValue *result;
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
 	{
 		AttrNumber	column = index->rd_index->indkey.values[i];
@@ -46,7 +47,7 @@ row_json_key(Target *target, TupleTableSlot *slot)
 		part.type = jbvString;
 		part.val.string.val = pstrdup(NameStr(attribute->attname));
 		part.val.string.len = strlen(part.val.string.val);
-		pushJsonbValue(&state, WJB_KEY, &part);
+		compat_push_jsonb(&state, WJB_KEY, &part);
 		if (isnull)
 			part.type = jbvNull;
 		else
@@ -58,15 +59,15 @@ row_json_key(Target *target, TupleTableSlot *slot)
 			(void) JsonbExtractScalar(part.val.binary.data, &scalar);
 			part = scalar;
 		}
-		pushJsonbValue(&state, WJB_VALUE, &part);
+		compat_push_jsonb(&state, WJB_VALUE, &part);
 	}
-	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	result = compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
 	index_close(index, AccessShareLock);
 	return JsonbPGetDatum(JsonbValueToJsonb(result));
 }
 
 static void
-push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
+push_string(CompatJsonbState *state, JsonbIteratorToken token, char *text)
 {
 	JsonbValue	value;
 
@@ -74,7 +75,7 @@ push_string(JsonbParseState **state, JsonbIteratorToken token, char *text)
 	value.val.string.val = text;
 
 	value.val.string.len = strlen(text);
-	pushJsonbValue(state, token, &value);
+	compat_push_jsonb(state, token, &value);
 }
 
 /*
@@ -87,10 +88,10 @@ row_json_text(TupleTableSlot *slot, Oid key_index)
 	TupleDesc	desc = slot->tts_tupleDescriptor;
 	Relation	index = OidIsValid(key_index) ? index_open(key_index, AccessShareLock) : NULL;
 	int			count = index ? IndexRelationGetNumberOfKeyAttributes(index) : desc->natts;
-	JsonbParseState *state = NULL;
+	CompatJsonbState state = COMPAT_JSONB_BEGIN;
 	JsonbValue *result;
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	for (int i = 0; i < count; i++)
 	{
 		AttrNumber	column = index ? index->rd_index->indkey.values[i] : i + 1;
@@ -105,14 +106,14 @@ row_json_text(TupleTableSlot *slot, Oid key_index)
 			continue;
 		push_string(&state, WJB_KEY, pstrdup(NameStr(attribute->attname)));
 		if (isnull)
-			pushJsonbValue(&state, WJB_VALUE, &null);
+			compat_push_jsonb(&state, WJB_VALUE, &null);
 		else
 		{
 			getTypeOutputInfo(attribute->atttypid, &function, &is_varlena);
 			push_string(&state, WJB_VALUE, OidOutputFunctionCall(function, value));
 		}
 	}
-	result = pushJsonbValue(&state, WJB_END_OBJECT, NULL);
+	result = compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
 	if (index)
 		index_close(index, AccessShareLock);
 	return JsonbPGetDatum(JsonbValueToJsonb(result));

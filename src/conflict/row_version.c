@@ -13,6 +13,7 @@
 #include "access/genam.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "conflict/row_key.h"
 #include "conflict/row_version.h"
 #include "conflict/settings.h"

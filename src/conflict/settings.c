@@ -26,6 +26,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "conflict/settings.h"
 #include "miscadmin.h"
 #include "replication/origin.h"

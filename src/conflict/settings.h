@@ -6,6 +6,7 @@
 #define WEFT_SETTINGS_H
 
 #include "access/transam.h"
+#include "compat.h"
 #include "conflict/resolver.h"
 #include "conflict_kind.h"
 #include "nodes/bitmapset.h"

@@ -30,6 +30,7 @@
 
 #include "access/commit_ts.h"
 #include "access/htup_details.h"
+#include "compat.h"
 #include "conflict/passed_time.h"
 #include "conflict/settings.h"
 #include "conflict/time_expiry.h"

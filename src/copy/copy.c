@@ -31,6 +31,7 @@
 #include "copy/slots.h"
 #include "copy/table.h"
 #include "guc.h"
+#include "publisher_connection.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
 
@@ -46,7 +47,7 @@ before_copy(WalReceiverConn *conn, const char *text)
 		.subid = MySubscription->oid,
 		.user = psprintf("subscription \"%s\"", MySubscription->name),
 		.appname = MySubscription->name,
-		.conninfo = MySubscription->conninfo,
+		.conninfo = publisher_connection_string(MySubscription),
 		.must_use_password = MySubscription->passwordrequired && !MySubscription->ownersuperuser
 	};
 	const char *nothing = copy_table_rows(&publisher, conn, rel, text);

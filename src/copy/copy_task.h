@@ -6,6 +6,7 @@
 #define WEFT_COPY_TASK_H
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "storage/block.h"
 #include "storage/spin.h"
 

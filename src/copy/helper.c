@@ -48,6 +48,7 @@
 #include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "copy/command.h"
 #include "copy/helper.h"
 #include "copy/progress.h"

@@ -40,6 +40,7 @@
 #include "catalog/indexing.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
+#include "compat.h"
 #include "copy/indexes.h"
 #include "executor/executor.h"
 #include "local_table.h"
@@ -297,7 +298,7 @@ insert_entries(Relation rel, List *indexes)
 	ResultRelInfo *info;
 	EState	   *estate = local_table_prepare(rel, make_attrmap(0), false, &info);
 	TupleTableSlot *slot = table_slot_create(rel, &estate->es_tupleTable);
-	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	TableScanDesc scan = compat_table_beginscan(rel, GetActiveSnapshot());
 
 	for (int i = 0; i < info->ri_NumIndices; i++)
 		if (!list_member_oid(indexes, RelationGetRelid(info->ri_IndexRelationDescs[i])))
@@ -310,7 +311,7 @@ insert_entries(Relation rel, List *indexes)
 			continue;
 		ResetPerTupleExprContext(estate);
 		MemoryContextSwitchTo(GetPerTupleMemoryContext(estate));
-		(void) ExecInsertIndexTuples(info, slot, estate, false, false, NULL, NIL, false);
+		compat_insert_index_entries(info, slot, estate);
 		MemoryContextSwitchTo(old);
 	}
 	table_endscan(scan);

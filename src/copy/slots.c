@@ -49,6 +49,7 @@
 #include "copy/slot_mark.h"
 #include "copy/slots.h"
 #include "message_builder.h"
+#include "publisher_connection.h"
 #include "remote_query.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
@@ -353,7 +354,7 @@ copy_slots_check(void)
 		return;
 
 	slots_left_seen = slots_left;
-	conn = walrcv_connect(MySubscription->conninfo, true, true,
+	conn = walrcv_connect(publisher_connection_string(MySubscription), true, true,
 						  MySubscription->passwordrequired && !MySubscription->ownersuperuser,
 						  MySubscription->name, &error);
 	if (conn == NULL)

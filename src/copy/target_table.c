@@ -18,6 +18,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "copy/target_table.h"
 #include "executor/tuptable.h"
 #include "local_table.h"
@@ -64,7 +65,7 @@ domain_is_unsafe(Oid type)
 	DomainConstraintRef *ref;
 	ListCell   *cell;
 
-	if (get_typtype(type) != TYPTYPE_DOMAIN || !DomainHasConstraints(type))
+	if (get_typtype(type) != TYPTYPE_DOMAIN || !compat_domain_has_constraints(type))
 		return false;
 	/* Released with the memory context. */
 	ref = palloc(sizeof(DomainConstraintRef));
@@ -267,7 +268,7 @@ static bool
 heap_has_rows(Relation rel)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	TableScanDesc scan = table_beginscan(rel, GetActiveSnapshot(), 0, NULL);
+	TableScanDesc scan = compat_table_beginscan(rel, GetActiveSnapshot());
 	bool		result = table_scan_getnextslot(scan, ForwardScanDirection, slot);
 
 	table_endscan(scan);

@@ -17,6 +17,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "ddl/concurrent_row.h"
 #include "store.h"
 #include "utils/builtins.h"
@@ -26,6 +27,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 /* Columns of weft.ddl_concurrent. */
 enum
@@ -112,8 +114,8 @@ concurrent_remove(const ConcurrentRow *row)
 	TM_Result	result;
 
 	PushActiveSnapshot(GetTransactionSnapshot());
-	result = table_tuple_delete(rel, &place, GetCurrentCommandId(true), GetActiveSnapshot(),
-								InvalidSnapshot, true, &failure, false);
+	result = compat_table_tuple_delete(rel, &place, GetCurrentCommandId(true), GetActiveSnapshot(),
+									   true, &failure);
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
 	CommandCounterIncrement();

@@ -397,7 +397,7 @@ static void
 handle_sigterm(SIGNAL_ARGS)
 {
 	terminated = true;
-	StatementCancelHandler(postgres_signal_arg);
+	StatementCancelHandler(COMPAT_SIGNAL_ARGUMENTS);
 }
 
 /* Entry point of the background worker. */

@@ -169,7 +169,7 @@ collation_name(Oid collation)
 static void
 write_column(StringInfo text, const Form_pg_attribute column)
 {
-	bits16		flags = FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY;
+	uint16		flags = FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_FORCE_QUALIFY;
 
 	appendStringInfo(text, "%s %s", quote_identifier(NameStr(column->attname)),
 					 format_type_extended(column->atttypid, column->atttypmod, flags));

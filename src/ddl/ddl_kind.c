@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "commands/defrem.h"
+#include "compat.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_message.h"
 #include "nodes/parsenodes.h"
@@ -266,7 +267,7 @@ ddl_is_for_command(Node *statement)
 		case T_AlterRoleSetStmt:
 		case T_DropRoleStmt:
 		case T_GrantRoleStmt:
-		case T_ClusterStmt:
+		case COMPAT_CLUSTER_STATEMENT:
 		case T_RefreshMatViewStmt:
 		case T_ReindexStmt:
 			return true;

@@ -28,6 +28,7 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
+#include "compat.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/first_change.h"
 #include "guc.h"

@@ -6,6 +6,7 @@
 #define WEFT_DDL_QUEUE_H
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "ddl/ddl_message.h"
 #include "replication/origin.h"
 

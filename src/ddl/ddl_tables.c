@@ -21,6 +21,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "ddl/ddl_tables.h"
 #include "executor/tuptable.h"
 #include "nodes/value.h"
@@ -114,7 +115,7 @@ has_rows(Oid relid)
 		if (rel->rd_rel->relkind == RELKIND_RELATION)
 		{
 			Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-			TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+			TableScanDesc scan = compat_table_beginscan(rel, snapshot);
 			TupleTableSlot *slot = table_slot_create(rel, NULL);
 
 			found = table_scan_getnextslot(scan, ForwardScanDirection, slot);

@@ -30,6 +30,7 @@
 #include "catalog/pg_publication.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "ddl/group_tables.h"
 #include "fmgr.h"
 #include "local_query.h"
@@ -65,7 +66,7 @@ publish(Oid publication, Oid relid)
 	PublicationRelInfo info = {0};
 
 	info.relation = table_open(relid, ShareUpdateExclusiveLock);
-	(void) publication_add_relation(publication, &info, true);
+	(void) compat_publication_add_relation(publication, &info, true);
 	table_close(info.relation, NoLock);
 }
 
@@ -144,7 +145,7 @@ weft_member_follow_tables(PG_FUNCTION_ARGS)
 
 	if (!OidIsValid(oid))
 		PG_RETURN_VOID();
-	relids = GetPublicationRelations(oid, PUBLICATION_PART_ROOT);
+	relids = compat_publication_relations(oid, PUBLICATION_PART_ROOT);
 	foreach_oid(subscription, node_identity_subscriptions())
 		foreach_oid(relid, relids)
 		if (is_group_table(relid))

@@ -24,6 +24,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_publication.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/membership.h"
 #include "ddl/powers.h"
@@ -52,7 +53,7 @@ publications_of_any(List *tables)
 
 	foreach_oid(table, tables)
 	{
-		result = list_concat_unique_oid(result, GetRelationPublications(table));
+		result = list_concat_unique_oid(result, compat_relation_publications(table));
 		result = list_concat_unique_oid(result,
 										GetSchemaPublications(get_rel_namespace(table)));
 	}
@@ -235,7 +236,7 @@ membership_of_publication(const char *name)
 	if (publication == NULL || publication->alltables || !is_concerned(publication->oid))
 		return NIL;
 	option = publication->pubviaroot ? PUBLICATION_PART_ROOT : PUBLICATION_PART_LEAF;
-	return list_concat_unique_oid(GetPublicationRelations(publication->oid, option),
+	return list_concat_unique_oid(compat_publication_relations(publication->oid, option),
 								  GetAllSchemaPublicationRelations(publication->oid, option));
 }
 

@@ -64,7 +64,7 @@ newer_copy_find(XLogRecPtr final_lsn)
 	List	   *result = NIL;
 
 	foreach_ptr(SubscriptionRelState, table,
-				GetSubscriptionRelations(MySubscription->oid, true))
+				compat_subscription_tables(MySubscription->oid, true))
 	{
 		Copy	   *copy;
 

@@ -41,6 +41,7 @@
 #include "catalog/pg_publication.h"
 #include "commands/defrem.h"
 #include "commands/tablecmds.h"
+#include "compat.h"
 #include "ddl/default_value.h"
 #include "ddl/expression.h"
 #include "ddl/partition_bound.h"
@@ -83,14 +84,14 @@ is_published(List *publications, DdlLevel level)
 static List *
 publications_of(Oid relid)
 {
-	List	   *result = GetRelationPublications(relid);
+	List	   *result = compat_relation_publications(relid);
 
 	result = list_concat(result, GetSchemaPublications(get_rel_namespace(relid)));
 	if (!get_rel_relispartition(relid))
 		return result;
 	foreach_oid(ancestor, get_partition_ancestors(relid))
 	{
-		result = list_concat(result, GetRelationPublications(ancestor));
+		result = list_concat(result, compat_relation_publications(ancestor));
 		result = list_concat(result, GetSchemaPublications(get_rel_namespace(ancestor)));
 	}
 	return result;
@@ -120,7 +121,7 @@ has_rows(Oid relid)
 	}
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	slot = table_slot_create(rel, NULL);
-	scan = table_beginscan(rel, snapshot, 0, NULL);
+	scan = compat_table_beginscan(rel, snapshot);
 	result = table_scan_getnextslot(scan, ForwardScanDirection, slot);
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);

@@ -29,13 +29,16 @@
 #include "postgres.h"
 
 #include "commands/subscriptioncmds.h"
+#include "compat.h"
 #include "ddl/ddl_message.h"
 #include "ddl/seen.h"
 #include "node_identity.h"
+#include "nodes/miscnodes.h"
 #include "replication/logicalworker.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
 
@@ -61,15 +64,16 @@ progress_of(const NodeMember *member, bool *exists)
 static XLogRecPtr
 parse_position(const char *text)
 {
-	bool		failed = false;
-	XLogRecPtr	result = pg_lsn_in_internal(text, &failed);
+	ErrorSaveContext context = {T_ErrorSaveContext};
+	Datum		result;
 
-	if (failed)
+	if (!DirectInputFunctionCallSafe(pg_lsn_in, unconstify(char *, text), InvalidOid, -1,
+									 (Node *) &context, &result))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROTOCOL_VIOLATION),
 				 errmsg("the message about a schema change is malformed: %s",
 						"a position is none")));
-	return result;
+	return DatumGetLSN(result);
 }
 
 /* Is a position of a member that of a commit, and not where this node was copied from it? */

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "ddl/statement_settings.h"
 #include "ddl/string_syntax.h"
 #include "nodes/parsenodes.h"
@@ -102,8 +103,8 @@ is_statement(List *trees, const char *text, Node *statement)
 List *
 string_syntax_parse(const char *text, Node *statement, List *settings)
 {
-	const char *current = standard_conforming_strings ? "on" : "off";
-	const char *other = standard_conforming_strings ? "off" : "on";
+	const char *current = compat_standard_conforming_strings ? "on" : "off";
+	const char *other = compat_standard_conforming_strings ? "off" : "on";
 	List	   *trees;
 	List	   *others;
 

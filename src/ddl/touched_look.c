@@ -48,6 +48,7 @@
 #include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/extension.h"
+#include "compat.h"
 #include "ddl/filter.h"
 #include "ddl/local_object.h"
 #include "ddl/touched_look.h"
@@ -111,7 +112,7 @@ static List *
 publications_naming(Oid class_id, Oid object_id)
 {
 	List	   *result = class_id == RelationRelationId ?
-		GetRelationPublications(object_id) : GetSchemaPublications(object_id);
+		compat_relation_publications(object_id) : GetSchemaPublications(object_id);
 
 	if (current != NULL)
 		foreach_ptr(Membership, membership, current->memberships)
@@ -141,7 +142,7 @@ touched_publications_of(Oid relid)
 static bool
 has_table_in_schema(Oid publication, Oid schema)
 {
-	foreach_oid(relid, GetPublicationRelations(publication, PUBLICATION_PART_ROOT))
+	foreach_oid(relid, compat_publication_relations(publication, PUBLICATION_PART_ROOT))
 		if (get_rel_namespace(relid) == schema)
 		return true;
 	if (current != NULL)

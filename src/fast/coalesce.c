@@ -31,6 +31,7 @@
 #include "access/tupmacs.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "fast/coalesce.h"
 #include "fast/fast_session.h"
 #include "fast/row_count.h"
@@ -179,7 +180,7 @@ coalesce_describe(FastRelation *relation, Relation rel)
 	{
 		FastColumn *column = &relation->columns[i];
 
-		if (get_typtype(column->type) == TYPTYPE_DOMAIN && DomainHasConstraints(column->type))
+		if (get_typtype(column->type) == TYPTYPE_DOMAIN && compat_domain_has_constraints(column->type))
 			return false;
 		column->can_be_read = can_be_read(column->type);
 		for (int key = 0; key < relation->num_keys; key++)

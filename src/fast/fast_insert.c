@@ -78,8 +78,7 @@ fast_insert_store(FastRelation *relation)
 	for (int i = 0; i < relation->num_gathered; i++)
 	{
 		if (relation->info->ri_NumIndices > 0)
-			ExecInsertIndexTuples(relation->info, relation->gathered[i], estate,
-								  false, false, NULL, NIL, false);
+			compat_insert_index_entries(relation->info, relation->gathered[i], estate);
 		if (relation->checks_deletes &&
 			fast_context.was_deleted(relation->rel, relation->gathered[i], true))
 			misspeculate("a row was deleted meanwhile");

@@ -270,13 +270,13 @@ update_row(FastRelation *relation, const RowChange *change, bool final)
 		return false;
 	check_constraints(relation, row);
 
-	if (table_tuple_update(relation->rel, &found->tts_tid, row, GetCurrentCommandId(true),
-						   GetActiveSnapshot(), InvalidSnapshot, true,
-						   &failure, &lock_mode, &update_indexes) != TM_Ok)
+	if (compat_table_tuple_update(relation->rel, &found->tts_tid, row,
+								  GetCurrentCommandId(true), GetActiveSnapshot(),
+								  &failure, &lock_mode, &update_indexes) != TM_Ok)
 		return false;
 	if (relation->info->ri_NumIndices > 0 && update_indexes != TU_None)
-		ExecInsertIndexTuples(relation->info, row, relation->estate,
-							  true, false, NULL, NIL, update_indexes == TU_Summarizing);
+		compat_update_index_entries(relation->info, row, relation->estate,
+									update_indexes == TU_Summarizing);
 	remember_time(relation, row);
 	return true;
 }
@@ -292,9 +292,9 @@ delete_row(FastRelation *relation, const RowChange *change, bool final)
 		return false;
 	check_privileges(relation, CMD_DELETE, ACL_DELETE);
 	if (!find_row(relation, final) ||
-		table_tuple_delete(relation->rel, &relation->found->tts_tid,
-						   GetCurrentCommandId(true), GetActiveSnapshot(),
-						   InvalidSnapshot, true, &failure, false) != TM_Ok)
+		compat_table_tuple_delete(relation->rel, &relation->found->tts_tid,
+								  GetCurrentCommandId(true), GetActiveSnapshot(),
+								  true, &failure) != TM_Ok)
 		return false;
 	if (fast_context.detect_conflicts)
 		fast_context.remember_delete(relation->rel, relation->found);

@@ -147,7 +147,7 @@ find_version(FastRelation *relation, ItemPointerData first, Buffer *recent, bool
 		}
 		if (fits || pruned)
 			break;
-		heap_page_prune_opt(rel, buffer);
+		compat_prune_page(rel, buffer);
 		pruned = true;
 	}
 	relation->row_length = MAXALIGN(tuple->t_len);

@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "fast/cache_line.h"
 #include "fast/recent_buffer.h"
 #include "pgstat.h"
@@ -25,9 +26,7 @@
 static bool
 is_used(Buffer buffer)
 {
-	uint32		state = pg_atomic_read_u32(&GetBufferDescriptor(buffer - 1)->state);
-
-	return BUF_STATE_GET_USAGECOUNT(state) >= MIN_USAGE;
+	return compat_buffer_usage(GetBufferDescriptor(buffer - 1)) >= MIN_USAGE;
 }
 
 /*

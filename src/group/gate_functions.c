@@ -17,6 +17,7 @@
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 PG_FUNCTION_INFO_V1(weft_ddl_gate_open);
 PG_FUNCTION_INFO_V1(weft_ddl_gate_closed);

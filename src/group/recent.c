@@ -27,6 +27,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "compat.h"
 #include "local_query.h"
 #include "group/recent.h"
 #include "group/recent_rows.h"

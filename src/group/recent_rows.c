@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "access/commit_ts.h"
+#include "access/genam.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -21,6 +22,7 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "executor/executor.h"
 #include "funcapi.h"
 #include "group/recent_rows.h"
@@ -41,6 +43,7 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 #include "utils/usercontext.h"
 
 #define COLUMNS 3
@@ -205,7 +208,7 @@ static void
 read_rows(KeyReader *reader, TimestampTz since, ReturnSetInfo *result)
 {
 	TupleTableSlot *row = table_slot_create(reader->rel, NULL);
-	TableScanDesc scan = table_beginscan(reader->rel, GetActiveSnapshot(), 0, NULL);
+	TableScanDesc scan = compat_table_beginscan(reader->rel, GetActiveSnapshot());
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "weft recent rows",
 												  ALLOCSET_DEFAULT_SIZES);
 
@@ -317,8 +320,7 @@ write_again(ResultRelInfo *info, EState *estate, TupleTableSlot *row)
 	simple_table_tuple_update(info->ri_RelationDesc, &place, row, GetActiveSnapshot(),
 							  &update_indexes);
 	if (info->ri_NumIndices > 0 && update_indexes != TU_None)
-		(void) ExecInsertIndexTuples(info, row, estate, true, false, NULL, NIL,
-									 update_indexes == TU_Summarizing);
+		compat_update_index_entries(info, row, estate, update_indexes == TU_Summarizing);
 	ResetPerTupleExprContext(estate);
 	CommandCounterIncrement();
 }
@@ -341,7 +343,7 @@ stamp_rows(Relation rel, List *keys)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (OidIsValid(key_index) && read_key(rel, key_index, texts, key) &&
-			RelationFindReplTupleByIndex(rel, key_index, LockTupleNoKeyExclusive, key, row) &&
+			compat_find_by_index(rel, key_index, LockTupleNoKeyExclusive, key, row) &&
 			is_copied(row))
 			write_again(info, estate, row);
 	}

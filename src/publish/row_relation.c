@@ -298,7 +298,7 @@ row_relation_look_up(RowRelation *entry, Relation relation)
 static bool
 is_filtered(Oid relid)
 {
-	List	   *publications = GetRelationPublications(relid);
+	List	   *publications = compat_relation_publications(relid);
 	ListCell   *cell;
 	bool		filtered = false;
 

@@ -15,6 +15,15 @@
  * what is settled, and the position of the last local commit through
  * store_flush_position() (feedback.c).  Only its next call gets the message kept for it.
  *
+ * From 19 on, the loop of a subscription with retain_dead_tuples asks the publisher again and
+ * again how far it is, and gets a status message as the answer.  Until it has gone through
+ * this cycle, no server of the subscriber may remove dead rows.  The answer may arrive at any
+ * moment, in the middle of a transaction that goes into the ring, too.  Therefore it is copied,
+ * and the loop gets the copy before anything else that it gets next; messages.c sees to it that
+ * this is soon.  The loop has one question open at most, so one copy is enough.  The answer
+ * says nothing about what has arrived: the loop compares the position in it to what the
+ * keepalive of the leader tells.
+ *
  * "Settled" rather than "received": the message that is kept has been received, but the
  * loop has not applied it, so the keepalive must not tell a position behind its end.
  *
@@ -69,6 +78,10 @@ static HandoverKind kept = HANDOVER_NOTHING;
 static KeptMessage message;		/* for a turn: to be read again after it */
 static KeptMessage second;		/* to be given right after "message" */
 static HandoverEnd message_end; /* of both */
+
+/* The publisher's answer to a question of the loop, or nothing. */
+static char *status;
+static int	status_length;
 
 /* Of the message that the loop got last; it is done when the loop asks for more. */
 static HandoverEnd given_end;
@@ -148,6 +161,24 @@ handover_take_back(char **data)
 	return *data ? message.length : 0;
 }
 
+/* The publisher has answered a question of the loop: copies the message. */
+void
+handover_status(const char *data, int length)
+{
+	if (status != NULL)
+		pfree(status);
+	status = MemoryContextAlloc(led.context, length);
+	memcpy(status, data, length);
+	status_length = length;
+}
+
+/* Is there an answer that the loop has not got yet? */
+bool
+handover_status_waiting(void)
+{
+	return status_length > 0;
+}
+
 /* Something has happened that the loop does not know about. */
 void
 handover_news(void)
@@ -222,6 +253,17 @@ deliver_keepalive(char **buffer)
 	return keepalive.length;
 }
 
+/* Gives the loop the publisher's answer.  It stays where it is until the next one. */
+static int
+deliver_status(char **buffer)
+{
+	int			length = status_length;
+
+	*buffer = status;
+	status_length = 0;
+	return length;
+}
+
 /* Gives the loop the message that is kept, or the first of two. */
 static int
 deliver_message(char **buffer)
@@ -253,6 +295,8 @@ handover_deliver(char **buffer, pgsocket *wait_fd)
 
 	if (behind)
 		return deliver_keepalive(buffer);
+	if (status_length > 0)
+		return deliver_status(buffer);
 
 	kept = HANDOVER_NOTHING;
 	switch (kind)
@@ -280,10 +324,10 @@ handover_deliver(char **buffer, pgsocket *wait_fd)
 int
 handover_deliver_nothing(char **buffer, pgsocket *wait_fd)
 {
-	int			length = behind ? deliver_keepalive(buffer) : 0;
-
 	*wait_fd = reception.socket;
-	return length;
+	if (behind)
+		return deliver_keepalive(buffer);
+	return status_length > 0 ? deliver_status(buffer) : 0;
 }
 
 /* The loop is about to wait for the socket, and does its housekeeping then. */

@@ -20,6 +20,8 @@ extern void handover_turn_before(char *message, int length);
 extern void handover_stream_end(void);
 
 /* What the loop does not know yet. */
+extern void handover_status(const char *data, int length);
+extern bool handover_status_waiting(void);
 extern void handover_settled(XLogRecPtr end_lsn);
 extern void handover_news(void);
 

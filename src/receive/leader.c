@@ -87,16 +87,35 @@
 #define WAKE_SHARE 64			/* one 64th */
 
 /*
+ * Do other processes use the leader's origin?  The writers have ended, but parallel apply workers
+ * of the server and processes that repair rows may not.
+ */
+static bool
+origin_is_shared(void)
+{
+	if (shmem_origin_shared())
+		return true;
+	foreach_ptr(LogicalRepWorker, worker, compat_running_workers(MyLogicalRepWorker->subid))
+	{
+		if (isParallelApplyWorker(worker))
+			return true;
+	}
+	return false;
+}
+
+/*
  * The server would release the origin later: after it has given up this process's place
  * as the subscription's worker, and after the ring has been unmapped and spools have been
- * deleted, which takes time.  The next leader would find the origin in use.
+ * deleted, which takes time.  The next leader would find the origin in use.  From 19 on, it
+ * does so anyway while others use the origin.
  */
 static void
 leader_exit(int code, Datum arg)
 {
 	housekeeping_stop_writers();
 	sampler_stop();
-	replorigin_session_reset();
+	if (!COMPAT_ORIGIN_COUNTS_USERS || !origin_is_shared())
+		replorigin_session_reset();
 	shmem_release(led.shared);
 }
 
@@ -270,6 +289,8 @@ next_message(void)
 		messages_data(message, length);
 	else if (message[0] == 'k')
 		messages_keepalive(message, length);
+	else if (message[0] == STATUS_MESSAGE)
+		messages_status(message, length);
 	/* Others are ignored, as in the server's apply loop. */
 	return true;
 }

@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "last_error.h"
 #include "message_builder.h"
 #include "next_leader.h"
@@ -40,10 +41,16 @@
 #include "utils/timestamp.h"
 #include "wire.h"
 
-/* How often the loop gets a turn while tables are being synchronized. */
-#define SYNC_TURN_INTERVAL 100	/* ms */
+/*
+ * How often the loop gets a turn while it has work that somebody waits for: while tables or
+ * sequences are being synchronized, or dead rows are kept until it says that they are not needed.
+ */
+#define URGENT_TURN_INTERVAL 100	/* ms */
 /* How often the loop gets a turn under full load. */
 #define TURN_INTERVAL 10000		/* ms */
+
+/* 's', position, oldest and next transaction ID, time. */
+#define STATUS_MESSAGE_LENGTH (1 + 8 + 8 + 8 + 8)
 
 typedef enum StreamPosition
 {
@@ -82,6 +89,14 @@ to_be_skipped(XLogRecPtr final_lsn)
 	return !led.detect_conflicts || MySubscription->skiplsn == final_lsn;
 }
 
+/* Does the server's apply loop have work that somebody waits for? */
+static bool
+is_urgent(void)
+{
+	return table_sync_pending() || table_sync_sequences_pending() ||
+		compat_retains_dead_tuples(MySubscription);
+}
+
 /*
  * Gives the server's apply loop a turn if it is time for one.  If so, returns true; the
  * message is read again afterwards.
@@ -90,8 +105,9 @@ static bool
 take_turn(char *message, int length)
 {
 	if (reception.socket == PGINVALID_SOCKET ||
-		!TimestampDifferenceExceeds(handover_last_turn(), reception.received_time,
-									table_sync_pending() ? SYNC_TURN_INTERVAL : TURN_INTERVAL))
+		(!handover_status_waiting() &&
+		 !TimestampDifferenceExceeds(handover_last_turn(), reception.received_time,
+									 is_urgent() ? URGENT_TURN_INTERVAL : TURN_INTERVAL)))
 		return false;
 	handover_turn_before(message, length);
 	return true;
@@ -250,11 +266,10 @@ transaction_message(char *message, int length, const char *payload, int payload_
 			break;
 
 		case LOGICAL_REP_MSG_ORIGIN:
-			if (changes_seen)
-				damage_report(payload, "the message follows a change");
-			/* FALLTHROUGH */
 		case LOGICAL_REP_MSG_TYPE:
 		case LOGICAL_REP_MSG_MESSAGE:
+			if (payload[0] == LOGICAL_REP_MSG_ORIGIN && changes_seen)
+				damage_report(payload, "the message follows a change");
 			/* Nothing to apply. */
 			problem = wire_check_other(payload, payload_length);
 			if (problem)
@@ -440,4 +455,18 @@ messages_keepalive(char *message, int length)
 	MyLogicalRepWorker->last_send_time = MyLogicalRepWorker->reply_time = reception.sent_time;
 	MyLogicalRepWorker->last_recv_time = reception.received_time;
 	handover_news();
+}
+
+/*
+ * The publisher's answer to a question of the server's apply loop, which no older loop asks.
+ * The loop gets it with its next turn.
+ */
+void
+messages_status(char *message, int length)
+{
+	if (!HAVE_DEAD_TUPLE_RETENTION)
+		return;
+	if (length != STATUS_MESSAGE_LENGTH)
+		damage_report(NULL, "a status message has a wrong length");
+	handover_status(message, length);
 }

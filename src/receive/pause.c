@@ -34,6 +34,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -50,6 +51,7 @@
 #include "ring/wake.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 /*
  * Nap length in full flow.  Long enough to receive several transactions at once, short

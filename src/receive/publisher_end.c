@@ -21,6 +21,7 @@
 
 #include "lib/stringinfo.h"
 #include "libpq-fe.h"
+#include "publisher_connection.h"
 #include "receive/publisher_end.h"
 #include "receive/reception.h"
 #include "replication/worker_internal.h"
@@ -116,7 +117,7 @@ begin_to_connect(TimestampTz now)
 	/* The name follows the connection string, so that it wins. */
 	char	   *name = psprintf("weft lag of %s", MySubscription->name);
 	const char *keywords[] = {"dbname", "application_name", NULL};
-	const char *values[] = {MySubscription->conninfo, name, NULL};
+	const char *values[] = {publisher_connection_string(MySubscription), name, NULL};
 
 	if (AcquireExternalFD())
 	{

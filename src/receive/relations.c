@@ -43,6 +43,7 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "common/hashfn.h"
+#include "compat.h"
 #include "local_table.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
@@ -50,6 +51,7 @@
 #include "replication/worker_internal.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
+#include "storage/lwlock.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -294,7 +296,7 @@ being_copied(Oid relid)
 	char		state = SUBREL_STATE_UNKNOWN;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	worker = logicalrep_worker_find(MySubscription->oid, relid, false);
+	worker = compat_worker_find(MySubscription->oid, relid, false);
 	if (worker)
 	{
 		SpinLockAcquire(&worker->relmutex);

@@ -3,12 +3,15 @@
  *	  Are tables of the subscription being synchronized?
  *
  * While they are, the housekeeping of the server's apply loop is urgent: it starts table
- * synchronization workers and lets them catch up.
+ * synchronization workers and lets them catch up.  From 19 on, it also starts the worker
+ * that synchronizes sequences.  That one needs nothing else of the loop, and applies nothing
+ * that the writers do.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "receive/table_sync.h"
 #include "replication/worker_internal.h"
 #include "storage/lwlock.h"
@@ -16,8 +19,11 @@
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
-static bool pending = false;	/* when last read */
-static bool valid = false;		/* no table's state has changed since */
+/* When last read. */
+static bool pending = false;
+static bool sequences_pending = false;
+
+static bool valid = false;		/* no state has changed since */
 
 static void
 table_state_changed(Datum arg, int cacheid, uint32 hashvalue)
@@ -41,8 +47,9 @@ table_sync_refresh(void)
 	/* An invalidation that arrives meanwhile resets this. */
 	valid = true;
 	StartTransactionCommand();
-	pending = GetSubscriptionRelations(MySubscription->oid, true) != NIL ||
+	pending = compat_subscription_tables(MySubscription->oid, true) != NIL ||
 		MySubscription->twophasestate == LOGICALREP_TWOPHASE_STATE_PENDING;
+	sequences_pending = compat_subscription_sequences(MySubscription->oid, true) != NIL;
 	CommitTransactionCommand();
 }
 
@@ -51,6 +58,13 @@ bool
 table_sync_pending(void)
 {
 	return pending;
+}
+
+/* Were sequences to be synchronized then? */
+bool
+table_sync_sequences_pending(void)
+{
+	return sequences_pending;
 }
 
 /* Is it possible that tables are being synchronized now? */
@@ -68,7 +82,7 @@ has_worker(Oid relid)
 	bool		result = false;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	worker = logicalrep_worker_find(MySubscription->oid, relid, true);
+	worker = compat_worker_find(MySubscription->oid, relid, true);
 	if (worker)
 	{
 		SpinLockAcquire(&worker->relmutex);
@@ -98,7 +112,7 @@ table_sync_copying(bool *interrupted)
 	if (own_transaction)
 		StartTransactionCommand();
 	foreach_ptr(SubscriptionRelState, table,
-				GetSubscriptionRelations(MySubscription->oid, true))
+				compat_subscription_tables(MySubscription->oid, true))
 	{
 		bool		works = table->state != SUBREL_STATE_SYNCDONE && has_worker(table->relid);
 

@@ -9,6 +9,7 @@
 
 #include "applied_position.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "last_error.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -47,7 +48,7 @@ reached(const SwitchAttempt *attempt)
 	if (!attempt->back)
 	{
 		AcceptInvalidationMessages();
-		if (GetSubscriptionRelations(attempt->subscription->oid, true) != NIL)
+		if (compat_subscription_tables(attempt->subscription->oid, true) != NIL)
 			return InvalidXLogRecPtr;
 		return applied_position(attempt->subscription->oid);
 	}

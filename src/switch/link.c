@@ -31,6 +31,7 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
+#include "publisher_connection.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "switch/link.h"
@@ -240,7 +241,7 @@ connect_there(const Subscription *subscription, const char *connection)
 	/* The connection outlives the transaction. */
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	the_link.name = pstrdup(subscription->name);
-	the_link.conn = walrcv_connect(own ? subscription->conninfo : connection, false, false,
+	the_link.conn = walrcv_connect(own ? publisher_connection_string(subscription) : connection, false, false,
 								   must_use_password, "weft switch-over", &error);
 	MemoryContextSwitchTo(old);
 	if (the_link.conn == NULL)

@@ -41,7 +41,7 @@ static const char here_tables[] =
 ", replicated AS ("
 " SELECT c.oid AS relid, n.nspname, c.relname, c.relkind, r.srsubstate"
 " FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid"
-" JOIN pg_namespace n ON n.oid = c.relnamespace WHERE r.srsubid = $1) ";
+" JOIN pg_namespace n ON n.oid = c.relnamespace WHERE r.srsubid = $1 AND c.relkind <> 'S') ";
 
 /* Returns a query for the publisher, with what precedes each of them. */
 static char *

@@ -20,7 +20,7 @@ static const PlanCheck checks[] = {
 		" FROM subscription WHERE subskiplsn <> '0/0'"
 		" UNION ALL SELECT quote_ident(name), 'error', 'no apply worker is running for the subscription',"
 		" 'See the server log, and SELECT * FROM weft.stat_subscription;' FROM subscription WHERE subenabled"
-		" AND NOT EXISTS (SELECT FROM pg_stat_get_subscription(oid) w WHERE w.relid IS NULL AND w.pid IS NOT NULL)"
+		" AND NOT EXISTS (SELECT FROM pg_stat_get_subscription(oid) w WHERE w.worker_type = 'apply' AND w.pid IS NOT NULL)"
 	},
 	{
 		.name = "tables_ready",
@@ -104,10 +104,12 @@ static const PlanCheck checks[] = {
 	{
 		.name = "wal_level",
 		.for_reverse = true,
+		/* From 19 on, a slot makes the server log what decoding needs. */
 		.here =
 		"SELECT NULL, 'error', format('wal_level is %s here', setting),"
 		" 'ALTER SYSTEM SET wal_level = logical; -- here, then restart the server'"
 		" FROM pg_settings WHERE name = 'wal_level' AND setting <> 'logical'"
+		" AND (setting = 'minimal' OR current_setting('effective_wal_level', true) IS NULL)"
 	},
 	{
 		.name = "slots_here",

@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -17,6 +18,7 @@
 #include "storage/ipc.h"
 #include "storage/spin.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 #include "verify/compare_progress.h"
 
 PG_FUNCTION_INFO_V1(weft_stat_get_comparison);
@@ -36,9 +38,9 @@ typedef struct CompareRoot
 static CompareProgress *owned = NULL;
 
 static void
-initialize(void *address)
+initialize(COMPAT_SEGMENT_ARGUMENTS)
 {
-	CompareRoot *root = address;
+	CompareRoot *root = pointer;
 
 	memset(root, 0, sizeof(CompareRoot));
 	SpinLockInit(&root->mutex);
@@ -58,7 +60,7 @@ get_root(void)
 	bool		found;
 
 	if (root == NULL)
-		root = GetNamedDSMSegment("weft comparisons", sizeof(CompareRoot), initialize, &found);
+		root = compat_named_segment("weft comparisons", sizeof(CompareRoot), initialize, &found);
 	return root;
 }
 

@@ -17,6 +17,7 @@
 
 #include "access/commit_ts.h"
 #include "access/xact.h"
+#include "compat.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
 #include "replication/origin.h"

@@ -9,6 +9,7 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
+#include "compat.h"
 #include "conflict/settings.h"
 #include "conflict/tombstone.h"
 #include "conflict/version.h"

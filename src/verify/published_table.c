@@ -528,7 +528,7 @@ published_tables_get(Subscription *subscription, WalReceiverConn *conn, List *re
 
 	mapping.result = palloc0(sizeof(PublishedTables));
 	mapping.result->convert = must_convert(catalog->encoding);
-	mapping.states = GetSubscriptionRelations(subscription->oid, false);
+	mapping.states = compat_subscription_tables(subscription->oid, false);
 
 	foreach(cell, catalog->tables)
 		add_published(&mapping, lfirst(cell));

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
 #include "publisher_connection.h"
@@ -63,11 +64,9 @@ set_up(WalReceiverConn *conn, const Subscription *subscription)
 				 errhint("Let the subscription connect to the primary server.")));
 }
 
-WalReceiverConn *
-publisher_connect(const Subscription *subscription)
+static WalReceiverConn *
+set_up_or_disconnect(WalReceiverConn *conn, const Subscription *subscription)
 {
-	WalReceiverConn *conn = publisher_connection_open(subscription, false);
-
 	PG_TRY();
 	{
 		set_up(conn, subscription);
@@ -79,6 +78,19 @@ publisher_connect(const Subscription *subscription)
 	}
 	PG_END_TRY();
 	return conn;
+}
+
+WalReceiverConn *
+publisher_connect(const Subscription *subscription)
+{
+	return set_up_or_disconnect(publisher_connection_open(subscription, false), subscription);
+}
+
+WalReceiverConn *
+publisher_connect_by(const Subscription *subscription, const char *connection)
+{
+	return set_up_or_disconnect(publisher_connection_open_by(subscription, connection),
+								subscription);
 }
 
 void

@@ -25,6 +25,13 @@ extern Subscription *publisher_subscription_by_oid(Oid subid);
 extern WalReceiverConn *publisher_connect(const Subscription *subscription);
 
 /*
+ * The same with a connection string that the current user has given; it must have a password
+ * unless that is a superuser.
+ */
+extern WalReceiverConn *publisher_connect_by(const Subscription *subscription,
+											 const char *connection);
+
+/*
  * Begins a transaction of that connection that sees what an exported snapshot sees
  * (cut_snapshot()).  Ends with "COMMIT", or with the connection.
  */

@@ -9,7 +9,8 @@
  * The leader has acquired the origin.  As with its writers (receive/writers.c), this process
  * shares it.  But its transactions carry no position: the origin's progress, here and
  * after a crash, only moves to positions that are greater, and none is less than zero.
- * Therefore it does not matter whether this process outlives the leader.  It holds a lock
+ * Therefore it does not matter to the rows whether this process outlives the leader; from 19 on,
+ * the next leader cannot start until this process has ended.  It holds a lock
  * on the subscription in each transaction that uses the origin, so that nobody drops the
  * origin.
  *
@@ -33,6 +34,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "compat.h"
 #include "conflict/settings.h"
 #include "miscadmin.h"
 #include "replication/logicalworker.h"
@@ -190,6 +192,7 @@ repair_origin_init(const Subscription *subscription)
 				 errmsg("subscription \"%s\" is not being applied", subscription->name),
 				 errhint("Run ALTER SUBSCRIPTION ... ENABLE, and see the server log if it is enabled.")));
 	before_shmem_exit(clear_at_exit, (Datum) 0);
+	shmem_share_origin();
 	replorigin_session_setup(origin, shared->leader_pid);
 	session_origin = origin;
 }

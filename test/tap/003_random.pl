@@ -590,9 +590,11 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	}
 }
 
+my $copy_errors =
+  major() < 19 ? 'sync_error_count' : 'sync_table_error_count';
 is( query(
 		$sub,
-		'SELECT apply_error_count, sync_error_count FROM pg_stat_subscription_stats'
+		"SELECT apply_error_count, $copy_errors FROM pg_stat_subscription_stats"
 	),
 	'0|0',
 	'no errors were counted');

@@ -161,8 +161,8 @@ foreach my $twice (0, 1)
 					'skipped WHERE id / 10000 <> 2 AND id NOT IN (10001, 10002)'
 				),
 				"$name: the transaction is skipped and nothing else");
-			is(query($sub, 'SELECT subskiplsn FROM pg_subscription'),
-				'0/0', "$name: skipped once");
+			is( query($sub, "SELECT subskiplsn = '0/0' FROM pg_subscription"),
+				't', "$name: skipped once");
 			cmp_ok(
 				query(
 					$sub,

@@ -141,7 +141,7 @@ $sub->wait_for_log(qr/ERROR: .*(duplicate key|conflict detected).*?gathered/s,
 	$log);
 like(
 	slurp_file($sub->logfile, $log),
-	qr/Key \(code\)=\(5005\)/,
+	qr/key \(code\)=\(5005\)/i,
 	'a violation names the key');
 is( query(
 		$sub, 'SELECT count(*) FROM gathered WHERE id BETWEEN 5001 AND 5010'),

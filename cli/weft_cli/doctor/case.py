@@ -85,7 +85,7 @@ SUBSCRIBED = """
     FROM pg_catalog.pg_subscription_rel r
         JOIN pg_catalog.pg_class c ON c.oid = r.srrelid
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE r.srsubid = %s::oid AND n.nspname NOT IN ('weft', 'weft_switch')
+    WHERE r.srsubid = %s::oid AND c.relkind <> 'S' AND n.nspname NOT IN ('weft', 'weft_switch')
     ORDER BY 2, 3"""
 
 SLOTS = """

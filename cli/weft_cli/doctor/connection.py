@@ -94,7 +94,7 @@ OWNERS = """
 DENIED = """
     SELECT n.nspname AS schema, c.relname AS name, s.rolname AS role
     FROM pg_catalog.pg_subscription_rel r
-        JOIN pg_catalog.pg_class c ON c.oid = r.srrelid
+        JOIN pg_catalog.pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_catalog.pg_roles s ON s.oid = %s::oid
     WHERE r.srsubid = %s::oid AND NOT (

@@ -192,7 +192,7 @@ def complete(case: Case) -> Iterator[Hit]:
         f"{row['schema']}.{row['name']}"
         for row in case.subscriber.rows(
             "SELECT n.nspname AS schema, c.relname AS name FROM pg_catalog.pg_subscription_rel r"
-            " JOIN pg_catalog.pg_class c ON c.oid = r.srrelid"
+            " JOIN pg_catalog.pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
             " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace",
         )
     }

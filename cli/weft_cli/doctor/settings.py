@@ -17,6 +17,10 @@ SHORTEST_TIMEOUT_MS = 10_000
 DEFAULT_TIMEOUT = "'60s'"
 
 
+# The first version whose wal_level need not be logical.
+LOGS_ON_DEMAND = 190000
+
+
 @check(
     "W010",
     Group.SETTINGS,
@@ -25,13 +29,15 @@ DEFAULT_TIMEOUT = "'60s'"
     "error",
     "wal_level of the publisher",
     "Without wal_level = logical, the WAL does not contain what logical decoding needs, and no "
-    "logical slot can be created or used.",
+    "logical slot can be created or used. From PostgreSQL 19 on, wal_level = replica is enough: "
+    "the server logs more as soon as there is a logical slot.",
     "Set wal_level to logical, and restart the publisher. On managed services this is a parameter "
     "of the service.",
 )
 def wal_level(case: Case) -> Iterator[Hit]:
     setting = case.settings_there.text("wal_level")
-    if setting != "logical":
+    enough = ("replica", "logical") if case.there.version >= LOGS_ON_DEMAND else ("logical",)
+    if setting not in enough:
         yield Hit(
             "wal_level",
             f"wal_level is {setting}, not logical",

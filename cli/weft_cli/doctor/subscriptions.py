@@ -79,10 +79,11 @@ def last_error(case: Case) -> str:
 
 APPLY_WORKER = """
     SELECT w.pid, w.last_msg_receipt_time AS heard, e.apply_error_count AS errors,
-        e.sync_error_count AS sync_errors
+        coalesce(to_jsonb(e) ->> 'sync_table_error_count', to_jsonb(e) ->> 'sync_error_count')::int8
+            AS sync_errors
     FROM pg_catalog.pg_stat_get_subscription(%s::oid) w
         RIGHT JOIN pg_catalog.pg_stat_get_subscription_stats(%s::oid) e
-            ON w.relid IS NULL AND w.leader_pid IS NULL"""
+            ON w.worker_type = 'apply'"""
 
 
 def apply_worker(case: Case) -> Row:

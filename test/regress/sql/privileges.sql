@@ -1,4 +1,6 @@
 -- Privileges
+-- what the server says of subscriptions that do not connect depends on its version
+SET client_min_messages = error;
 CREATE EXTENSION weft;
 CREATE ROLE regress_weft_owner LOGIN;
 CREATE ROLE regress_weft_other LOGIN;
