@@ -30,7 +30,7 @@ PROVE_TESTS ?= test/tap/*.pl
 # These goals set up everything that they need, including the server, and therefore
 # need no pg_config.  PG=17|18 selects the major version, PG_CONFIG=... an existing
 # server, TESTS='test/tap/003*.pl' some of the tests.
-tool_goals = demo demo-group bench docs indent \
+tool_goals = demo demo-group bench docs dist indent check-packages \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
 	check-monitoring \
 	check-tap check-tap-streamed check-tap-native check-core \
@@ -97,7 +97,11 @@ demo-group:
 check:
 	@tools/setup.sh assert python tools/run-check.py static unit regress isolation ledger cli docs monitoring tap tap-streamed tap-native core
 
-$(filter check-%,$(tool_goals)): check-%:
+# Only root can run this: it makes chroots of Debian.
+check-packages:
+	@tools/package-trial.sh $(SUITES)
+
+$(filter-out check-packages,$(filter check-%,$(tool_goals))): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:
@@ -105,6 +109,10 @@ bench:
 
 docs:
 	@tools/build-docs.sh
+
+# The source tarball and the archive for PGXN, from the last commit.
+dist:
+	@tools/make-dist.sh $(DIST)
 
 indent: SHELL = /bin/bash
 indent:
