@@ -10,7 +10,8 @@ version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.cont
 install_script = sql/weft--$(version).sql
 update_script = sql/weft--0.1.0--$(version).sql
 new_parts = $(sort $(wildcard $(tree)/sql/1[3-9]-*.sql))
-DATA = $(sort $(wildcard $(tree)/sql/released/*.sql))
+# PGXS puts the folder before each of these.
+DATA = $(patsubst $(tree)/%,%,$(sort $(wildcard $(tree)/sql/released/*.sql)))
 DATA_built = $(install_script) $(update_script)
 OBJS = $(patsubst $(tree)/%.c,%.o,$(sort $(wildcard $(tree)/src/*.c $(tree)/src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
