@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Weft at work: a live load, and then the same work done by PostgreSQL alone and with Weft.
 
 Started by "make demo" through setup.sh, or from the package weft-cli.  KEEP=1 leaves the servers

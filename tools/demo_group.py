@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """A node group at work: all members accept writes; one joins, is cut off, catches up, and parts.
 
 Started by "make demo-group" through setup.sh, or from the package weft-cli.  KEEP=1 leaves the
