@@ -190,7 +190,7 @@ step_use()
 		while read -r page; do test -e "$page"; done <named
 		figure "$demo.py: $(grep -c '✓' "$demo.out") steps ($((SECONDS - begun)) s)"
 	done
-	figure "$(grep 'a backlog' demo.out | tail -n 1 | tr -s ' ')  (times PostgreSQL alone: with Weft on both servers, on the subscriber)"
+	figure "$(grep 'a backlog' demo.out | tail -n 1 | tr -s ' ')  (times as fast as PostgreSQL alone: Weft on the subscriber, on both servers)"
 }
 
 # Paths of the packages that no other package has.
