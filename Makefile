@@ -10,7 +10,8 @@ version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.cont
 install_script = sql/weft--$(version).sql
 update_script = sql/weft--0.1.0--$(version).sql
 new_parts = $(sort $(wildcard $(tree)/sql/1[3-9]-*.sql))
-DATA = $(sort $(wildcard $(tree)/sql/released/*.sql))
+# PGXS puts the folder before each of these.
+DATA = $(patsubst $(tree)/%,%,$(sort $(wildcard $(tree)/sql/released/*.sql)))
 DATA_built = $(install_script) $(update_script)
 OBJS = $(patsubst $(tree)/%.c,%.o,$(sort $(wildcard $(tree)/src/*.c $(tree)/src/*/*.c)))
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
@@ -30,7 +31,7 @@ PROVE_TESTS ?= test/tap/*.pl
 # These goals set up everything that they need, including the server, and therefore
 # need no pg_config.  PG=17|18|19 selects the major version, PG_CONFIG=... an existing
 # server, TESTS='test/tap/003*.pl' some of the tests.
-tool_goals = demo demo-group bench docs indent \
+tool_goals = demo demo-group bench docs dist indent check-packages \
 	check check-static check-unit check-regress check-isolation check-ledger check-cli check-docs \
 	check-monitoring \
 	check-tap check-tap-streamed check-tap-native check-core \
@@ -100,7 +101,11 @@ check:
 check-upgrade:
 	@tools/check-upgrade.sh
 
-$(filter-out check-upgrade,$(filter check-%,$(tool_goals))): check-%:
+# Only root can run this: it makes chroots of Debian.
+check-packages:
+	@tools/package-trial.sh $(SUITES)
+
+$(filter-out check-upgrade check-packages,$(filter check-%,$(tool_goals))): check-%:
 	@tools/setup.sh assert python tools/run-check.py $*
 
 bench:
@@ -108,6 +113,10 @@ bench:
 
 docs:
 	@tools/build-docs.sh
+
+# The source tarball and the archive for PGXN, from the last commit.
+dist:
+	@tools/make-dist.sh $(DIST)
 
 indent: SHELL = /bin/bash
 indent:

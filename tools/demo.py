@@ -1,7 +1,7 @@
-#!/usr/bin/env python
 """Weft at work: a live load, and then the same work done by PostgreSQL alone and with Weft.
 
-Started by "make demo" through setup.sh.  KEEP=1 leaves the servers running.
+Started by "make demo" through setup.sh, or from the package weft-cli.  KEEP=1 leaves the servers
+running.
 """
 
 import os
@@ -22,6 +22,7 @@ from demo_contest import (
     make_contenders,
 )
 from demo_live import SUBSCRIPTION, SnapshotChecker, pgbench, watch
+from demo_place import DOCS, FROM_SOURCE, command, commands, other_major
 from rich.table import Table
 
 SCALE = 10
@@ -53,7 +54,7 @@ directory, with the same settings: fsync = on, autovacuum = off, and in the subs
 binary = true, streaming = parallel. They ran one after the other. "Both servers": the \
 publisher, too, has loaded Weft, and sends batches. Weft commits neighbouring transactions \
 together, and leaves out an update if a later one of the same row shares its commit. \
-docs/benchmarks.md has longer measurements, and what they depend on."""
+{docs}/benchmarks.md has longer measurements, and what they depend on."""
 
 TO_TRY = """\
 To try on weft_both:
@@ -61,18 +62,29 @@ To try on weft_both:
   DELETE FROM pgbench_tellers WHERE tid = 7;   -- which the publisher still has
   CALL weft.compare_subscription('weft_demo');
   TABLE weft.difference;
-In this folder, after pipx install './cli[binary]':
+{where}:
   weft doctor -h {directory}/weft_both -p 5432 -U postgres
 To have something to apply:
   pgbench -h {directory}/publisher -p 5432 -U postgres -T 9 postgres"""
 
-# What setup.sh has chosen.
-OTHER_MAJOR = "18" if os.environ.get("PG_MAJOR", "17") == "17" else "17"
-TO_TYPE_NEXT = f"""\
-  KEEP=1 make demo   the same; afterwards the servers are yours to try
-  make demo-group    three servers that all accept writes; one is cut off
-  PG={OTHER_MAJOR} make demo    the same with PostgreSQL {OTHER_MAJOR}
-For servers of your own, go on with "Install" and "Use" in README.md."""
+WEFT_COMMAND = (
+    "In this folder, after pipx install './cli[binary]'" if FROM_SOURCE else "In the shell"
+)
+
+
+def to_try(directory: Path) -> str:
+    return TO_TRY.format(directory=directory, where=WEFT_COMMAND)
+
+
+def to_type_next() -> str:
+    lines = [
+        (command("demo", KEEP="1"), "the same; afterwards the servers are yours to try"),
+        (command("demo-group"), "three servers that all accept writes; one is cut off"),
+    ]
+    if major := other_major():
+        lines.append((command("demo", PG=major), f"the same with PostgreSQL {major}"))
+    readme = 'with "Install" and "Use" in README.md' if FROM_SOURCE else f"with {DOCS}/install.md"
+    return f"{commands(*lines)}\nFor servers of your own, go on {readme}."
 
 
 def set_up(publisher: Server, subscriber: Server) -> psycopg.Connection[Any]:
@@ -145,7 +157,7 @@ def show_result(publisher: Server, contest: Contest) -> None:
     if contest.idle < IDLE:
         warning = OTHERS.format(idle=f"{contest.idle:.0%}")
         paragraph(warning, "bold yellow")
-    paragraph(MEASURED.format(processors=os.cpu_count()), "dim")
+    paragraph(MEASURED.format(processors=os.cpu_count(), docs=DOCS), "dim")
 
 
 def demo(publisher: Server, subscriber: Server, *copies: Server) -> None:
@@ -199,4 +211,4 @@ def make_servers(directory: Path) -> list[Server]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(make_servers, demo, TO_TRY, TO_TYPE_NEXT))
+    sys.exit(main(make_servers, demo, to_try, to_type_next))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from demo_place import NoServerError, choose_server
 from psycopg.rows import namedtuple_row
 from rich.console import Console
 from rich.text import Text
@@ -180,12 +181,12 @@ def compare(servers: Sequence[Server], tables: Iterable[str]) -> dict[str, int]:
     return {table: rows for table, (rows, _) in expected.items()}
 
 
-def keep(directory: Path, servers: list[Server], to_try: str) -> None:
+def keep(directory: Path, servers: list[Server], to_try: Callable[[Path], str]) -> None:
     print("The servers are kept.  To connect to them:")
     print(f"  export PATH={Path(shutil.which('psql') or '').parent}:$PATH")
     for server in servers:
         print(f"  psql {' '.join(server.socket_options)} postgres   # {server.name}")
-    print(to_try.format(directory=directory))
+    print(to_try(directory))
     print("To stop and remove them:")
     print(f"  kill -INT $(head -qn 1 {directory}/*/data/postmaster.pid); sleep 3")
     print(f"  rm -r {directory}")
@@ -201,12 +202,18 @@ def on_signal(number: int, _frame: object) -> None:
 def main(
     make_servers: Callable[[Path], list[Server]],
     demo: Callable[..., None],
-    to_try: str,
-    to_type_next: str,
+    to_try: Callable[[Path], str],
+    to_type_next: Callable[[], str],
 ) -> int:
     """Runs a demo on servers in a directory of its own; returns the exit code."""
     for number in STOP_SIGNALS:
         signal.signal(number, on_signal)
+    try:
+        choose_server()
+    except NoServerError as error:
+        console.print(Text.assemble(("failed: ", "bold red"), str(error)))
+        return 1
+    next_steps = to_type_next()
     # The caller's settings for libpq are not meant for these servers.
     for name in [name for name in os.environ if name.startswith("PG")]:
         del os.environ[name]
@@ -232,5 +239,5 @@ def main(
             cleanup.pop_all()
             keep(directory, servers, to_try)
         if not failed:
-            print(to_type_next)
+            print(next_steps)
     return 1 if failed else 0

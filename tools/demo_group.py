@@ -1,7 +1,7 @@
-#!/usr/bin/env python
 """A node group at work: all members accept writes; one joins, is cut off, catches up, and parts.
 
-Started by "make demo-group" through setup.sh.  KEEP=1 leaves the servers running.
+Started by "make demo-group" through setup.sh, or from the package weft-cli.  KEEP=1 leaves the
+servers running.
 """
 
 import subprocess
@@ -26,6 +26,7 @@ from demo_common import (
     step,
     wait_until,
 )
+from demo_place import DOCS, command, commands
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -73,10 +74,17 @@ To try on any of them:
   SELECT * FROM weft.conflict_history WHERE relation = 'public.notes';
   UPDATE notes SET note = 'mine';   -- and look at the other members"""
 
-TO_TYPE_NEXT = """\
-  KEEP=1 make demo-group   the same; afterwards the servers are yours to try
-  make demo                how fast a subscriber catches up with Weft
-For servers of your own, go on with docs/multi-master.md."""
+
+def to_try(_directory: Path) -> str:
+    return TO_TRY
+
+
+def to_type_next() -> str:
+    lines = commands(
+        (command("demo-group", KEEP="1"), "the same; afterwards the servers are yours to try"),
+        (command("demo"), "how fast a subscriber catches up with Weft"),
+    )
+    return f"{lines}\nFor servers of your own, go on with {DOCS}/multi-master.md."
 
 
 class Member(Server):
@@ -407,4 +415,4 @@ def make_members(directory: Path) -> list[Server]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(make_members, demo, TO_TRY, TO_TYPE_NEXT))
+    sys.exit(main(make_members, demo, to_try, to_type_next))

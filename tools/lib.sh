@@ -98,3 +98,32 @@ write_sources()
 			}' "$file" >>"$to/sources.list.d/$(basename "$file")"
 	done
 }
+
+# Prints the addresses of the archives from which this machine's own release of Debian is installed.
+archives()
+{
+	local file ID='' VERSION_CODENAME=''
+	. /etc/os-release
+	[ "$ID" = debian ] || return 0
+
+	for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" '
+			$1 == "deb" && sub(/^deb +(\[[^]]*\] +)?/, "") && $2 == own { print $1 }' "$file"
+	done
+	for file in /etc/apt/sources.list.d/*.sources; do
+		[ -r "$file" ] || continue
+		awk -v own="$VERSION_CODENAME" '
+			BEGIN { RS = ""; FS = "\n" }
+			{
+				types = suites = uris = ""
+				for (i = 1; i <= NF; i++) {
+					if (sub(/^Types:/, "", $i)) types = $i " "
+					else if (sub(/^Suites:/, "", $i)) suites = $i " "
+					else if (sub(/^URIs:/, "", $i)) uris = $i
+				}
+				if ((" " types) ~ /[ \t]deb[ \t]/ && (" " suites) ~ ("[ \t]" own "[ \t]"))
+					print uris
+			}' "$file"
+	done
+}
