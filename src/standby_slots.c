@@ -21,18 +21,21 @@
 /* One behind the other, each with its null byte, and an empty one at the end; NULL: none. */
 static const char *names = NULL;
 
-/* The names as they are kept; NULL if there is no memory for them, or none are given. */
-static char *
-pack_names(const char *value)
+/*
+ * Sets *packed to the names as they are kept, or to NULL if none are given.  Returns false if there is no
+ * memory for them: without them, nothing would be waited for.
+ */
+static bool
+pack_names(const char *value, void **packed)
 {
 	char	   *copy = pstrdup(value);
-	char	   *result = NULL;
 	List	   *list = NIL;
+	bool		named = SplitIdentifierString(copy, ',', &list) && list != NIL;
 
-	if (SplitIdentifierString(copy, ',', &list) && list != NIL &&
-		(result = guc_malloc(LOG, strlen(value) + 2)) != NULL)
+	*packed = named ? guc_malloc(LOG, strlen(value) + 2) : NULL;
+	if (*packed != NULL)
 	{
-		char	   *end = result;
+		char	   *end = *packed;
 
 		foreach_ptr(char, name, list)
 			end = stpcpy(end, name) + 1;
@@ -40,7 +43,7 @@ pack_names(const char *value)
 	}
 	list_free(list);
 	pfree(copy);
-	return result;
+	return !named || *packed != NULL;
 }
 
 /* Is this a list of names of slots?  They need not exist. */
@@ -51,9 +54,7 @@ standby_slots_check(char **value, void **extra, GucSource source)
 	bool		valid = check_synchronized_standby_slots(value, &of_server, source);
 
 	guc_free(of_server);
-	if (valid)
-		*extra = pack_names(*value);
-	return valid;
+	return valid && pack_names(*value, extra);
 }
 
 void

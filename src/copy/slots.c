@@ -121,21 +121,23 @@ tell_leader(int code, Datum arg)
 void
 copy_slot_unused(void)
 {
-	char		table[NAMEDATALEN] = "";
+	char	   *table;
+	char		name[NAMEDATALEN] = "";
 
 	if (MyLogicalRepWorker->relstate != SUBREL_STATE_SYNCDONE || !IsTransactionState())
 		return;
 	before_shmem_exit(tell_leader, (Datum) 0);
 	slot_unused = true;
 	ForceSyncCommit();
-	if (standby_slots_named())
-		strlcpy(table, get_rel_name(MyLogicalRepWorker->relid), sizeof(table));
+	table = standby_slots_named() ? get_rel_name(MyLogicalRepWorker->relid) : NULL;
+	if (table != NULL)
+		strlcpy(name, table, sizeof(name));
 	CommitTransactionCommand();
 	if (!confirmation_wait(GetFlushRecPtr(NULL), STANDBY_TIME))
 	{
 		ereport(LOG,
 				(errmsg("table synchronization worker for subscription \"%s\", table \"%s\" leaves its replication slot on the publisher to the apply worker",
-						MySubscription->name, table),
+						MySubscription->name, name),
 				 errdetail("A standby of this server does not have the table's state yet.")));
 		proc_exit(0);
 	}

@@ -138,6 +138,9 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
  * Returns up to where the publisher knows everything to be flushed: it sends nothing before that,
  * though the replication origin may be older, because nothing was applied since.  Invalid if it
  * does not tell.
+ *
+ * The walsender of the leader before this one may still be about to read that leader's last report.
+ * Therefore this fails as START_REPLICATION would, until the slot is free: then nobody moves it.
  */
 static XLogRecPtr
 slot_confirmed(WalReceiverConn *conn, const char *slotname)
@@ -148,9 +151,13 @@ slot_confirmed(WalReceiverConn *conn, const char *slotname)
 
 	StartTransactionCommand();
 	values = remote_query_row(conn, NULL,
-							  psprintf("SELECT confirmed_flush_lsn::pg_catalog.text"
+							  psprintf("SELECT confirmed_flush_lsn::pg_catalog.text, active_pid::pg_catalog.text"
 									   " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
-									   quote_literal_cstr(slotname)), 1);
+									   quote_literal_cstr(slotname)), 2);
+	if (values != NULL && values[1] != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("replication slot \"%s\" is active for PID %s", slotname, values[1])));
 	if (values != NULL && values[0] != NULL)
 		result = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[0])));
 	CommitTransactionCommand();
