@@ -257,6 +257,11 @@ DECLARE
 	slot record;
 	sent pg_lsn;
 BEGIN
+	IF node IS NULL THEN
+		RAISE EXCEPTION 'node "%" knows no other node with this identity', weft.local_node()
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'It may have been removed from the group.';
+	END IF;
 	known := weft.meet_copy(node, node_identity, node_server, node_generation, node_incarnation);
 	server := own.server;
 	generation := own.generation;

@@ -8,8 +8,10 @@
  * transaction in between.  The walsender notes here where each transaction ends that it sends.
  *
  * A slot's entry has a few of them, and the last one that is known to be confirmed.  If more are in
- * flight than there is room for, the walsender keeps the oldest of them and the newest: between
- * these, a position may seem to be confirmed up to an earlier transaction than it is.
+ * flight than there is room for, the walsender keeps the oldest of them and the newest, and
+ * remembers between which positions there are others.  Of a position there, nobody knows which
+ * transaction it follows.  Then it counts as the end of one: it is better to report what is not lost
+ * than to be silent about what is.
  *
  * Only the walsender that has acquired the slot writes its entry.  Any process may read it, under the
  * mutex.  The contents are lost when the server restarts; then nothing is known (zero).
@@ -37,6 +39,8 @@ typedef struct SentCommits
 	XLogRecPtr	confirmed;		/* the last one that was confirmed, or zero */
 	int			count;
 	XLogRecPtr	recent[RECENT]; /* later ones, in order */
+	XLogRecPtr	gap_start;		/* others end after this and before gap_end */
+	XLogRecPtr	gap_end;		/* zero: there is no gap */
 } SentCommits;
 
 static SentCommits *entries = NULL;
@@ -73,12 +77,17 @@ sent_commits_startup(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* Returns the last transaction that ends at or before a position, or zero. */
+/*
+ * Returns the last transaction that ends at or before a position, or zero; the position itself if a
+ * transaction that is not remembered may end there.
+ */
 static XLogRecPtr
 last_until(const SentCommits *entry, XLogRecPtr position)
 {
 	XLogRecPtr	result = entry->confirmed;
 
+	if (position > entry->gap_start && position < entry->gap_end)
+		return position;
 	for (int i = 0; i < entry->count && entry->recent[i] <= position; i++)
 		result = entry->recent[i];
 	return result;
@@ -94,7 +103,19 @@ shorten(SentCommits *entry, XLogRecPtr position)
 	while (done < entry->count && entry->recent[done] <= position)
 		done++;
 	entry->count -= done;
+	if (entry->gap_end <= position)
+		entry->gap_start = entry->gap_end = InvalidXLogRecPtr;
 	memmove(entry->recent, entry->recent + done, entry->count * sizeof(XLogRecPtr));
+}
+
+/* Makes room for one that ends at a position, by forgetting the newest one. */
+static void
+leave_out_newest(SentCommits *entry, XLogRecPtr end)
+{
+	entry->count--;
+	if (entry->gap_end == InvalidXLogRecPtr)
+		entry->gap_start = entry->recent[entry->count - 1];
+	entry->gap_end = end;
 }
 
 /* The walsender sends a transaction that ends at this position, through the slot that it has acquired. */
@@ -114,6 +135,7 @@ sent_commits_note(XLogRecPtr end)
 		entry->slot = MyReplicationSlot->data.name;
 		entry->confirmed = InvalidXLogRecPtr;
 		entry->count = 0;
+		entry->gap_start = entry->gap_end = InvalidXLogRecPtr;
 	}
 	/* After a reconnection, transactions are sent again. */
 	while (entry->count > 0 && entry->recent[entry->count - 1] >= end)
@@ -121,7 +143,7 @@ sent_commits_note(XLogRecPtr end)
 	if (entry->count == RECENT)
 		shorten(entry, confirmed);
 	if (entry->count == RECENT)
-		entry->count--;
+		leave_out_newest(entry, end);
 	entry->recent[entry->count++] = end;
 	SpinLockRelease(&entry->mutex);
 }
