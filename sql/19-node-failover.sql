@@ -79,24 +79,6 @@ CREATE TRIGGER node_entry_copy_deleted AFTER DELETE ON weft.node_entry
 	FOR EACH ROW EXECUTE FUNCTION weft.forget_copy();
 ALTER TABLE weft.node_entry ENABLE ALWAYS TRIGGER node_entry_copy_deleted;
 
-CREATE FUNCTION weft.timeline()
-RETURNS integer
-LANGUAGE C STRICT VOLATILE
-AS 'MODULE_PATHNAME', 'weft_timeline';
-
-COMMENT ON FUNCTION weft.timeline() IS
-	'the timeline to which this server writes';
-REVOKE ALL ON FUNCTION weft.timeline() FROM PUBLIC;
-
-CREATE FUNCTION weft.timeline_end(timeline integer)
-RETURNS pg_lsn
-LANGUAGE C STRICT VOLATILE
-AS 'MODULE_PATHNAME', 'weft_timeline_end';
-
-COMMENT ON FUNCTION weft.timeline_end(integer) IS
-	'where this server has left an earlier timeline';
-REVOKE ALL ON FUNCTION weft.timeline_end(integer) FROM PUBLIC;
-
 CREATE FUNCTION weft.sent_commit(slot name, until pg_lsn)
 RETURNS pg_lsn
 LANGUAGE C STRICT VOLATILE
@@ -112,7 +94,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	node uuid := (SELECT identity FROM weft.node_entry WHERE is_local);
-	here text := (SELECT system_identifier || '/' || weft.timeline() FROM pg_control_system());
+	here text := (SELECT system_identifier || '/' || weft.server_timeline() FROM pg_control_system());
 	result weft.node_copy;
 	created boolean;
 BEGIN

@@ -112,12 +112,23 @@
 	GetPublicationRelations(publication, partitions)
 #define compat_publication_add_relation(publication, relation, if_not_exists) \
 	publication_add_relation(publication, relation, if_not_exists)
+#define compat_all_publication_tables(publication, via_root) \
+	GetAllTablesPublicationRelations(via_root)
 #else
 #define compat_relation_publications(relid) GetRelationIncludedPublications(relid)
 #define compat_publication_relations(publication, partitions) \
 	GetIncludedPublicationRelations(publication, partitions)
 #define compat_publication_add_relation(publication, relation, if_not_exists) \
 	publication_add_relation(publication, relation, if_not_exists, NULL)
+#define compat_all_publication_tables(publication, via_root) \
+	GetAllPublicationRelations(get_publication_oid(publication, false), RELKIND_RELATION, via_root)
+#endif
+
+/* Does a process use a replication slot?  The caller holds its mutex. */
+#if PG_VERSION_NUM < 190000
+#define compat_slot_is_active(slot) ((slot)->active_pid != 0)
+#else
+#define compat_slot_is_active(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #endif
 
 /* From 19 on, backslashes in ordinary string constants are always literal. */

@@ -5,6 +5,7 @@
 #ifndef WEFT_KNOWN_ORIGIN_H
 #define WEFT_KNOWN_ORIGIN_H
 
+#include "compat.h"
 #include "nodes/pg_list.h"
 #include "replication/origin.h"
 #include "storage/itemptr.h"

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "replication/slot.h"
 #include "standby_slots.h"
 #include "storage/lwlock.h"
@@ -85,7 +86,7 @@ flushed_by(const char *name, StandbySlotProblem *problem)
 	SpinLockAcquire(&slot->mutex);
 	restart_lsn = slot->data.restart_lsn;
 	invalidated = slot->data.invalidated != RS_INVAL_NONE;
-	active = slot->active_pid != 0;
+	active = compat_slot_is_active(slot);
 	SpinLockRelease(&slot->mutex);
 	*problem = invalidated ? STANDBY_SLOT_INVALIDATED :
 		active ? STANDBY_SLOT_BEHIND : STANDBY_SLOT_INACTIVE;

@@ -26,6 +26,7 @@
 #include "access/commit_ts.h"
 #include "access/slru.h"
 #include "access/transam.h"
+#include "compat.h"
 #include "conflict/commit_files.h"
 #include "miscadmin.h"
 #include "replication/origin.h"

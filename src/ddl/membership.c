@@ -318,8 +318,8 @@ membership_announce(const char *publication, List *before, bool was_via_root,
 		return;
 	if (is_all_tables(publication) && was_via_root != via_root)
 	{
-		before = GetAllTablesPublicationRelations(was_via_root);
-		now = GetAllTablesPublicationRelations(via_root);
+		before = compat_all_publication_tables(publication, was_via_root);
+		now = compat_all_publication_tables(publication, via_root);
 	}
 	if (!is_wanted(before, now))
 		return;

@@ -8,8 +8,6 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/timeline.h"
-#include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_subscription.h"
 #include "connection_string.h"
@@ -30,37 +28,10 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-PG_FUNCTION_INFO_V1(weft_timeline);
-PG_FUNCTION_INFO_V1(weft_timeline_end);
 PG_FUNCTION_INFO_V1(weft_alter_slot_failover);
 PG_FUNCTION_INFO_V1(weft_set_subscription_failover);
 PG_FUNCTION_INFO_V1(weft_set_subscription_dsn);
 PG_FUNCTION_INFO_V1(weft_start_apply);
-
-/* weft.timeline() returns integer: the timeline to which this server writes. */
-Datum
-weft_timeline(PG_FUNCTION_ARGS)
-{
-	PreventCommandDuringRecovery("weft.timeline()");
-	PG_RETURN_INT32(GetWALInsertionTimeLine());
-}
-
-/*
- * weft.timeline_end(timeline integer) returns pg_lsn
- *
- * Where this server has left an earlier timeline; null if it was never on it.
- */
-Datum
-weft_timeline_end(PG_FUNCTION_ARGS)
-{
-	TimeLineID	timeline = PG_GETARG_INT32(0);
-
-	PreventCommandDuringRecovery("weft.timeline_end()");
-	foreach_ptr(TimeLineHistoryEntry, entry, readTimeLineHistory(GetWALInsertionTimeLine()))
-		if (entry->tli == timeline && entry->end != InvalidXLogRecPtr)
-		PG_RETURN_LSN(entry->end);
-	PG_RETURN_NULL();
-}
 
 /*
  * weft.alter_slot_failover(dsn text, node text, slot name, failover boolean)

@@ -70,6 +70,7 @@
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"

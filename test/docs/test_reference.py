@@ -62,7 +62,8 @@ def test_views(server):
         row = re.search(rf"^\| `weft\.{relation}` \|.*$", text, re.M)
         if f"`weft.{relation}`" not in text and not section:
             if not re.match(
-                r"(join|arriving)_|node_(group_)?entry$|(node|prepared)_copy$|promotion_loss$", relation
+                r"(join|arriving)_|node_(group_)?entry$|(node|prepared)_copy$|promotion_loss$",
+                relation,
             ):
                 missing.append(relation)
         elif found := section or row:

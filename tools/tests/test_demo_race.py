@@ -96,6 +96,11 @@ def test_sizes_are_readable(size: float, text: str) -> None:
 
 
 def test_what_can_be_typed_fits_into_80_columns() -> None:
-    directory = "/tmp/weft-demo-12345678"
-    for text in (demo.TO_TRY, demo.TO_TYPE_NEXT, demo_group.TO_TRY, demo_group.TO_TYPE_NEXT):
-        assert max(map(len, text.format(directory=directory).splitlines())) <= 80
+    directory = Path("/tmp/weft-demo-12345678")
+    for text in (
+        demo.to_try(directory),
+        demo.to_type_next(),
+        demo_group.TO_TRY.format(directory=directory),
+        demo_group.to_type_next(),
+    ):
+        assert max(map(len, text.splitlines())) <= 80
