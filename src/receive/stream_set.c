@@ -225,7 +225,10 @@ stream_set_add(TransactionId xid, bool native)
 	entry->stream = stream;
 	if (native)
 	{
-		/* The server starts no parallel apply worker while an LSN is to be skipped. */
+		/*
+		 * The server starts no parallel apply worker while an LSN is to be
+		 * skipped.
+		 */
 		stream->can_be_skipped = !XLogRecPtrIsInvalid(MySubscription->skiplsn);
 		if (MyLogicalRepWorker->parallel_apply)
 			num_parallel++;

@@ -162,7 +162,8 @@ foreach my $twice (0, 1)
 				),
 				"$name: the transaction is skipped and nothing else");
 			is( query($sub, "SELECT subskiplsn = '0/0' FROM pg_subscription"),
-				't', "$name: skipped once");
+				't',
+				"$name: skipped once");
 			cmp_ok(
 				query(
 					$sub,

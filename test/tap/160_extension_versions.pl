@@ -59,9 +59,10 @@ EOS
 sub read_views
 {
 	my ($node, $what) = @_;
-	my @views = split /\n/, query($node,
+	my @views = split /\n/,
+	  query($node,
 		q(SELECT oid::regclass FROM pg_class WHERE relnamespace = 'weft'::regnamespace AND relkind = 'v' ORDER BY 1)
-	);
+	  );
 	my @failures;
 
 	foreach my $view (@views)
@@ -92,7 +93,8 @@ foreach my $version (@released)
 		read_views($node, "version $version");
 		like(
 			query(
-				$node, q(SELECT problem FROM weft.health() WHERE id = 'H001')),
+				$node, q(SELECT problem FROM weft.health() WHERE id = 'H001')
+			),
 			qr/has loaded version \Q$library\E, and the extension has version \Q$version\E/,
 			"version $version: the health check says it");
 	}
@@ -105,15 +107,17 @@ foreach my $version (@released)
 		'INSERT INTO plain SELECT g, g FROM generate_series(1, 100) g');
 	wait_for_apply($pub, $sub, 's');
 	same_tables($pub, $sub, ['plain'], "version $version: rows are applied");
-	is( query($sub, 'SELECT num_writers FROM weft.stat_subscription'),
+	is(query($sub, 'SELECT num_writers FROM weft.stat_subscription'),
 		2, "version $version: ... by writers");
 	$sub->wait_for_log(
 		qr/LOG: .*extension "weft" has version \Q$version\E in this database, and the server has loaded version \Q$library\E/,
 		$log);
 	create_group($a, 'g');
 	query($b, sprintf "SELECT weft.create_node('b', \$\$%s\$\$)", dsn($b));
-	my ($result, $out, $err) = $b->psql('postgres',
-		sprintf "SELECT weft.join_node_group(\$\$%s\$\$, 'g')", dsn($a));
+	my ($result, $out, $err) =
+	  $b->psql('postgres',
+		sprintf "SELECT weft.join_node_group(\$\$%s\$\$, 'g')",
+		dsn($a));
 	like(
 		$err,
 		qr/extension "weft" has version \Q$version\E.*HINT: .*ALTER EXTENSION weft UPDATE/s,
@@ -124,7 +128,8 @@ foreach my $version (@released)
 	my $load = start_pgbench(
 		$pub,
 		{
-			"\\set id random(1, 100)\nUPDATE plain SET v = v + 1 WHERE id = :id;\n" => 1
+			"\\set id random(1, 100)\nUPDATE plain SET v = v + 1 WHERE id = :id;\n"
+			  => 1
 		},
 		'-T' => 60);
 	query($_, 'ALTER EXTENSION weft UPDATE') foreach $a, $b, $sub;
@@ -133,12 +138,16 @@ foreach my $version (@released)
 	same_tables($pub, $sub, ['plain'], "updated from $version: rows");
 	foreach my $node ($a, $b, $sub)
 	{
-		is(query($node, $catalog),
-			$expected, "updated from $version: the catalog of "
+		is( query($node, $catalog),
+			$expected,
+			"updated from $version: the catalog of "
 			  . $node->name
 			  . ' is that of a new installation');
-		is(query($node, q(SELECT count(*) FROM weft.health() WHERE id = 'H001')),
-			0, "updated from $version: the health check is satisfied");
+		is( query(
+				$node,
+				q(SELECT count(*) FROM weft.health() WHERE id = 'H001')),
+			0,
+			"updated from $version: the health check is satisfied");
 		read_views($node, "updated from $version");
 	}
 	join_group($b, $a, 'g');

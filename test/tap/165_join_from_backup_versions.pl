@@ -120,9 +120,15 @@ EOS
 	wait_for_group('g', @members, $copy);
 	same_on_all([ @members, $copy ],
 		[qw(t u account)], "$name has what the others have");
-	is(row_times($copy), row_times($source), "the rows have the same commit times");
-	is(query($copy, sprintf "SELECT count(*) FROM weft.tombstone k JOIN weft.node_entry n USING (node_id) WHERE n.node_name = '%s' AND k.commit_time IS NOT NULL AND k.relation = 't'::regclass", $source->name) > 0,
-		1, "deletes by sessions of the copied node are remembered as its own");
+	is(row_times($copy), row_times($source),
+		"the rows have the same commit times");
+	is( query(
+			$copy,
+			sprintf
+			  "SELECT count(*) FROM weft.tombstone k JOIN weft.node_entry n USING (node_id) WHERE n.node_name = '%s' AND k.commit_time IS NOT NULL AND k.relation = 't'::regclass",
+			$source->name) > 0,
+		1,
+		"deletes by sessions of the copied node are remembered as its own");
 	isnt(conflicts($source, $earlier), '', "there were conflicts");
 	is( conflicts($copy, $earlier),
 		conflicts($source, $earlier),

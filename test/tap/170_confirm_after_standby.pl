@@ -62,7 +62,9 @@ my $sender;
 sub hold_standby
 {
 	# what was withheld so far
-	poll($sub, "SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = 'sub'");
+	poll($sub,
+		"SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = 'sub'"
+	);
 	$sender = standby_sender($sub, 'sb');
 	kill 'STOP', $sender;
 	return;
@@ -91,7 +93,9 @@ sub withheld
 	kill 'CONT', $sender;
 	poll($pub, confirmed($end));
 	pass("$name: and confirmed when the standby has it");
-	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$');
+	poll($sub,
+		'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$'
+	);
 	return;
 }
 
@@ -220,7 +224,9 @@ sub wrong
 	my ($name, $slots, $state, $severity) = @_;
 	my $log_start = -s $sub->logfile;
 
-	poll($sub, 'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$');
+	poll($sub,
+		'SELECT withheld_since IS NULL FROM weft.stat_confirmation WHERE subname = $$sub$$'
+	);
 	set_conf($sub, 'weft.confirm_after_standby_slots' => $slots);
 	query($sub, 'SELECT pg_logical_emit_message(false, $$$$, $$$$, true)');
 	my ($sql, $applied) = update(7);
@@ -322,7 +328,8 @@ query($sub, 'SELECT pg_logical_emit_message(false, $$$$, $$$$, true)');
 query($pub, 'UPDATE t SET v = 9 WHERE id = 9');
 $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
 poll($sub,
-	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation WHERE subname = 'sub'");
+	"SELECT withheld_since IS NOT NULL FROM weft.stat_confirmation WHERE subname = 'sub'"
+);
 set_conf($sub, 'weft.confirm_after_standby_slots' => '');
 poll($pub, confirmed($end));
 pass('without slots, nothing is withheld');
@@ -338,8 +345,10 @@ foreach my $bad ('Sb-1', 'a,,b')
 
 wait_for_apply($pub, $sub, $_) foreach 'sub', 'sub2';
 same_tables($pub, $sub, [ 't', 'late' ], 'the same rows at the end');
-is(errors_logged($sub) =~ s/.*terminating logical replication worker.*\n?//gr,
-	'', 'no errors');
+is( errors_logged($sub) =~
+	  s/.*terminating logical replication worker.*\n?//gr,
+	'',
+	'no errors');
 
 # A publisher that is shut down waits for the standby, and not for ever.
 set_conf($sub, 'weft.confirm_after_standby_slots' => 'sb');

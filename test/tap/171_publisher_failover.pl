@@ -24,9 +24,7 @@ srand($seed);
 note("WEFT_FAILOVER_SEED=$seed");
 
 my $pub = new_publisher('pub0',
-	conf =>
-	  "logical_decoding_work_mem = 64kB\nhot_standby_feedback = on"
-);
+	conf => "logical_decoding_work_mem = 64kB\nhot_standby_feedback = on");
 my $sub = new_subscriber('subscriber', conf => <<'EOC');
 autovacuum = off
 wal_receiver_status_interval = 1s

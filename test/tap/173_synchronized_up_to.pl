@@ -23,7 +23,8 @@ weft.copy_workers_per_table = 0
 wal_receiver_status_interval = 1s
 EOC
 
-query_all([ $pub, $sub ],
+query_all(
+	[ $pub, $sub ],
 	'CREATE TABLE t (id int PRIMARY KEY, w text); CREATE TABLE u (id int PRIMARY KEY, v int)'
 );
 query($pub, <<'EOS');
@@ -41,7 +42,7 @@ query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 my $worker = poll_for($sub,
 	"SELECT pid FROM pg_stat_progress_copy WHERE relid = 't'::regclass");
 kill 'STOP', $worker;
-is( query($sub, "SELECT count(*) FROM pg_stat_progress_copy"),
+is(query($sub, "SELECT count(*) FROM pg_stat_progress_copy"),
 	1, 'the table is being copied');
 
 # A change after its snapshot: the leader skips it, and confirms that.
@@ -75,8 +76,9 @@ query($pub,
 	"SELECT injection_points_detach('$point'); SELECT injection_points_wakeup('$point')"
 );
 wait_for_apply($pub, $sub, 'sub');
-is(query($sub, 'SELECT w FROM t WHERE id = 0'),
-	'skipped by the leader', 'no change is lost');
+is( query($sub, 'SELECT w FROM t WHERE id = 0'),
+	'skipped by the leader',
+	'no change is lost');
 is(query($sub, 'SELECT count(*) FROM t'), 300001, 'nor anything else');
 $sub->stop;
 $pub->stop;

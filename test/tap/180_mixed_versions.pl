@@ -31,7 +31,9 @@ sub fails
 sub other_errors
 {
 	my ($node) = @_;
-	return join "\n", grep { !/could not (connect to the publisher|receive data from WAL stream|send end-of-streaming message)/ }
+	return join "\n", grep {
+		!/could not (connect to the publisher|receive data from WAL stream|send end-of-streaming message)/
+	  }
 	  split /\n/, errors_logged($node);
 }
 
@@ -59,7 +61,9 @@ sub check_functions
 	my ($what) = @_;
 	my $table = 'added_' . ++$number;
 
-	query_all(\@nodes, "SET weft.ddl_replication = off; CREATE TABLE $table (id int PRIMARY KEY, node text)");
+	query_all(\@nodes,
+		"SET weft.ddl_replication = off; CREATE TABLE $table (id int PRIMARY KEY, node text)"
+	);
 	foreach my $node (@nodes)
 	{
 		my $name = $node->name;
@@ -67,10 +71,14 @@ sub check_functions
 		query($node, "SELECT weft.refresh_node_group('g')");
 		query($node, "SELECT weft.alter_node_group_config('g', 2)");
 		query($node,
-			"SELECT weft.alter_node_group_set_conflict_resolver('g', 'update_missing', 'skip')");
-		is( query($node,
-				"SELECT count(*) FROM weft.node_group_replication() WHERE state IN ('streaming', 'catching up')"),
-			6, "$what: $name sees all pairs");
+			"SELECT weft.alter_node_group_set_conflict_resolver('g', 'update_missing', 'skip')"
+		);
+		is( query(
+				$node,
+				"SELECT count(*) FROM weft.node_group_replication() WHERE state IN ('streaming', 'catching up')"
+			),
+			6,
+			"$what: $name sees all pairs");
 		query($node, "INSERT INTO $table VALUES (ascii('$name'), '$name')");
 	}
 	wait_for_group('g', @nodes);
@@ -92,21 +100,34 @@ foreach my $node (@nodes)
 	$node->start;
 	query($node, 'ALTER EXTENSION weft UPDATE');
 	$load{$name} = start_ledger($node);
-	is( query($node, "SELECT extversion FROM pg_extension WHERE extname = 'weft'"),
-		$new, "$name has $new");
+	is( query(
+			$node,
+			"SELECT extversion FROM pg_extension WHERE extname = 'weft'"),
+		$new,
+		"$name has $new");
 	check_functions("$name is updated");
 	next if $node == $c;
 
-	fails($node, "SELECT weft.alter_node_group_set_ddl('g', 'all')",
-		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this.*HINT:  .*ALTER EXTENSION weft UPDATE/s);
-	query($joining, sprintf "SELECT weft.create_node('d', \$\$%s\$\$)", dsn($joining)) if $node == $a;
-	fails($joining, sprintf("SELECT weft.join_node_group(\$\$%s\$\$, 'g')", dsn($node)),
-		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this/);
+	fails(
+		$node,
+		"SELECT weft.alter_node_group_set_ddl('g', 'all')",
+		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this.*HINT:  .*ALTER EXTENSION weft UPDATE/s
+	);
+	query($joining, sprintf "SELECT weft.create_node('d', \$\$%s\$\$)",
+		dsn($joining))
+	  if $node == $a;
+	fails(
+		$joining,
+		sprintf("SELECT weft.join_node_group(\$\$%s\$\$, 'g')", dsn($node)),
+		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this/
+	);
 
 	# A node can leave a group of both, and stay after all.
-	query($node, "UPDATE weft.node_entry SET state = 'parting' WHERE node_name = 'c'");
-	query($_, "SELECT weft.member_part('c', identity, identity) FROM weft.node_entry WHERE node_name = 'c'")
-	  foreach grep { $_ != $node } @nodes;
+	query($node,
+		"UPDATE weft.node_entry SET state = 'parting' WHERE node_name = 'c'");
+	query($_,
+		"SELECT weft.member_part('c', identity, identity) FROM weft.node_entry WHERE node_name = 'c'"
+	) foreach grep { $_ != $node } @nodes;
 	query($node, q(SELECT weft.cancel_part_node('c')));
 	is(states($b), 'a active, b active, c active', 'parting is canceled');
 }
@@ -114,8 +135,13 @@ foreach my $node (@nodes)
 # --- all are updated ---
 
 query($b, "SELECT weft.alter_node_group_set_ddl('g', 'all')");
-is(query($_, 'SELECT weft.group_ddl()'), 'all', $_->name . ' publishes schema changes') foreach @nodes;
-fails($a, "SELECT weft.alter_node_group_set_ddl('g', 'some')", qr/invalid value for publication parameter "ddl": "some"/);
+is(query($_, 'SELECT weft.group_ddl()'),
+	'all', $_->name . ' publishes schema changes')
+  foreach @nodes;
+fails(
+	$a,
+	"SELECT weft.alter_node_group_set_ddl('g', 'some')",
+	qr/invalid value for publication parameter "ddl": "some"/);
 query($a, 'CREATE TABLE made_on_a (id int PRIMARY KEY, v text)');
 wait_for_group('g', @nodes);
 query($b, 'ALTER TABLE made_on_a ADD COLUMN w int DEFAULT 7');
@@ -129,12 +155,15 @@ wait_for_group('g', @nodes);
 same_on_all(\@nodes, ['made_on_a'], 'schema changes are replicated');
 is(query($a, 'SELECT count(w) FROM made_on_a'), 2, 'all of them');
 check_ledgers(\@nodes, 'all have ' . $new);
-is(other_errors($_), '', $_->name . ' has logged no errors but of lost connections') foreach $a, $b, $c;
+is(other_errors($_), '',
+	$_->name . ' has logged no errors but of lost connections')
+  foreach $a, $b, $c;
 
 # --- the rights of a role that managed the group before ---
 
 query($a, 'SET ROLE manager; ' . $_)
-  foreach q(SELECT weft.check_protocol(weft.member_info(), 2)), 'SELECT weft.group_ddl()';
+  foreach q(SELECT weft.check_protocol(weft.member_info(), 2)),
+  'SELECT weft.group_ddl()';
 
 # --- nodes that do not understand each other ---
 
@@ -145,17 +174,21 @@ CREATE OR REPLACE FUNCTION weft.member_info() RETURNS jsonb LANGUAGE sql STABLE 
 		'version', '9.0', 'protocol', 9, 'oldest_protocol', 8, 'major', current_setting('server_version_num')::int / 10000) $$;
 EOS
 my $late = new_member('late');
-query($late, sprintf "SELECT weft.create_node('late', \$\$%s\$\$)", dsn($late));
+query($late, sprintf "SELECT weft.create_node('late', \$\$%s\$\$)",
+	dsn($late));
 my $join = sprintf "SELECT weft.join_node_group(\$\$%s\$\$, 'g')", dsn($a);
 fails($late, $join,
-	qr/ERROR:  node "late" has version \Q$new\E of extension "weft", which is too old for node "a".*DETAIL:  Node "a" has version 9\.0.*HINT:  .*ALTER EXTENSION weft UPDATE/s);
+	qr/ERROR:  node "late" has version \Q$new\E of extension "weft", which is too old for node "a".*DETAIL:  Node "a" has version 9\.0.*HINT:  .*ALTER EXTENSION weft UPDATE/s
+);
 query($a, <<'EOS');
 CREATE OR REPLACE FUNCTION weft.member_info() RETURNS jsonb LANGUAGE sql STABLE AS $$
 	SELECT jsonb_build_object('node', 'a', 'group', 'g', 'state', 'active', 'database', '1/1',
 		'identity', (SELECT identity FROM weft.node_entry WHERE is_local), 'wal_level', 'logical', 'track_commit_timestamp', 'on',
 		'version', '0.2.0', 'protocol', 2, 'oldest_protocol', 1, 'major', current_setting('server_version_num')::int / 10000 + 2) $$;
 EOS
-fails($late, $join, qr/ERROR:  node "a" has PostgreSQL \d+, and node "late" has PostgreSQL \d+.*adjacent/s);
+fails($late, $join,
+	qr/ERROR:  node "a" has PostgreSQL \d+, and node "late" has PostgreSQL \d+.*adjacent/s
+);
 
 $_->stop foreach @nodes, $late;
 done_testing();

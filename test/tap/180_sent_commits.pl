@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my ($a, $b) = map { new_member($_, conf => "wal_sender_timeout = 0\n") } qw(a b);
+my ($a, $b) =
+  map { new_member($_, conf => "wal_sender_timeout = 0\n") } qw(a b);
 query($a, 'CREATE TABLE t (id int PRIMARY KEY)');
 create_group($a, 'g');
 join_group($b, $a, 'g');
@@ -22,10 +23,12 @@ join_group($b, $a, 'g');
 sub commit
 {
 	my ($first, $last) = @_;
-	my @ends = split /\n/,
-	  query($a, join '',
-		map { "INSERT INTO t VALUES ($_);\nSELECT pg_current_wal_insert_lsn();\n" }
-		  $first .. $last);
+	my @ends = split /\n/, query(
+		$a,
+		join '',
+		map {
+			"INSERT INTO t VALUES ($_);\nSELECT pg_current_wal_insert_lsn();\n"
+		} $first .. $last);
 	query($a, 'SELECT pg_current_wal_flush_lsn()');
 	# The newest one is always remembered.
 	poll($a,
@@ -43,7 +46,8 @@ sub check
 			"WITH e AS (SELECT i, until, lag(until) OVER (ORDER BY i) AS before FROM (VALUES $values) v(i, until))
 				SELECT count(*) FROM e WHERE weft.sent_commit('weft_g_a_b', until) <= before"
 		),
-		0, $what);
+		0,
+		$what);
 	return;
 }
 
@@ -65,11 +69,12 @@ my $end = query($a,
 );
 $end =~ s/\|.*//;
 is( query(
-		$a, "SELECT weft.sent_commit('weft_g_a_b', pg_current_wal_insert_lsn())"
-	),
+		$a,
+		"SELECT weft.sent_commit('weft_g_a_b', pg_current_wal_insert_lsn())"),
 	$end,
 	'other WAL does not count');
-is(query($b, 'SELECT count(*) FROM t WHERE id <= 300'), 300, 'all has arrived');
+is(query($b, 'SELECT count(*) FROM t WHERE id <= 300'),
+	300, 'all has arrived');
 
 $_->stop foreach ($a, $b);
 done_testing();

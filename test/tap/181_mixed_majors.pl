@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 my $previous = previous_server();
-plan skip_all => 'needs the previous major version, which Weft supports, too' unless $previous;
+plan skip_all => 'needs the previous major version, which Weft supports, too'
+  unless $previous;
 
 sub fails
 {
@@ -27,7 +28,9 @@ sub fails
 my $old = new_member('old', install_path => $previous);
 my $new = new_member('new');
 my ($old_major, $new_major) =
-  map { query($_, q(SELECT current_setting('server_version_num')::int / 10000)) } $old, $new;
+  map {
+	query($_, q(SELECT current_setting('server_version_num')::int / 10000))
+  } $old, $new;
 is($old_major + 1, $new_major, 'the versions are adjacent');
 
 # --- a newer node joins, with the schema ---
@@ -60,19 +63,29 @@ my $new_dsn = dsn($new);
 
 # --- an older node does not copy the schema of a newer one ---
 
-query($third, sprintf "SELECT weft.create_node('third', \$\$%s\$\$)", dsn($third));
-fails($third, "SELECT weft.join_node_group(\$\$$new_dsn\$\$, 'g')",
-	qr/ERROR:  node "third", with PostgreSQL $old_major, cannot copy the schema of node "new", with PostgreSQL $new_major.*HINT:  .*Join through/s);
+query($third, sprintf "SELECT weft.create_node('third', \$\$%s\$\$)",
+	dsn($third));
+fails(
+	$third,
+	"SELECT weft.join_node_group(\$\$$new_dsn\$\$, 'g')",
+	qr/ERROR:  node "third", with PostgreSQL $old_major, cannot copy the schema of node "new", with PostgreSQL $new_major.*HINT:  .*Join through/s
+);
 is(leftovers($third), '', 'nothing is left');
 
 # --- it does join through one of its own version; and through the newer one if it has the schema ---
 
 join_group($third, $old, 'g');
 my $fourth = new_member('fourth', install_path => $previous);
-$fourth->command_ok([ 'sh', '-c',
+$fourth->command_ok(
+	[
+		'sh',
+		'-c',
 		"'$previous/bin/pg_dump' -s -N weft --no-publications --no-subscriptions -d '"
-		  . $old->connstr('postgres') . "' | sed -e '/^CREATE EXTENSION/d' | '$previous/bin/psql' -X -q -d '"
-		  . $fourth->connstr('postgres') . "'" ], 'the schema is copied by hand');
+		  . $old->connstr('postgres')
+		  . "' | sed -e '/^CREATE EXTENSION/d' | '$previous/bin/psql' -X -q -d '"
+		  . $fourth->connstr('postgres') . "'"
+	],
+	'the schema is copied by hand');
 join_group($fourth, $new, 'g');
 my @nodes = ($old, $new, $third, $fourth);
 my @tables = qw(account ledger part typed);
@@ -85,7 +98,8 @@ check_ledgers(\@nodes, 'all have joined');
 
 # --- conflicts ---
 
-my @loads = map { start_pgbench($_, { <<'EOS' => 1 }, '-t' => 500, '-c' => 2) } @nodes;
+my @loads =
+  map { start_pgbench($_, { <<'EOS' => 1 }, '-t' => 500, '-c' => 2) } @nodes;
 \set id random(1, 20)
 \set n random(1, 3)
 UPDATE account SET v = v + 1 WHERE id = :id;
@@ -120,11 +134,22 @@ ALTER TABLE from_$name RENAME COLUMN w TO x
 UPDATE from_$name SET x = 'y' WHERE id = 1
 EOS
 	wait_for_group('g', @nodes);
-	query($_, "INSERT INTO from_$name (id, v) VALUES (10 + ascii('@{[$_->name]}'), 5)") foreach @nodes;
+	query($_,
+		"INSERT INTO from_$name (id, v) VALUES (10 + ascii('@{[$_->name]}'), 5)"
+	) foreach @nodes;
 	wait_for_group('g', @nodes);
-	same_on_all(\@nodes, [ "from_$name", "v_$name" ], "schema changes of $name");
-	poll($_, "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('from_${name}_w')") foreach @nodes;
-	is(query($_, q(SELECT count(*) FROM weft.ddl_history WHERE result NOT IN ('captured', 'applied'))), 0,
+	same_on_all(
+		\@nodes,
+		[ "from_$name", "v_$name" ],
+		"schema changes of $name");
+	poll($_,
+		"SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('from_${name}_w')"
+	) foreach @nodes;
+	is( query(
+			$_,
+			q(SELECT count(*) FROM weft.ddl_history WHERE result NOT IN ('captured', 'applied'))
+		),
+		0,
 		"schema changes of $name succeed on " . $_->name) foreach @nodes;
 }
 
@@ -135,10 +160,14 @@ foreach my $pair ([ $old, $new ], [ $new, $old ])
 	my ($here, $there) = @$pair;
 	my $name = $there->name;
 
-	is(query($here, "SELECT * FROM weft.schema_differences('$name')"), '',
-		$here->name . " has no schema differences to $name");
+	is(query($here, "SELECT * FROM weft.schema_differences('$name')"),
+		'', $here->name . " has no schema differences to $name");
 	query($here, "CALL weft.compare_node('$name')");
-	is(query($here, q(SELECT coalesce(sum(differences), 0) || ' ' || string_agg(DISTINCT status, ',') FROM weft.comparison_table)), '0 done',
+	is( query(
+			$here,
+			q(SELECT coalesce(sum(differences), 0) || ' ' || string_agg(DISTINCT status, ',') FROM weft.comparison_table)
+		),
+		'0 done',
 		$here->name . " compares its tables with those of $name");
 }
 
@@ -146,9 +175,11 @@ foreach my $pair ([ $old, $new ], [ $new, $old ])
 
 query($new, q(SELECT weft.part_node('third')));
 query($old, q(SELECT weft.part_node('new')));
-is(states($old), 'fourth active, old active', 'members of both versions part');
+is(states($old), 'fourth active, old active',
+	'members of both versions part');
 wait_for_group('g', $old, $fourth);
 same_on_all([ $old, $fourth ], \@tables, 'the others go on');
-is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes), 0, 'no server has failed');
+is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes),
+	0, 'no server has failed');
 $_->stop foreach @nodes;
 done_testing();

@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 my $previous = previous_server();
-plan skip_all => 'needs the previous major version, which Weft supports, too' unless $previous;
+plan skip_all => 'needs the previous major version, which Weft supports, too'
+  unless $previous;
 
 sub fails
 {
@@ -65,7 +66,9 @@ query_all([ $a, $b, $c ], q(SELECT weft.set_delta_columns('counter', '{n}')));
 
 query($b, 'CREATE INDEX CONCURRENTLY t_v ON t (v)');
 wait_for_group('g', $a, $b, $c);
-poll($_, q(SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('t_v'))) foreach $a, $c;
+poll($_,
+	q(SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass('t_v')))
+  foreach $a, $c;
 
 # --- changes of b that a does not have, and that are older than what a has ---
 
@@ -81,13 +84,16 @@ query($c, q(UPDATE t SET v = 'newer, of c' WHERE id = 3));
 query($c, q(UPDATE counter SET v = 'newer, of c' WHERE id = 6));
 query($c, 'DELETE FROM t WHERE id = 4');
 # Transactions that share a commit, so that rows have times of their own.
-query($c, join ';', map { "UPDATE t SET v = 'newer, of c' WHERE id = $_" } 101 .. 200);
+query($c, join ';',
+	map { "UPDATE t SET v = 'newer, of c' WHERE id = $_" } 101 .. 200);
 query($a, q(UPDATE t SET v = 'newer, of a' WHERE id BETWEEN 201 AND 300));
 wait_for_apply($c, $a, 'weft_g_c_a');
 wait_for_apply($a, $c, 'weft_g_a_c');
-my $times = q(SELECT string_agg(concat_ws(' ', id, (c).timestamp), ',' ORDER BY id)
+my $times =
+  q(SELECT string_agg(concat_ws(' ', id, (c).timestamp), ',' ORDER BY id)
 	FROM (SELECT id, pg_xact_commit_timestamp_origin(xmin) AS c FROM t) x);
-my $exact = q(SELECT string_agg(concat_ws(' ', id, weft.row_commit_timestamp(tableoid, ctid)), ',' ORDER BY id) FROM t);
+my $exact =
+  q(SELECT string_agg(concat_ws(' ', id, weft.row_commit_timestamp(tableoid, ctid)), ',' ORDER BY id) FROM t);
 my ($times_before, $exact_before) = map { query($a, $_) } $times, $exact;
 like($times_before, qr/^(\d+ \d{4}-[^,]+(,|$))+$/, 'all rows have times');
 
@@ -101,46 +107,82 @@ is(query($new, $origins), '1 2', 'numbers of origins are others');
 is(states($new), 'a active, b active, c active', 'the list of members');
 query($new, q(ALTER SUBSCRIPTION weft_g_b_a ENABLE));
 $new->wait_for_log(
-	qr/ERROR:  subscription "weft_g_${_}_a" cannot resolve conflicts before weft\.finish_upgrade\(\) has been called/)
-  foreach qw(b c);
-is(query($new, q(SELECT v FROM t WHERE id = 8)), 'first', 'nothing is applied');
-like(query($new, 'SELECT problem FROM weft.health()'), qr/weft\.finish_upgrade/, 'the health check says so');
+	qr/ERROR:  subscription "weft_g_${_}_a" cannot resolve conflicts before weft\.finish_upgrade\(\) has been called/
+) foreach qw(b c);
+is(query($new, q(SELECT v FROM t WHERE id = 8)),
+	'first', 'nothing is applied');
+like(query($new, 'SELECT problem FROM weft.health()'),
+	qr/weft\.finish_upgrade/, 'the health check says so');
 query($new, q(UPDATE t SET v = 'newest, of a' WHERE id = 5));
 
-fails($new, 'SELECT weft.finish_upgrade($$/nowhere$$)', qr/ERROR:  directory "\/nowhere" is not the data directory of a server/);
-fails($new, sprintf('SELECT weft.finish_upgrade($$%s$$)', $b->data_dir),
-	qr/ERROR:  directory ".*" is not that of the server from which this one was upgraded/);
-query($new, 'CREATE ROLE someone; GRANT EXECUTE ON FUNCTION weft.finish_upgrade(text) TO someone');
-fails($new, sprintf('SET ROLE someone; SELECT weft.finish_upgrade($$%s$$)', $old_directory),
+fails(
+	$new,
+	'SELECT weft.finish_upgrade($$/nowhere$$)',
+	qr/ERROR:  directory "\/nowhere" is not the data directory of a server/);
+fails(
+	$new,
+	sprintf('SELECT weft.finish_upgrade($$%s$$)', $b->data_dir),
+	qr/ERROR:  directory ".*" is not that of the server from which this one was upgraded/
+);
+query($new,
+	'CREATE ROLE someone; GRANT EXECUTE ON FUNCTION weft.finish_upgrade(text) TO someone'
+);
+fails(
+	$new,
+	sprintf('SET ROLE someone; SELECT weft.finish_upgrade($$%s$$)',
+		$old_directory),
 	qr/ERROR:  only a superuser may complete an upgrade/);
 query($new, sprintf 'SELECT weft.finish_upgrade($$%s$$)', $old_directory);
 # As they were, but for the one row that was written since.
-my $without = sub { join ',', grep { !/^[58] / } split /,/, $_[0] };
-is($without->(query($new, $times)), $without->($times_before), 'commit times are as before');
-is($without->(query($new, $exact)), $without->($exact_before), 'exact ones, too');
+my $without = sub {
+	join ',', grep { !/^[58] / } split /,/, $_[0];
+};
+is( $without->(query($new, $times)),
+	$without->($times_before),
+	'commit times are as before');
+is( $without->(query($new, $exact)),
+	$without->($exact_before),
+	'exact ones, too');
 
 # a crash after it, and once more
-is(glob_count($new->data_dir . '/pg_commit_ts/*'), 3, 'files of commit times');
+is(glob_count($new->data_dir . '/pg_commit_ts/*'), 3,
+	'files of commit times');
 $new->stop('immediate');
 $new->start;
-is($without->(query($new, $times)), $without->($times_before), 'after a crash, too');
-my ($ret, $out, $err) = $new->psql('postgres', sprintf 'SELECT weft.finish_upgrade($$%s$$)', $old_directory);
+is( $without->(query($new, $times)),
+	$without->($times_before),
+	'after a crash, too');
+my ($ret, $out, $err) =
+  $new->psql('postgres', sprintf 'SELECT weft.finish_upgrade($$%s$$)',
+	$old_directory);
 like($err, qr/NOTICE:  there is nothing to complete/, 'a second call');
 
 my @nodes = ($new, $b, $c);
 wait_for_group('g', @nodes);
 same_on_all(\@nodes, [ 't', 'counter' ], 'after the upgrade');
-my %expected = (1 => 'newer, of a', 3 => 'newer, of c', 5 => 'newest, of a',
-	8 => 'of c, while a was down', 150 => 'newer, of c', 250 => 'newer, of a');
-is(query($new, "SELECT v FROM t WHERE id = $_"), $expected{$_}, "row $_") foreach sort keys %expected;
-is(query($new, 'SELECT v, n FROM counter ORDER BY id'), "newer, of c|1\n|1", 'counters are added');
-is(query($new, 'SELECT count(*) FROM t WHERE id IN (2, 4)'), 0, 'deleted rows stay deleted');
+my %expected = (
+	1 => 'newer, of a',
+	3 => 'newer, of c',
+	5 => 'newest, of a',
+	8 => 'of c, while a was down',
+	150 => 'newer, of c',
+	250 => 'newer, of a');
+is(query($new, "SELECT v FROM t WHERE id = $_"), $expected{$_}, "row $_")
+  foreach sort keys %expected;
+is( query($new, 'SELECT v, n FROM counter ORDER BY id'),
+	"newer, of c|1\n|1",
+	'counters are added');
+is(query($new, 'SELECT count(*) FROM t WHERE id IN (2, 4)'),
+	0, 'deleted rows stay deleted');
 
 # The node of rows that were written under the old numbers.
-is(query($new, q(SELECT string_agg(DISTINCT local_node::text, ' ') FROM weft.conflict_history
+is( query(
+		$new,
+		q(SELECT string_agg(DISTINCT local_node::text, ' ') FROM weft.conflict_history
 	WHERE (key->>'id')::int BETWEEN 101 AND 200
 		AND remote_node = (SELECT node_id FROM weft.node WHERE node_name = 'b'))),
-	query($new, q(SELECT node_id FROM weft.node WHERE node_name = 'c')), 'the node of rows of c');
+	query($new, q(SELECT node_id FROM weft.node WHERE node_name = 'c')),
+	'the node of rows of c');
 
 # --- what belongs to the group goes on: schema changes, parting and joining, dropping the extension ---
 
@@ -157,27 +199,40 @@ same_on_all(\@nodes, [ 't', 'u' ], 'schema changes after the upgrade');
 SKIP:
 {
 	skip 'both versions know the same statements', 6 if major() < 18;
-	query($new, 'CREATE TABLE modern (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2))');
+	query($new,
+		'CREATE TABLE modern (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2))'
+	);
 	query($new, q(UPDATE t SET v = 'after a modern statement' WHERE id = 9));
 	poll($_->[0],
-		"SELECT last_error ~ 'syntax error' FROM weft.stat_subscription WHERE subname = 'weft_g_a_$_->[1]'")
-	  foreach [ $b, 'b' ], [ $c, 'c' ];
-	is(query($_, 'SELECT v FROM t WHERE id = 9'), 'first', $_->name . ' has stopped before it') foreach $b, $c;
+		"SELECT last_error ~ 'syntax error' FROM weft.stat_subscription WHERE subname = 'weft_g_a_$_->[1]'"
+	) foreach [ $b, 'b' ], [ $c, 'c' ];
+	is(query($_, 'SELECT v FROM t WHERE id = 9'),
+		'first', $_->name . ' has stopped before it')
+	  foreach $b, $c;
 	$b->stop;
 	my $old_b = $b->data_dir;
 	$b = upgrade_server($b);
 	query($b, "SELECT weft.finish_upgrade('$old_b')");
 	wait_for_apply($new, $b, 'weft_g_a_b');
-	is(query($b, q(SELECT v FROM t, to_regclass('modern') m WHERE id = 9 AND m IS NOT NULL)),
-		'after a modern statement', 'the upgraded member goes on with it');
-	query($c, q(SELECT weft.skip_ddl('weft_g_a_c', max(id)) FROM weft.ddl_history WHERE result = 'failed'));
+	is( query(
+			$b,
+			q(SELECT v FROM t, to_regclass('modern') m WHERE id = 9 AND m IS NOT NULL)
+		),
+		'after a modern statement',
+		'the upgraded member goes on with it');
+	query($c,
+		q(SELECT weft.skip_ddl('weft_g_a_c', max(id)) FROM weft.ddl_history WHERE result = 'failed')
+	);
 	wait_for_apply($new, $c, 'weft_g_a_c');
-	is(query($c, 'SELECT v FROM t WHERE id = 9'), 'after a modern statement', 'the other one skips it');
+	is( query($c, 'SELECT v FROM t WHERE id = 9'),
+		'after a modern statement',
+		'the other one skips it');
 	@nodes = ($new, $b, $c);
 }
 query($b, q(SELECT weft.part_node('a')));
 is(leftovers($new), '', 'it leaves nothing behind');
 query($new, 'DROP EXTENSION weft');
-is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes), 0, 'no server has failed');
+is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes),
+	0, 'no server has failed');
 $_->stop foreach @nodes;
 done_testing();

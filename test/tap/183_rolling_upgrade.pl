@@ -13,7 +13,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 my $previous = previous_server();
-plan skip_all => 'needs the previous major version, which Weft supports, too' unless $previous;
+plan skip_all => 'needs the previous major version, which Weft supports, too'
+  unless $previous;
 
 my @nodes = map { new_member($_, install_path => $previous) } qw(a b c);
 
@@ -37,16 +38,19 @@ foreach my $i (0 .. $#nodes)
 	$nodes[$i] = upgrade_server($old, $i == 1 ? '--link' : ());
 	# Clients may come before the rest is done.
 	$load{$name} = start_ledger($nodes[$i]);
-	query($nodes[$i], sprintf 'SELECT weft.finish_upgrade($$%s$$)', $old->data_dir);
+	query($nodes[$i], sprintf 'SELECT weft.finish_upgrade($$%s$$)',
+		$old->data_dir);
 	wait_for_group('g', @nodes);
 	query($nodes[$i], "CREATE TABLE made_on_$name (id int PRIMARY KEY)");
 	wait_for_group('g', @nodes);
-	is(query($_, "SELECT to_regclass('made_on_$name')"), "made_on_$name",
-		"a schema change of $name reaches " . $_->name) foreach @nodes;
+	is(query($_, "SELECT to_regclass('made_on_$name')"),
+		"made_on_$name", "a schema change of $name reaches " . $_->name)
+	  foreach @nodes;
 }
 end_ledger($load{ $_->name }) foreach @nodes;
 wait_for_group('g', @nodes);
 check_ledgers(\@nodes, 'after the upgrade');
-is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes), 0, 'no server has failed');
+is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes),
+	0, 'no server has failed');
 $_->stop foreach @nodes;
 done_testing();

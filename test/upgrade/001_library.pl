@@ -15,7 +15,8 @@ use WeftTest;
 my $released = $ENV{WEFT_OLD_BINDIR} =~ s{/bin$}{}r;
 my $old = $ENV{WEFT_OLD_VERSION};
 my ($current) = `pg_config --bindir` =~ m{(.*)/bin};
-my $mismatch = qr/extension "weft" has version \Q$old\E in this database, and the server has loaded version/;
+my $mismatch =
+  qr/extension "weft" has version \Q$old\E in this database, and the server has loaded version/;
 
 # Replace the library of a running server.
 sub replace_library
@@ -45,16 +46,24 @@ foreach my $first (qw(publisher subscriber))
 	my $sub = new_member("sub_$first", install_path => $released);
 	my %node = (publisher => $pub, subscriber => $sub);
 
-	is(query($pub, q(SELECT extversion FROM pg_extension WHERE extname = 'weft')), $old, 'the released version');
-	query($_, 'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE journal (id bigserial PRIMARY KEY, v int)')
-	  foreach $pub, $sub;
-	query($pub, 'INSERT INTO t SELECT g, 0 FROM generate_series(1, 1000) g; CREATE PUBLICATION p FOR TABLE t, journal');
+	is( query(
+			$pub,
+			q(SELECT extversion FROM pg_extension WHERE extname = 'weft')),
+		$old,
+		'the released version');
+	query($_,
+		'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE journal (id bigserial PRIMARY KEY, v int)'
+	) foreach $pub, $sub;
+	query($pub,
+		'INSERT INTO t SELECT g, 0 FROM generate_series(1, 1000) g; CREATE PUBLICATION p FOR TABLE t, journal'
+	);
 	subscribe($pub, $sub, 's', 'p');
 	wait_for_apply($pub, $sub, 's');
 
 	my $start = sub {
 		my $before = query($pub, 'SELECT count(*) FROM journal');
-		my $load = start_pgbench($pub, { <<'EOS' => 1 }, '-T' => 600, '-c' => 4, '-R' => 400);
+		my $load = start_pgbench($pub,
+			{ <<'EOS' => 1 }, '-T' => 600, '-c' => 4, '-R' => 400);
 \set id random(1, 1000)
 BEGIN;
 UPDATE t SET v = v + 1 WHERE id = :id;
@@ -82,15 +91,21 @@ EOS
 			$sub->wait_for_log($mismatch, $log);
 		}
 		wait_for_apply($pub, $sub, 's');
-		is(figure($sub, 's', 'num_writers'), 2, "$first first, new library of the $side: writers apply");
-		fails($node{$side}, 'SELECT weft.launch_join()', qr/ERROR: .*extension "weft" has version \Q$old\E.*HINT:  Execute ALTER EXTENSION weft UPDATE/s);
+		is(figure($sub, 's', 'num_writers'),
+			2, "$first first, new library of the $side: writers apply");
+		fails(
+			$node{$side},
+			'SELECT weft.launch_join()',
+			qr/ERROR: .*extension "weft" has version \Q$old\E.*HINT:  Execute ALTER EXTENSION weft UPDATE/s
+		);
 		query($node{$side}, 'ALTER EXTENSION weft UPDATE');
 		wait_for_apply($pub, $sub, 's');
 	}
 	end_load($load);
 	wait_for_apply($pub, $sub, 's');
 	same_tables($pub, $sub, [ 't', 'journal' ], "$first first");
-	is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } $pub, $sub), 0, "$first first: no server has failed");
+	is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } $pub, $sub),
+		0, "$first first: no server has failed");
 	$_->stop foreach $pub, $sub;
 }
 
@@ -126,8 +141,11 @@ foreach my $node (@nodes)
 	query($node, "SELECT weft.refresh_node_group('g')");
 	query($node, "SELECT weft.alter_node_group_config('g', 2)");
 	next if $node == $c;
-	fails($node, "SELECT weft.alter_node_group_set_ddl('g', 'all')",
-		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this/);
+	fails(
+		$node,
+		"SELECT weft.alter_node_group_set_ddl('g', 'all')",
+		qr/ERROR:  node "[bc]" has version \Q$old\E of extension "weft", which is too old for this/
+	);
 	query($c, "SELECT weft.refresh_node_group('g')");
 }
 query($a, "SELECT weft.alter_node_group_set_ddl('g', 'all')");
@@ -136,7 +154,9 @@ wait_for_group('g', @nodes);
 end_ledger($load{ $_->name }) foreach @nodes;
 wait_for_group('g', @nodes);
 check_ledgers(\@nodes, 'group');
-is(query($c, 'SELECT count(*) FROM account WHERE w = 5'), 100, 'a schema change is replicated');
-is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes), 0, 'no server has failed');
+is(query($c, 'SELECT count(*) FROM account WHERE w = 5'),
+	100, 'a schema change is replicated');
+is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } @nodes),
+	0, 'no server has failed');
 $_->stop foreach @nodes;
 done_testing();

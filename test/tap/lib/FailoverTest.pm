@@ -120,7 +120,8 @@ sub acknowledged
 		{
 			# client, transaction, time (or "failed"), ...
 			my ($client, $transaction) = $line =~ /^(\d+) (\d+) \d+ / or next;
-			push @rows, sprintf '(%d,%d,%d)', $load->{round}, $client, $transaction;
+			push @rows, sprintf '(%d,%d,%d)', $load->{round}, $client,
+			  $transaction;
 		}
 	}
 	return @rows;

@@ -23,7 +23,8 @@ our @EXPORT = qw(
 sub new_member
 {
 	my ($name, %params) = @_;
-	return new_subscriber($name, %params, conf => <<EOC . ($params{conf} // ''));
+	return new_subscriber($name, %params,
+		conf => <<EOC . ($params{conf} // ''));
 autovacuum = off
 track_commit_timestamp = on
 max_wal_senders = 20
@@ -126,7 +127,8 @@ sub upgrade_server
 		],
 		'pg_upgrade of ' . $old->name);
 	my $gates = '/weft_ddl_gates';
-	copy($old->data_dir . $gates, $new->data_dir . $gates) or die "could not copy: $!"
+	copy($old->data_dir . $gates, $new->data_dir . $gates)
+	  or die "could not copy: $!"
 	  if -e $old->data_dir . $gates;
 	$new->{_name} = $old->name;
 	$new->start;
@@ -168,7 +170,8 @@ INSERT INTO weft.node_entry (node_name, node_id, state, identity)
 	VALUES ('$name', @{[$i + 1]}, 'active', '$identity{$name}');
 SELECT weft.set_node_dsn('$name', \$\$%s\$\$);
 EOS
-			query($node, "SELECT weft.member_make_slot('$name', '$identity{$name}')");
+			query($node,
+				"SELECT weft.member_make_slot('$name', '$identity{$name}')");
 		}
 	}
 	foreach my $node (@nodes)
@@ -176,7 +179,8 @@ EOS
 		foreach my $other (map { $_->name } grep { $_ != $node } @nodes)
 		{
 			query($node,
-				"SELECT weft.member_subscribe('$other', '$identity{$other}', true)");
+				"SELECT weft.member_subscribe('$other', '$identity{$other}', true)"
+			);
 		}
 	}
 	return;
@@ -193,7 +197,8 @@ sub start_ledger
 	my $name = $node->name;
 	my $count = "count(*) FROM ledger WHERE node = '$name'";
 	my $before = query($node, "SELECT $count");
-	my $load = start_pgbench($node, { <<EOS => 1 }, '-T' => 600, '-c' => 2, '-R' => 100, '--max-tries' => 1);
+	my $load = start_pgbench($node,
+		{ <<EOS => 1 }, '-T' => 600, '-c' => 2, '-R' => 100, '--max-tries' => 1);
 \\set id random(1, 100)
 BEGIN;
 INSERT INTO ledger VALUES ('$name', nextval('entry'));
@@ -218,7 +223,8 @@ sub end_ledger
 	else
 	{
 		end_load($load);
-		unlike($load->{output}, qr/aborted|ERROR|FATAL/, "clients of $name: no errors");
+		unlike($load->{output}, qr/aborted|ERROR|FATAL/,
+			"clients of $name: no errors");
 	}
 	my ($count) = $load->{output} =~ /transactions actually processed: (\d+)/;
 	die "no number of transactions: $load->{output}" unless defined $count;
@@ -234,9 +240,11 @@ sub check_ledgers
 	same_on_all($nodes, [ 'ledger', 'account' ], $what);
 	foreach my $name (sort keys %acknowledged)
 	{
-		my $count = query($nodes->[0], "SELECT count(*) FROM ledger WHERE node = '$name'");
+		my $count = query($nodes->[0],
+			"SELECT count(*) FROM ledger WHERE node = '$name'");
 		cmp_ok($count, '>=', $acknowledged{$name},
-			"$what: all of the $acknowledged{$name} acknowledged transactions of $name are there");
+			"$what: all of the $acknowledged{$name} acknowledged transactions of $name are there"
+		);
 		cmp_ok($acknowledged{$name}, '>', 0, "$what: $name was written to");
 	}
 	return;

@@ -114,7 +114,7 @@ sub new_subscriber
 	my ($name, %params) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name,
 		map { $_ => $params{$_} }
-		  grep { defined $params{$_} } qw(install_path port));
+		grep { defined $params{$_} } qw(install_path port));
 
 	$node->init(allows_streaming => 'logical', extra => $params{extra});
 	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
