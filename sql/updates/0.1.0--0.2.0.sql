@@ -237,7 +237,10 @@ AS $$
 		'version', (SELECT extversion FROM pg_extension WHERE extname = 'weft'),
 		'database', system_identifier || '/' || d.oid,
 		'started', extract(epoch FROM pg_postmaster_start_time()),
-		'wal_level', current_setting('wal_level'),
+		-- from 19 on, a slot makes the server log what decoding needs
+		'wal_level', CASE WHEN current_setting('wal_level') = 'replica'
+			AND current_setting('effective_wal_level', true) IS NOT NULL THEN 'logical'
+			ELSE current_setting('wal_level') END,
 		'track_commit_timestamp', current_setting('track_commit_timestamp'),
 		'max_replication_slots', weft.count_free('max_replication_slots'),
 		'max_wal_senders', weft.count_free('max_wal_senders'),
@@ -535,6 +538,126 @@ CREATE OR REPLACE VIEW weft.node_group AS
 			OR pg_has_role('pg_read_all_stats', 'USAGE') THEN j.error END AS join_error,
 		g.failover
 	FROM weft.node_group_entry g LEFT JOIN weft.join_entry j ON true;
+
+CREATE OR REPLACE VIEW weft.copy_progress AS
+	SELECT r.srsubid AS subid, s.subname, r.srrelid::pg_catalog.regclass AS relation,
+		CASE
+			-- With a position, the copy of weft.resync_table is not finished.
+			WHEN r.srsubstate = 's' OR r.srsubstate = 'f' AND r.srsublsn IS NULL THEN 'catching up'
+			WHEN g.pid IS NOT NULL THEN g.phase
+			WHEN w.pid IS NOT NULL AND r.srsubstate = 'd' THEN 'copying'
+			ELSE 'waiting'
+		END AS phase,
+		coalesce(g.helpers, 0) AS helpers,
+		coalesce(nullif(g.rows_done, 0), p.tuples_processed, g.rows_done) AS rows_done,
+		g.rows_estimated,
+		coalesce(nullif(g.bytes_done, 0), p.bytes_processed, g.bytes_done) AS bytes_done,
+		g.bytes_estimated, g.bytes_per_second, g.time_left,
+		g.indexes, g.indexes_done, g.started_at, g.last_error
+	FROM pg_catalog.pg_subscription_rel r
+		-- from 19 on, there may be sequences
+		JOIN pg_catalog.pg_class t ON t.oid = r.srrelid AND t.relkind <> 'S'
+		JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid
+		LEFT JOIN weft.copy_get_progress() g
+			ON g.subid = r.srsubid AND g.relation = r.srrelid
+		LEFT JOIN pg_catalog.pg_stat_subscription w
+			ON w.subid = r.srsubid AND w.relid = r.srrelid
+		LEFT JOIN pg_catalog.pg_stat_progress_copy p ON p.pid = w.pid
+	WHERE r.srsubstate <> 'r'
+	UNION ALL
+	SELECT NULL, NULL, g.relation, g.phase, g.helpers, g.rows_done, g.rows_estimated,
+		g.bytes_done, g.bytes_estimated, g.bytes_per_second, g.time_left,
+		g.indexes, g.indexes_done, g.started_at, g.last_error
+	FROM weft.copy_get_progress() g
+	WHERE g.subid = 0 AND g.pid IS NOT NULL AND g.phase IN ('copying', 'indexing');
+
+CREATE OR REPLACE FUNCTION weft.health_of_errors(
+	recent interval,
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	WITH failed AS (
+		SELECT s.subname, s.subenabled AS enabled, s.subdisableonerr AS disable_on_error,
+			w.last_error AS message, w.last_error_time AS at, w.last_error_lsn AS lsn, e.repeats,
+			coalesce(e.overcome, false) AS overcome, c.apply_error_count > 0 AS counted,
+			c.copy_errors > 0 AND EXISTS (SELECT FROM pg_subscription_rel r
+				JOIN pg_class t ON t.oid = r.srrelid AND t.relkind <> 'S'
+				WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS copy_failed
+		FROM pg_subscription s
+			JOIN weft.stat_subscription w ON w.subid = s.oid
+			LEFT JOIN weft.stat_get_last_error() e ON e.subid = s.oid
+			LEFT JOIN (SELECT subid, apply_error_count,
+				-- the column has another name from 19 on
+				coalesce(to_jsonb(t) ->> 'sync_table_error_count', to_jsonb(t) ->> 'sync_error_count')::bigint AS copy_errors
+				FROM pg_stat_subscription_stats t) c ON c.subid = s.oid)
+	SELECT 'H003', 'error', subname,
+		'disabled because of an error' || coalesce(': ' || CASE WHEN NOT overcome THEN message END, ''),
+		'Remove the cause, or skip the transaction with ALTER SUBSCRIPTION ... SKIP, then ALTER SUBSCRIPTION ... ENABLE.'
+		FROM failed WHERE NOT enabled AND disable_on_error AND (copy_failed OR counted AND NOT overcome)
+	UNION ALL
+	SELECT 'H004', 'error', subname,
+		format('apply has failed %s times in a row: %s', repeats, message),
+		coalesce(format('Remove the cause; or skip the transaction: ALTER SUBSCRIPTION %I SKIP (lsn = %L).', subname, lsn),
+			'Remove the cause. The log has the details.')
+		FROM failed WHERE enabled AND repeats >= 3 AND at > clock_timestamp() - recent AND NOT overcome
+	UNION ALL
+	SELECT 'H007', 'info', subname,
+		format('apply has failed at %s: %s', date_trunc('second', at), message),
+		'Nothing, if it was overcome. The log has the details.'
+		FROM failed WHERE enabled AND at > clock_timestamp() - recent AND (repeats < 3 OR overcome)
+$$;
+
+CREATE OR REPLACE FUNCTION weft.health_of_subscriptions(
+	stale interval,
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H002', CASE WHEN g.wanted_writers = 0 THEN 'info' ELSE 'warning' END, s.subname,
+		'applied by the server''s own code alone: ' || g.native_reason,
+		CASE WHEN g.wanted_writers = 0 THEN format('ALTER SUBSCRIPTION %I SET (num_writers = 4), unless this is wanted.', s.subname)
+			ELSE 'The log has a hint.' END
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.native_reason IS NOT NULL
+	UNION ALL
+	SELECT 'H005', 'warning', s.subname,
+		format('%s of %s writers could be started', g.num_writers, g.wanted_writers),
+		'Increase "max_worker_processes", and restart the server.'
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.num_writers BETWEEN 1 AND g.wanted_writers - 1
+	UNION ALL
+	SELECT 'H005', 'error', s.subname,
+		'no apply worker: all of "max_logical_replication_workers" are in use',
+		'Increase "max_logical_replication_workers", and restart the server.'
+		FROM pg_subscription s
+			LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.worker_type = 'apply' AND a.pid IS NOT NULL
+		WHERE s.subenabled AND a.pid IS NULL
+			AND (SELECT count(*) FROM pg_stat_subscription WHERE pid IS NOT NULL)
+				>= current_setting('max_logical_replication_workers')::integer
+	UNION ALL
+	SELECT 'H006', 'warning', s.subname,
+		format('where the publisher''s WAL ends was last known %s ago', date_trunc('second', clock_timestamp() - g.publisher_lsn_time)),
+		'Check the publisher, the network, and whether the apply worker waits for a lock. Do not set both "wal_receiver_timeout" here and "wal_sender_timeout" there to 0.'
+		FROM weft.stat_get_subscription() g JOIN pg_subscription s ON s.oid = g.subid
+		WHERE g.publisher_lsn_time < clock_timestamp() - stale
+	UNION ALL
+	SELECT 'H011', 'error', p.relation::text,
+		format('the initial copy for subscription "%s" has failed: %s', p.subname, p.last_error),
+		'Remove the cause. The copy is tried again by itself.'
+		FROM weft.copy_progress p WHERE p.last_error IS NOT NULL
+	UNION ALL
+	SELECT 'H011', 'warning', s.subname,
+		format('%s tables are not synchronized, and copies have failed %s times', r.tables, c.copy_errors),
+		'The log of this server says why copies have failed. A copy is tried again by itself.'
+		FROM pg_subscription s
+			JOIN (SELECT subid, coalesce(to_jsonb(t) ->> 'sync_table_error_count', to_jsonb(t) ->> 'sync_error_count')::bigint AS copy_errors
+				FROM pg_stat_subscription_stats t) c ON c.subid = s.oid AND c.copy_errors > 0
+			JOIN (SELECT srsubid, count(*) AS tables FROM pg_subscription_rel
+				JOIN pg_class t ON t.oid = srrelid AND t.relkind <> 'S'
+				WHERE srsubstate NOT IN ('r', 's') GROUP BY 1) r ON r.srsubid = s.oid
+		WHERE NOT EXISTS (SELECT FROM weft.copy_progress p WHERE p.subid = s.oid AND p.last_error IS NOT NULL)
+$$;
 
 CREATE OR REPLACE FUNCTION weft.health_of_group(
 	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)

@@ -244,9 +244,10 @@ prepare_settings(WalRcvStreamOptions *options)
 /*
  * Fails if this server is a copy of a member that is to become another node: the slot belongs to the member.
  * The lock keeps the subscription as this process knows it: it becomes that node's in one transaction.
+ * The options point into what this process knows, which may be read anew.
  */
 static void
-check_copy(void)
+check_copy(WalRcvStreamOptions *options)
 {
 	MemoryContext old = CurrentMemoryContext;
 	char	   *next_node;
@@ -254,6 +255,10 @@ check_copy(void)
 	StartTransactionCommand();
 	LockSharedObject(SubscriptionRelationId, MySubscription->oid, 0, AccessShareLock);
 	maybe_reread_subscription();
+	options->slotname = MySubscription->slotname;
+	options->proto.logical.publication_names = MySubscription->publications;
+	if (options->proto.logical.origin != NULL)
+		options->proto.logical.origin = MySubscription->origin;
 	next_node = server_copy_next_node();
 	if (next_node != NULL)
 		ereport(ERROR,
@@ -360,12 +365,12 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 	WalRcvStreamOptions adapted = *options;
 
 	prepare_settings(&adapted);
-	check_copy();
+	check_copy(&adapted);
 	if (led.detect_conflicts)
 		known_origin_note();
 	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
-	confirmed = slot_confirmed(conn, options->slotname);
+	confirmed = slot_confirmed(conn, adapted.slotname);
 	return start_streaming(conn, &adapted);
 }
 

@@ -20,6 +20,8 @@ plan skip_all => 'about Weft alone' unless weft();
 # has an older Weft.
 start_subscriber(
 	answers => [
+		qr/^SELECT confirmed_flush_lsn/ =>
+		  [ [ 'confirmed', 'pid' ], [ undef, undef ] ],
 		qr/slot_name = 'lz4'/ => [ [ 'plugin', 'lz4' ], [ 'weft', 'true' ] ],
 		qr/slot_name = 'old'/ => [ [ 'plugin', 'lz4' ], [ 'weft', undef ] ]
 	]);

@@ -137,7 +137,7 @@ $standby->promote;
 poll($standby, $held);
 is( query(
 		$b,
-		"SELECT count(*) FROM pg_stat_replication WHERE application_name = 'weft_g_b_a'"
+		"SELECT count(*) FROM pg_stat_replication WHERE application_name = 'weft_g_b_a' AND state = 'streaming'"
 	),
 	1,
 	'one follows b as a');
