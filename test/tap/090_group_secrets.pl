@@ -82,7 +82,7 @@ is(query($b, 'SELECT count(*) FROM weft.node'), 0, 'a node can be dropped');
 # writers alone change (conflict/store.c) leaves nothing to decode.
 is( query(
 		$a,
-		"SELECT string_agg(c.relname, ', ') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'weft' AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relname NOT IN ('conflict_history', 'tombstone', 'merged_row', 'row_time', 'deleted_counter', 'past_origin', 'ddl_queue', 'ddl_applied', 'ddl_concurrent', 'ddl_skip', 'dropped_column') AND NOT (c.relreplident = 'f' OR c.relreplident = 'd' AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))"
+		"SELECT string_agg(c.relname, ', ') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'weft' AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relname NOT IN ('conflict_history', 'tombstone', 'merged_row', 'row_time', 'deleted_counter', 'past_origin', 'known_origin', 'ddl_queue', 'ddl_applied', 'ddl_concurrent', 'ddl_skip', 'dropped_column') AND NOT (c.relreplident = 'f' OR c.relreplident = 'd' AND EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))"
 	),
 	'',
 	'each table has a replica identity');
