@@ -60,12 +60,20 @@ refuse(Oid relid)
 			 errhint("Replace the function here by one that changes no rows, until the schema change has been applied.")));
 }
 
+/* Locking rows needs the permission to update, too. */
+static bool
+changes_rows(const RTEPermissionInfo *info)
+{
+	return (info->requiredPerms & (ACL_INSERT | ACL_DELETE)) != 0 ||
+		!bms_is_empty(info->updatedCols);
+}
+
 static bool
 check_permissions(List *rangeTable, List *permissions, bool ereport_on_violation)
 {
 	if (watching)
 		foreach_node(RTEPermissionInfo, info, permissions)
-			if (info->requiredPerms & (ACL_INSERT | ACL_UPDATE | ACL_DELETE))
+			if (changes_rows(info))
 			refuse(info->relid);
 	return previous_check_permissions == NULL ||
 		previous_check_permissions(rangeTable, permissions, ereport_on_violation);

@@ -52,8 +52,12 @@ sub collide
 }
 
 # Skips what has failed, by the LSN that the view shows.
+# The last error may be one of the publisher's, which has no LSN, until the worker has tried once more.
 sub skip_failed
 {
+	poll($sub,
+		"SELECT last_error_lsn IS NOT NULL FROM weft.stat_subscription WHERE subname = 'sub'"
+	);
 	query($sub,
 			"ALTER SUBSCRIPTION sub SKIP (lsn = '"
 		  . last_error('last_error_lsn')

@@ -592,25 +592,43 @@ is(query($sub, 'SELECT n FROM mv'), 1, 'a materialized view');
 
 # --- functions that change rows, which are replicated as well ---
 
+query($pub, 'CREATE TABLE noted (id int PRIMARY KEY, n int)');
+foreach my $change (
+	'INSERT INTO public.noted VALUES ($1, 0)',
+	'UPDATE public.noted SET n = n + 1',
+	'DELETE FROM public.noted')
+{
+	query($pub,
+		"CREATE FUNCTION take_note(int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN $change; RETURN true; END'"
+	);
+	$begin = query($sub, 'SELECT clock_timestamp()');
+	query($pub, 'ALTER TABLE filled_by_all ADD CHECK (take_note(a))');
+	($problem) = apply_error($sub, 'sub', $begin);
+	is( $problem,
+		'the schema change calls a function that changes rows of table "noted"',
+		"not twice: $change");
+	query($sub,
+		q{CREATE OR REPLACE FUNCTION take_note(int) RETURNS bool LANGUAGE sql AS 'SELECT true'}
+	);
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, ['noted'], '... after the function was replaced');
+	query_all(
+		[ $pub, $sub ],
+		'SET weft.ddl_replication = off; ALTER TABLE filled_by_all DROP CONSTRAINT filled_by_all_a_check; DROP FUNCTION take_note'
+	);
+}
+
+# Foreign keys are checked by locking rows, as this function does.
 query($pub, <<'EOS');
-CREATE TABLE noted (id int);
-CREATE FUNCTION take_note(id int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN INSERT INTO public.noted VALUES ($1); RETURN true; END';
+INSERT INTO noted VALUES (5, 5);
+CREATE FUNCTION lock_notes(int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN PERFORM id FROM public.noted FOR UPDATE; RETURN true; END';
+ALTER TABLE filled_by_all ADD CONSTRAINT locking CHECK (lock_notes(a));
 EOS
-$begin = query($sub, 'SELECT clock_timestamp()');
-query($pub, 'ALTER TABLE filled_by_all ADD CHECK (take_note(a))');
-($problem) = apply_error($sub, 'sub', $begin);
-is( $problem,
-	'the schema change calls a function that changes rows of table "noted"',
-	'a function that stores rows does not store them twice');
-query($sub,
-	q{CREATE OR REPLACE FUNCTION take_note(id int) RETURNS bool LANGUAGE sql AS 'SELECT true'}
-);
 wait_for_apply($pub, $sub, 'sub');
-same_tables($pub, $sub, ['noted'], '... after the function was replaced');
-query_all(
-	[ $pub, $sub ],
-	'SET weft.ddl_replication = off; ALTER TABLE filled_by_all DROP CONSTRAINT filled_by_all_a_check; DROP FUNCTION take_note'
-);
+is( query($sub,
+		q{SELECT count(*) FROM pg_constraint WHERE conname = 'locking'}),
+	1,
+	'a function that locks rows is called');
 
 # --- a subscriber that publishes on ---
 
