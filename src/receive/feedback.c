@@ -58,6 +58,7 @@
  * withholds something, the leader looks again in every pause (feedback_withheld()), because the
  * server's apply loop does not repeat a report.  The positions that are written and applied are
  * reported as they are: the publisher keeps WAL by the flush position alone.
+ * send_status() also ends the process if a wait for a synchronous standby may have been given up.
  *
  * While transactions are in flight, the leader sends feedback itself; otherwise the
  * server's apply loop does.  The loop keeps its own account, which
@@ -79,7 +80,9 @@
 #include "replication/syncrep.h"
 #include "replication/worker_internal.h"
 #include "seam/seam.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/pmsignal.h"
 #include "utils/timestamp.h"
 
 /* Standby status update: 'r', write, flush, apply, time, reply requested. */
@@ -290,6 +293,19 @@ show_confirmation(void)
 	SpinLockRelease(&led.shared->mutex);
 }
 
+/*
+ * If the postmaster dies, or this process is told to end, the server gives up waiting for a synchronous
+ * standby, and goes on as if the standby had everything.  That must not be reported: the standby may be
+ * promoted.
+ */
+static void
+end_if_wait_was_given_up(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	if (synchronous_commit > SYNCHRONOUS_COMMIT_LOCAL_FLUSH && !PostmasterIsAliveInternal())
+		proc_exit(1);
+}
+
 static void
 send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 			XLogRecPtr apply, TimestampTz now, bool request_reply)
@@ -297,6 +313,7 @@ send_status(WalReceiverConn *conn, XLogRecPtr received, XLogRecPtr flush,
 	char		memory[STATUS_LENGTH];
 	MessageBuilder status;
 
+	end_if_wait_was_given_up();
 	reported.write = Max(reported.write, received);
 	reported.flush = Max(reported.flush, confirmation_claim(flush));
 	reported.apply = Max(reported.apply, apply);

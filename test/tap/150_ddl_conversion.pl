@@ -625,8 +625,9 @@ CREATE FUNCTION lock_notes(int) RETURNS bool LANGUAGE plpgsql AS 'BEGIN PERFORM 
 ALTER TABLE filled_by_all ADD CONSTRAINT locking CHECK (lock_notes(a));
 EOS
 wait_for_apply($pub, $sub, 'sub');
-is( query($sub,
-		q{SELECT count(*) FROM pg_constraint WHERE conname = 'locking'}),
+is( query(
+		$sub, q{SELECT count(*) FROM pg_constraint WHERE conname = 'locking'}
+	),
 	1,
 	'a function that locks rows is called');
 

@@ -94,7 +94,7 @@ foreach my $round (1 .. $rounds)
 			  foreach grep { $_->[0] != $to }
 			  ([ $standby, 'a' ], [ $b, 'b' ], [ $c, 'c' ]);
 		}
-		check_ledgers([ $standby, $b, $c ], \@clients, "round $round");
+		check_clients([ $standby, $b, $c ], \@clients, "round $round");
 		push @clients, map { start_client($_, $_->name) } ($b, $c)
 		  if $round < $rounds;
 	}

@@ -176,7 +176,7 @@ set_on($b, wal_retrieve_retry_interval => '100ms');
 poll($_, "SELECT (SELECT count(*) FROM ledger) > 300") foreach @nodes;
 stop_client($_) foreach grep { !$_->{ids} } @clients;
 wait_for_group('g', @nodes);
-check_ledgers(\@nodes, \@clients, 'after all that');
+check_clients(\@nodes, \@clients, 'after all that');
 foreach my $node (@nodes)
 {
 	my $log = join "\n",

@@ -131,7 +131,7 @@ foreach my $node ($b, $c)
 	wait_for_apply($node, $primary, 'weft_g_' . $node->name . '_a');
 }
 wait_for_group('g', $b, $c);
-check_ledgers([ $primary, $b, $c ], \@clients, 'after all switches');
+check_clients([ $primary, $b, $c ], \@clients, 'after all switches');
 is(query($_, "SELECT count(*) FROM weft.health() WHERE id = 'H015'"),
 	0, 'nothing to report on ' . $_->name)
   foreach ($primary, $b, $c);

@@ -15,7 +15,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   set_on two_hosts make_standby wait_for_standby fail_over
-  create_ledger start_client stop_client check_ledgers poll_group
+  create_ledger start_client stop_client check_clients poll_group
 );
 
 # Change parameters in postgresql.conf, and return once new sessions have them.
@@ -183,7 +183,7 @@ sub stop_client
 }
 
 # All members have the same ledger: every acknowledged transaction is there, once.
-sub check_ledgers
+sub check_clients
 {
 	my ($nodes, $clients, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
