@@ -49,8 +49,10 @@
  * finds the lock held.
  *
  * 5. A later schema change S that touches the same relations must not overtake P (concurrent_order.c).
- *	  W takes the lock, so it waits for B, if B is running.  Then, if P is still in the table, W
- *	  executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
+ *	  W takes the lock, so it waits for B, if B is running.  If P has not been tried, W lets go of the lock,
+ *	  wakes L, and looks again, up to START_NAPS times: S often follows P at once, and P without CONCURRENTLY
+ *	  would hold back all who write to the table until it is complete.  L looks while it waits for the end of S, too.
+ *	  Then, if P is still in the table, W executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
  *	  in a subtransaction: if P fails, it has failed for good, and S is executed nevertheless.
  *
  * Groups.  P and S may have come from different members, by different subscriptions.  W looks at the rows of all
@@ -89,15 +91,24 @@
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
 #include "shmem.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "wait_event.h"
+
+/* How often, and after how many milliseconds, a writer looks whether a worker has been started. */
+#define START_NAPS 100
+#define NAP 50
 
 /* Distinguish the locks from those of the server on subscriptions. */
 #define LOCK_SUBID 1
@@ -331,18 +342,114 @@ compare_oids(const ListCell *a, const ListCell *b)
 	return pg_cmp_u32(lfirst_oid(a), lfirst_oid(b));
 }
 
-/* Takes the locks of the subscriptions of rows, all in the same order; returns the subscriptions. */
+/*
+ * Takes the locks of the subscriptions of rows, all in the same order; returns the subscriptions.  *waited tells
+ * whether a worker held one of them.
+ */
 static List *
-lock_all(List *rows)
+lock_all(List *rows, bool *waited)
 {
 	List	   *result = NIL;
 
+	*waited = false;
 	foreach_ptr(ConcurrentRow, row, rows)
 		result = list_append_unique_oid(result, row->subid);
 	list_sort(result, compare_oids);
 	foreach_oid(subid, result)
+	{
+		if (concurrent_lock(subid, false, false))
+			continue;
+		*waited = true;
+
+		/* The worker waits for older snapshots. */
+		InvalidateCatalogSnapshotConditionally();
 		(void) concurrent_lock(subid, false, true);
+	}
 	return result;
+}
+
+static void
+unlock_all(List *subids)
+{
+	foreach_oid(subid, subids)
+	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+		LockRelease(&tag, ExclusiveLock, false);
+	}
+}
+
+static bool
+contains(List *rows, const ConcurrentRow *row)
+{
+	foreach_ptr(ConcurrentRow, each, rows)
+		if (each->subid == row->subid && each->id == row->id)
+		return true;
+	return false;
+}
+
+/*
+ * Wakes the leader that is to start a worker for a statement.  Returns false if no worker can be expected: one has
+ * tried, or this is the leader.
+ */
+static bool
+ask_for_worker(const ConcurrentRow *row, List *tried)
+{
+	SubscriptionShared *entry = shmem_find(row->subid);
+	PGPROC	   *leader;
+
+	if (row->failed || row->last_error != NULL || row->attempts > 1 || contains(tried, row) ||
+		entry == NULL || entry->leader_pid == MyProcPid)
+		return false;
+	leader = BackendPidGetProc(entry->leader_pid);
+	if (leader == NULL)
+		return false;
+	pg_atomic_write_u32(&entry->concurrent_ddl, 1);
+	SetLatch(&leader->procLatch);
+	return true;
+}
+
+static bool
+ask_for_workers(List *rows, List *tried)
+{
+	bool		result = false;
+
+	foreach_ptr(ConcurrentRow, row, rows)
+		result |= ask_for_worker(row, tried);
+	return result;
+}
+
+/*
+ * Waits until all statements that a later one must not overtake have been executed, or are not going to be.  Returns the
+ * subscriptions of those that are left, with their locks.
+ */
+static List *
+await_workers(DdlMessage *later)
+{
+	List	   *tried = NIL;
+	List	   *rows;
+
+	for (int naps = 0; (rows = concurrent_before(later, concurrent_rows(InvalidOid))) != NIL; naps++)
+	{
+		bool		waited;
+		List	   *locked = lock_all(rows, &waited);
+
+		if (waited)
+			foreach_ptr(ConcurrentRow, row, rows)
+				if (row->attempts > 0)
+				tried = lappend(tried, row);
+		rows = concurrent_before(later, concurrent_rows(InvalidOid));
+		if (naps >= START_NAPS || !ask_for_workers(rows, tried))
+			return locked;
+		unlock_all(locked);
+		InvalidateCatalogSnapshotConditionally();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, NAP,
+						 wait_event_id(WEFT_WAIT_SCHEMA));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return NIL;
 }
 
 /*
@@ -351,16 +458,12 @@ lock_all(List *rows)
 void
 concurrent_finish(DdlMessage *later, ConcurrentExecute execute)
 {
-	List	   *rows = concurrent_before(later, concurrent_rows(InvalidOid));
+	List	   *locked = await_workers(later);
 
-	if (rows != NIL)
-	{
-		List	   *locked = lock_all(rows);
-
+	if (locked != NIL)
 		foreach_ptr(ConcurrentRow, row, concurrent_before(later, concurrent_rows(InvalidOid)))
 			if (list_member_oid(locked, row->subid))
 			execute_early(row, execute);
-	}
 	concurrent_allow_missing(later);
 }
 

@@ -165,9 +165,9 @@ fence_base_tables(const SwitchAttempt *attempt, SwitchSide side)
 	ListCell   *cell;
 
 	if (side == SIDE_HERE)
-		return psprintf("SELECT r.srrelid AS oid FROM pg_catalog.pg_subscription_rel r"
-						" JOIN pg_catalog.pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
-						" WHERE r.srsubid = %u", attempt->subscription->oid);
+		return psprintf("SELECT sr.srrelid AS oid FROM pg_catalog.pg_subscription_rel sr"
+						" JOIN pg_catalog.pg_class c ON c.oid = sr.srrelid AND c.relkind <> 'S'"
+						" WHERE sr.srsubid = %u", attempt->subscription->oid);
 
 	initStringInfo(&query);
 	appendStringInfoString(&query, "SELECT c.oid FROM pg_catalog.pg_publication_tables p"

@@ -13,8 +13,7 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-my ($a, $b) =
-  map { new_member($_, conf => "wal_sender_timeout = 0\n") } qw(a b);
+my ($a, $b) = map { new_member($_) } qw(a b);
 query($a, 'CREATE TABLE t (id int PRIMARY KEY)');
 create_group($a, 'g');
 join_group($b, $a, 'g');
@@ -52,18 +51,18 @@ sub check
 }
 
 wait_for_apply($a, $b, 'weft_g_a_b');
-my $leader = leader_pid($b, 'weft_g_a_b');
-kill 'STOP', $leader;
-my @ends = commit(1, 300);
+my $blocker = open_session($b);
+$blocker->query_safe('BEGIN; LOCK TABLE t');
+my @ends = commit(1, 80);
 check('none is confirmed', @ends);
-kill 'CONT', $leader;
+$blocker->quit;
 wait_for_apply($a, $b, 'weft_g_a_b');
 poll($a,
 	"SELECT confirmed_flush_lsn >= '$ends[-1]' FROM pg_replication_slots WHERE slot_name = 'weft_g_a_b'"
 );
 
 # Those of before are forgotten, and a position after the last one is not in doubt.
-@ends = commit(301, 302);
+@ends = commit(81, 82);
 my $end = query($a,
 	"SELECT weft.sent_commit('weft_g_a_b', '$ends[-1]'), pg_logical_emit_message(false, '', '', true)"
 );
