@@ -19,7 +19,8 @@ my $sub = new_subscriber('subscriber');
 query($_, 'CREATE EXTENSION IF NOT EXISTS weft') foreach $pub, $sub;
 query($pub, 'CREATE PUBLICATION pub FOR ALL TABLES WITH (ddl = table)');
 subscribe($pub, $sub, 'sub', 'pub');
-query($pub,
+query(
+	$pub,
 	'CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT g, g FROM generate_series(1, 1000) g;
 	CREATE TABLE parted (a int PRIMARY KEY) PARTITION BY RANGE (a);
 	CREATE TABLE parted_0 PARTITION OF parted FOR VALUES FROM (0) TO (10); INSERT INTO parted VALUES (0), (1)'

@@ -62,7 +62,8 @@ foreach my $first (qw(publisher subscriber))
 
 	my $start = sub {
 		my $before = query($pub, 'SELECT count(*) FROM journal');
-		my $load = start_pgbench($pub,
+		my $load = start_pgbench(
+			$pub,
 			{ <<'EOS' => 1 }, '-T' => 600, '-c' => 4, '-R' => 400);
 \set id random(1, 1000)
 BEGIN;

@@ -197,7 +197,8 @@ sub start_ledger
 	my $name = $node->name;
 	my $count = "count(*) FROM ledger WHERE node = '$name'";
 	my $before = query($node, "SELECT $count");
-	my $load = start_pgbench($node,
+	my $load = start_pgbench(
+		$node,
 		{ <<EOS => 1 }, '-T' => 600, '-c' => 2, '-R' => 100, '--max-tries' => 1);
 \\set id random(1, 100)
 BEGIN;
