@@ -29,7 +29,7 @@
  * 4. If P fails, B drops what it has left behind, and L starts it again later, up to
  *	  CONCURRENT_ATTEMPTS times.  Then it stays in the table as failed, with its error, until a user
  *	  calls weft.retry_ddl() or weft.skip_ddl(), or a later DROP INDEX makes it needless.  If B is
- *	  told to end, because the server is being shut down, for instance, or finds a deadlock, that does not
+ *	  told to end, because the server is being shut down, for instance, or finds a deadlock, or yields (5.), that does not
  *	  count as an attempt.
  *
  * If the index exists already, with the same definition, then P is complete: two members of a group
@@ -54,6 +54,9 @@
  *	  would hold back all who write to the table until it is complete.  L looks while it waits for the end of S, too.
  *	  Then, if P is still in the table, W executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
  *	  in a subtransaction: if P fails, it has failed for good, and S is executed nevertheless.
+ *	  If B only waits for sessions that W would not have to wait for, B yields after a second (concurrent_yield.c), which does
+ *	  not count as an attempt, and W goes on.  L starts statements in their order.  Therefore W does not wait for a worker for
+ *	  those behind one that has been tried in vain, either.
  *
  * Groups.  P and S may have come from different members, by different subscriptions.  W looks at the rows of all
  * subscriptions of its group, and takes the locks of several in the order of their OIDs.  If S is
@@ -117,6 +120,12 @@
 /* The subscriptions whose leaders are to look for statements once this transaction has committed. */
 static List *told = NIL;
 
+void
+concurrent_lock_tag(Oid subid, LOCKTAG *tag)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+}
+
 /*
  * Takes the lock of a subscription, until the transaction ends, or the session.  Returns false if it is held, and
  * the caller does not want to wait.  An abort ends the session's, too.
@@ -126,7 +135,7 @@ concurrent_lock(Oid subid, bool session, bool wait)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+	concurrent_lock_tag(subid, &tag);
 	return LockAcquire(&tag, ExclusiveLock, session, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -343,11 +352,41 @@ compare_oids(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Takes the locks of the subscriptions of rows, all in the same order; returns the subscriptions.  *waited tells
- * whether a worker held one of them.
+ * Is what the worker of a subscription executes among the statements that a later one waits for?  It executes the oldest
+ * one that has not failed.
+ */
+static bool
+is_awaited(Oid subid, List *rows, List *all)
+{
+	foreach_ptr(ConcurrentRow, row, all)
+		if (row->subid == subid && !row->failed)
+		return list_member_ptr(rows, row);
+	return true;
+}
+
+/* Waits for a worker's lock.  The mode that is waited for tells the worker when to yield (concurrent_yield.c). */
+static void
+wait_for_lock(Oid subid, bool awaited)
+{
+	LOCKTAG		tag;
+
+	concurrent_lock_tag(subid, &tag);
+
+	/* The worker waits for older snapshots. */
+	InvalidateCatalogSnapshotConditionally();
+	if (!awaited)
+		(void) LockAcquire(&tag, CONCURRENT_UNRELATED, false, false);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	if (!awaited)
+		LockRelease(&tag, CONCURRENT_UNRELATED, false);
+}
+
+/*
+ * Takes the locks of the subscriptions of rows, which are some of all, all in the same order; returns the
+ * subscriptions.  *waited tells whether a worker held one of them.
  */
 static List *
-lock_all(List *rows, bool *waited)
+lock_all(List *rows, List *all, bool *waited)
 {
 	List	   *result = NIL;
 
@@ -360,10 +399,7 @@ lock_all(List *rows, bool *waited)
 		if (concurrent_lock(subid, false, false))
 			continue;
 		*waited = true;
-
-		/* The worker waits for older snapshots. */
-		InvalidateCatalogSnapshotConditionally();
-		(void) concurrent_lock(subid, false, true);
+		wait_for_lock(subid, is_awaited(subid, rows, all));
 	}
 	return result;
 }
@@ -375,22 +411,27 @@ unlock_all(List *subids)
 	{
 		LOCKTAG		tag;
 
-		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+		concurrent_lock_tag(subid, &tag);
 		LockRelease(&tag, ExclusiveLock, false);
 	}
 }
 
+/*
+ * Has the worker for a statement, or for one before it, ended without having executed it?  "tried" are those whose
+ * workers have ended.
+ */
 static bool
-contains(List *rows, const ConcurrentRow *row)
+was_tried(const ConcurrentRow *row, List *tried)
 {
-	foreach_ptr(ConcurrentRow, each, rows)
-		if (each->subid == row->subid && each->id == row->id)
+	foreach_ptr(ConcurrentRow, each, tried)
+		if (each->subid == row->subid && concurrent_compare(each, row) <= 0 &&
+			concurrent_get(each->subid, each->id, false) != NULL)
 		return true;
 	return false;
 }
 
 /*
- * Wakes the leader that is to start a worker for a statement.  Returns false if no worker can be expected: one has
+ * Wakes the leader that is to start a worker for a statement.  Returns false if no worker can be expected soon: one has
  * tried, or this is the leader.
  */
 static bool
@@ -399,7 +440,7 @@ ask_for_worker(const ConcurrentRow *row, List *tried)
 	SubscriptionShared *entry = shmem_find(row->subid);
 	PGPROC	   *leader;
 
-	if (row->failed || row->last_error != NULL || row->attempts > 1 || contains(tried, row) ||
+	if (row->failed || row->last_error != NULL || row->attempts > 1 || was_tried(row, tried) ||
 		entry == NULL || entry->leader_pid == MyProcPid)
 		return false;
 	leader = BackendPidGetProc(entry->leader_pid);
@@ -428,16 +469,19 @@ static List *
 await_workers(DdlMessage *later)
 {
 	List	   *tried = NIL;
+	List	   *all;
 	List	   *rows;
 
-	for (int naps = 0; (rows = concurrent_before(later, concurrent_rows(InvalidOid))) != NIL; naps++)
+	for (int naps = 0;
+		 (rows = concurrent_before(later, all = concurrent_rows(InvalidOid))) != NIL;
+		 naps++)
 	{
 		bool		waited;
-		List	   *locked = lock_all(rows, &waited);
+		List	   *locked = lock_all(rows, all, &waited);
 
 		if (waited)
-			foreach_ptr(ConcurrentRow, row, rows)
-				if (row->attempts > 0)
+			foreach_ptr(ConcurrentRow, row, all)
+				if (row->attempts > 0 && !row->failed)
 				tried = lappend(tried, row);
 		rows = concurrent_before(later, concurrent_rows(InvalidOid));
 		if (naps >= START_NAPS || !ask_for_workers(rows, tried))
