@@ -339,6 +339,9 @@ poll($sub,
 	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND wait_event = 'object'}
 );
 $session->query_safe('COMMIT');
+
+# A session that waits on the subscriber has a snapshot, for which the worker waits.
+$pub->wait_for_catchup('sub');
 all_the_same('partitions detached, with schema changes behind them');
 unlike(
 	slurp_file($sub->logfile, $log),

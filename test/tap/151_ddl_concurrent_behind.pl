@@ -50,6 +50,9 @@ sub behind
 	is($error, '', "$what: writers do not wait");
 	$session->query_safe('COMMIT');
 	$session->quit;
+
+	# A session that waits on the subscriber has a snapshot, for which the worker waits.
+	$pub->wait_for_catchup('sub');
 	wait_for_apply($pub, $sub, 'sub');
 	poll($sub, 'SELECT count(*) = 0 FROM weft.ddl_concurrent');
 	same_everything($pub, $sub, $what);
