@@ -29,7 +29,7 @@
  * 4. If P fails, B drops what it has left behind, and L starts it again later, up to
  *	  CONCURRENT_ATTEMPTS times.  Then it stays in the table as failed, with its error, until a user
  *	  calls weft.retry_ddl() or weft.skip_ddl(), or a later DROP INDEX makes it needless.  If B is
- *	  told to end, because the server is being shut down, for instance, or finds a deadlock, that does not
+ *	  told to end, because the server is being shut down, for instance, or finds a deadlock, or yields (5.), that does not
  *	  count as an attempt.
  *
  * If the index exists already, with the same definition, then P is complete: two members of a group
@@ -49,9 +49,14 @@
  * finds the lock held.
  *
  * 5. A later schema change S that touches the same relations must not overtake P (concurrent_order.c).
- *	  W takes the lock, so it waits for B, if B is running.  Then, if P is still in the table, W
- *	  executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
+ *	  W takes the lock, so it waits for B, if B is running.  If P has not been tried, W lets go of the lock,
+ *	  wakes L, and looks again, up to START_NAPS times: S often follows P at once, and P without CONCURRENTLY
+ *	  would hold back all who write to the table until it is complete.  L looks while it waits for the end of S, too.
+ *	  Then, if P is still in the table, W executes P itself, without CONCURRENTLY, in its own transaction before S, and removes it.  It does so
  *	  in a subtransaction: if P fails, it has failed for good, and S is executed nevertheless.
+ *	  If B only waits for sessions that W would not have to wait for, B yields after a second (concurrent_yield.c), which does
+ *	  not count as an attempt, and W goes on.  L starts statements in their order.  Therefore W does not wait for a worker for
+ *	  those behind one that has been tried in vain, either.
  *
  * Groups.  P and S may have come from different members, by different subscriptions.  W looks at the rows of all
  * subscriptions of its group, and takes the locks of several in the order of their OIDs.  If S is
@@ -89,15 +94,24 @@
 #include "replication/logicallauncher.h"
 #include "replication/worker_internal.h"
 #include "shmem.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/regproc.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "wait_event.h"
+
+/* How often, and after how many milliseconds, a writer looks whether a worker has been started. */
+#define START_NAPS 100
+#define NAP 50
 
 /* Distinguish the locks from those of the server on subscriptions. */
 #define LOCK_SUBID 1
@@ -105,6 +119,12 @@
 
 /* The subscriptions whose leaders are to look for statements once this transaction has committed. */
 static List *told = NIL;
+
+void
+concurrent_lock_tag(Oid subid, LOCKTAG *tag)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+}
 
 /*
  * Takes the lock of a subscription, until the transaction ends, or the session.  Returns false if it is held, and
@@ -115,7 +135,7 @@ concurrent_lock(Oid subid, bool session, bool wait)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, SubscriptionRelationId, subid, LOCK_SUBID);
+	concurrent_lock_tag(subid, &tag);
 	return LockAcquire(&tag, ExclusiveLock, session, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -331,18 +351,149 @@ compare_oids(const ListCell *a, const ListCell *b)
 	return pg_cmp_u32(lfirst_oid(a), lfirst_oid(b));
 }
 
-/* Takes the locks of the subscriptions of rows, all in the same order; returns the subscriptions. */
+/*
+ * Is what the worker of a subscription executes among the statements that a later one waits for?  It executes the oldest
+ * one that has not failed.
+ */
+static bool
+is_awaited(Oid subid, List *rows, List *all)
+{
+	foreach_ptr(ConcurrentRow, row, all)
+		if (row->subid == subid && !row->failed)
+		return list_member_ptr(rows, row);
+	return true;
+}
+
+/* Waits for a worker's lock.  The mode that is waited for tells the worker when to yield (concurrent_yield.c). */
+static void
+wait_for_lock(Oid subid, bool awaited)
+{
+	LOCKTAG		tag;
+
+	concurrent_lock_tag(subid, &tag);
+
+	/* The worker waits for older snapshots. */
+	InvalidateCatalogSnapshotConditionally();
+	if (!awaited)
+		(void) LockAcquire(&tag, CONCURRENT_UNRELATED, false, false);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	if (!awaited)
+		LockRelease(&tag, CONCURRENT_UNRELATED, false);
+}
+
+/*
+ * Takes the locks of the subscriptions of rows, which are some of all, all in the same order; returns the
+ * subscriptions.  *waited tells whether a worker held one of them.
+ */
 static List *
-lock_all(List *rows)
+lock_all(List *rows, List *all, bool *waited)
 {
 	List	   *result = NIL;
 
+	*waited = false;
 	foreach_ptr(ConcurrentRow, row, rows)
 		result = list_append_unique_oid(result, row->subid);
 	list_sort(result, compare_oids);
 	foreach_oid(subid, result)
-		(void) concurrent_lock(subid, false, true);
+	{
+		if (concurrent_lock(subid, false, false))
+			continue;
+		*waited = true;
+		wait_for_lock(subid, is_awaited(subid, rows, all));
+	}
 	return result;
+}
+
+static void
+unlock_all(List *subids)
+{
+	foreach_oid(subid, subids)
+	{
+		LOCKTAG		tag;
+
+		concurrent_lock_tag(subid, &tag);
+		LockRelease(&tag, ExclusiveLock, false);
+	}
+}
+
+/*
+ * Has the worker for a statement, or for one before it, ended without having executed it?  "tried" are those whose
+ * workers have ended.
+ */
+static bool
+was_tried(const ConcurrentRow *row, List *tried)
+{
+	foreach_ptr(ConcurrentRow, each, tried)
+		if (each->subid == row->subid && concurrent_compare(each, row) <= 0 &&
+			concurrent_get(each->subid, each->id, false) != NULL)
+		return true;
+	return false;
+}
+
+/*
+ * Wakes the leader that is to start a worker for a statement.  Returns false if no worker can be expected soon: one has
+ * tried, or this is the leader.
+ */
+static bool
+ask_for_worker(const ConcurrentRow *row, List *tried)
+{
+	SubscriptionShared *entry = shmem_find(row->subid);
+	PGPROC	   *leader;
+
+	if (row->failed || row->last_error != NULL || row->attempts > 1 || was_tried(row, tried) ||
+		entry == NULL || entry->leader_pid == MyProcPid)
+		return false;
+	leader = BackendPidGetProc(entry->leader_pid);
+	if (leader == NULL)
+		return false;
+	pg_atomic_write_u32(&entry->concurrent_ddl, 1);
+	SetLatch(&leader->procLatch);
+	return true;
+}
+
+static bool
+ask_for_workers(List *rows, List *tried)
+{
+	bool		result = false;
+
+	foreach_ptr(ConcurrentRow, row, rows)
+		result |= ask_for_worker(row, tried);
+	return result;
+}
+
+/*
+ * Waits until all statements that a later one must not overtake have been executed, or are not going to be.  Returns the
+ * subscriptions of those that are left, with their locks.
+ */
+static List *
+await_workers(DdlMessage *later)
+{
+	List	   *tried = NIL;
+	List	   *all;
+	List	   *rows;
+
+	for (int naps = 0;
+		 (rows = concurrent_before(later, all = concurrent_rows(InvalidOid))) != NIL;
+		 naps++)
+	{
+		bool		waited;
+		List	   *locked = lock_all(rows, all, &waited);
+
+		if (waited)
+			foreach_ptr(ConcurrentRow, row, all)
+				if (row->attempts > 0 && !row->failed)
+				tried = lappend(tried, row);
+		rows = concurrent_before(later, concurrent_rows(InvalidOid));
+		if (naps >= START_NAPS || !ask_for_workers(rows, tried))
+			return locked;
+		unlock_all(locked);
+		InvalidateCatalogSnapshotConditionally();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, NAP,
+						 wait_event_id(WEFT_WAIT_SCHEMA));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return NIL;
 }
 
 /*
@@ -351,16 +502,12 @@ lock_all(List *rows)
 void
 concurrent_finish(DdlMessage *later, ConcurrentExecute execute)
 {
-	List	   *rows = concurrent_before(later, concurrent_rows(InvalidOid));
+	List	   *locked = await_workers(later);
 
-	if (rows != NIL)
-	{
-		List	   *locked = lock_all(rows);
-
+	if (locked != NIL)
 		foreach_ptr(ConcurrentRow, row, concurrent_before(later, concurrent_rows(InvalidOid)))
 			if (list_member_oid(locked, row->subid))
 			execute_early(row, execute);
-	}
 	concurrent_allow_missing(later);
 }
 

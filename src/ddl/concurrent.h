@@ -7,12 +7,16 @@
 
 #include "ddl/concurrent_row.h"
 #include "nodes/nodes.h"
+#include "storage/lock.h"
 
 /* How many times a statement is tried. */
 #define CONCURRENT_ATTEMPTS 3
 
 /* What the history says of an index that did not have to be built. */
 #define CONCURRENT_EXISTS "it existed already"
+
+/* A writer waits for a worker's lock in this mode if it does not need what that worker executes. */
+#define CONCURRENT_UNRELATED AccessExclusiveLock
 
 /* What a background worker is started with. */
 typedef struct ConcurrentTask
@@ -46,6 +50,7 @@ extern ConcurrentChoice concurrent_take(Oid subid, ConcurrentTask *task);
 extern void concurrent_taken(const ConcurrentTask *task);
 
 /* For the worker. */
+extern void concurrent_lock_tag(Oid subid, LOCKTAG *tag);
 extern bool concurrent_lock(Oid subid, bool session, bool wait);
 extern void concurrent_set_mode(Node *statement, bool concurrent);
 extern void concurrent_fail(ConcurrentRow *row, const char *subscription, const char *problem);

@@ -28,6 +28,7 @@
 #include "compat.h"
 #include "ddl/concurrent.h"
 #include "ddl/concurrent_index.h"
+#include "ddl/concurrent_yield.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/repeated_rows.h"
@@ -233,8 +234,10 @@ prepare(const DdlMessage *message)
 static void
 finish(const DdlMessage *message, const char *detail)
 {
-	ConcurrentRow *row = concurrent_get(task.subid, task.id, false);
+	ConcurrentRow *row;
 
+	concurrent_yield_stop();
+	row = concurrent_get(task.subid, task.id, false);
 	compat_injection_point("weft-ddl-worker-done");
 
 	/* The subscription may have been dropped. */
@@ -260,6 +263,7 @@ error_callback(void *arg)
 static void
 attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree, const char *detail)
 {
+	concurrent_yield_start(task.subid);
 	lock_table(tree->stmt);
 	clean_up(tree->stmt, row->made);
 	if (row->attempts > CONCURRENT_ATTEMPTS)
@@ -314,8 +318,8 @@ run(void)
 }
 
 /*
- * The statement has failed: another attempt follows, or none.  If the worker was told to end, or there was a
- * deadlock, the statement has not failed.
+ * The statement has failed: another attempt follows, or none.  If the worker was told to end, has yielded, or there was
+ * a deadlock, the statement has not failed.
  */
 static void
 note_failure(const char *problem)
@@ -339,7 +343,7 @@ note_failure(const char *problem)
 }
 
 /*
- * Drops what a failed attempt has left behind.  If that fails, the next one does it.  The statement may have
+ * Drops what a failed attempt has left behind.  If that fails, or the worker has yielded, the next one does it.  The statement may have
  * gone with its subscription; then the index remains.
  */
 static void
@@ -355,8 +359,30 @@ clean_up_failure(void)
 	commit();
 	if (tree == NULL)
 		return;
+	concurrent_yield_start(task.subid);
 	lock_table(tree->stmt);
 	clean_up(tree->stmt, row->made);
+}
+
+/* A step has failed: says so, and notes whether the attempt counts. */
+static void
+report_failure(ErrorData *error)
+{
+	bool		yields = concurrent_yielded() && !terminated &&
+		error->sqlerrcode == ERRCODE_QUERY_CANCELED;
+
+	if (terminated || yields || error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
+		counts = false;
+	if (!yields)
+	{
+		EmitErrorReport();
+		return;
+	}
+	error->message = "The background worker was waiting for other sessions, and a later schema change for it.";
+	ereport(LOG,
+			(errmsg("schema change " INT64_FORMAT " of subscription \"%s\" gives way to a later one",
+					task.id, MySubscription->name),
+			 errdetail("%s", error->message)));
 }
 
 /* Runs a step; returns the problem if it fails. */
@@ -372,11 +398,10 @@ run_step(void (*step) (void))
 	PG_CATCH();
 	{
 		MemoryContextSwitchTo(context);
+		concurrent_yield_stop();
 		error = CopyErrorData();
-		if (terminated || error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED)
-			counts = false;
 		repeated_rows_end();
-		EmitErrorReport();
+		report_failure(error);
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(context);
@@ -424,8 +449,9 @@ weft_ddl_worker_main(Datum arg)
 	problem = run_step(run);
 	if (problem != NULL)
 	{
-		if (!terminated)
+		if (!terminated && !concurrent_yielded())
 			(void) run_step(clean_up_failure);
+		concurrent_yield_stop();
 		note_failure(problem);
 	}
 	proc_exit(0);

@@ -21,7 +21,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* How often to look while there may be a statement. */
+/* How often to look while a statement is known to wait, without being told to. */
 #define LOOK_INTERVAL 500		/* ms */
 
 StaticAssertDecl(sizeof(ConcurrentTask) <= BGW_EXTRALEN, "a task fits into bgw_extra");
@@ -111,21 +111,25 @@ worker_ended(void)
 	return true;
 }
 
-/* Starts the next worker if one is needed.  Called by the leader between transactions. */
+/*
+ * Starts the next worker if one is needed.  Called by the leader between transactions, and while it waits for the end
+ * of one, which may wait for the worker.
+ */
 void
 concurrent_start_turn(void)
 {
 	MemoryContext old = CurrentMemoryContext;
 	RepOriginId origin = replorigin_session_origin;
 	TimestampTz now;
+	bool		told;
 
 	if (IsTransactionState() || (start.worker != NULL && !worker_ended()))
 		return;
-	if (start.started && !start.waiting &&
-		pg_atomic_read_u32(&led.shared->concurrent_ddl) == 0)
+	told = pg_atomic_read_u32(&led.shared->concurrent_ddl) != 0;
+	if (start.started && !start.waiting && !told)
 		return;
 	now = GetCurrentTimestamp();
-	if (!TimestampDifferenceExceeds(start.last_look, now, LOOK_INTERVAL))
+	if (!told && !TimestampDifferenceExceeds(start.last_look, now, LOOK_INTERVAL))
 		return;
 	start.last_look = now;
 	replorigin_session_origin = InvalidRepOriginId;

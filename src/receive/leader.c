@@ -50,6 +50,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "receive/concurrent_start.h"
 #include "receive/connection.h"
 #include "receive/ddl_rows.h"
 #include "receive/feedback.h"
@@ -260,6 +261,8 @@ wait_for_message(void)
 	else
 	{
 		interrupt_tuning(false);
+		if (messages_between_transactions())
+			concurrent_start_turn();
 		pause_sleep(reception.socket, part_in_flight(), WEFT_WAIT_LEADER_MAIN);
 	}
 	return true;
@@ -332,6 +335,7 @@ leader_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 				result = handover_deliver(buffer, wait_fd);
 				break;
 			}
+			concurrent_start_turn();
 			pause_sleep(PGINVALID_SOCKET, leader_ring.producer.seq, WEFT_WAIT_LEADER_DRAIN);
 		}
 		else if (!next_message())

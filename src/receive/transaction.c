@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "receive/concurrent_start.h"
 #include "receive/damage.h"
 #include "receive/dependency.h"
 #include "receive/leader_ring.h"
@@ -94,8 +95,11 @@ append(RingRecordKind kind, uint16 flags, uint64 number, const char *data, Size 
 static void
 open_transaction(void)
 {
-	if (ring_committed(leader_ring.producer.ring) < leader_ring.barrier)
-		pause_drain(leader_ring.barrier);
+	while (ring_committed(leader_ring.producer.ring) < leader_ring.barrier)
+	{
+		concurrent_start_turn();
+		pause_sleep(PGINVALID_SOCKET, leader_ring.barrier, WEFT_WAIT_LEADER_DRAIN);
+	}
 	while (!ring_begin(&leader_ring.producer, leader_ring.broadcast.version, leader_ring.collected))
 		wait_for_space();
 	if (leader_ring.producer.seq % TUNING_INTERVAL == 0)
