@@ -19,9 +19,10 @@ if ! has_copy "$original" "$second/server"; then
 	rm -rf "$second/build"
 	copy_server "$original" "$second/server"
 fi
-mkdir -p "$second/build"
+# A copy: make would take the objects of the first server, which may be among the source.
+rsync -rlp --checksum --delete --exclude-from=.gitignore "$source/" "$second/build"
 cd "$second/build"
 bindir=$second/server$("$original" --bindir)
-quietly make -s -j"$(nproc)" -f "$source/Makefile" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built for PostgreSQL $major (see above)"
-quietly make -s -f "$source/Makefile" install PG_CONFIG="$bindir/pg_config" || die "Weft could not be installed in PostgreSQL $major (see above)"
+quietly make -s -j"$(nproc)" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built for PostgreSQL $major (see above)"
+quietly make -s install PG_CONFIG="$bindir/pg_config" || die "Weft could not be installed in PostgreSQL $major (see above)"
 echo "$bindir"
