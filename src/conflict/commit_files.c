@@ -9,7 +9,8 @@
  *	 - of segments before that of L, the whole file is copied.  The server does not read those pages, nor has it any in
  *	   its buffers, because it knows of no time before L.  Files that a new server's very first transactions
  *	   have left there are replaced;
- *	 - in the segment of L, the times before L are set one by one, in the server's buffers.
+ *	 - in the segment of L, the times before L are set one by one, in the server's buffers.  If L is its first
+ *	   transaction, there may be none.
  * Then L is set to the oldest transaction ID of what was copied.  The caller makes a checkpoint, which writes L and
  * the buffers.  After a crash before that, L is what it was, and all is done once more.
  *
@@ -235,7 +236,12 @@ commit_files_restore(const char *directory, uint64 server)
 	{
 		memset(contents, 0, SEGMENT_SIZE);
 		if (read_file(path_of(directory, segment), contents, SEGMENT_SIZE) < 0)
+		{
+			/* The old server had not begun this one. */
+			if (known == first_of(segment) && segment == segment_of(known))
+				continue;
 			break;
+		}
 		if (segment == segment_of(known))
 			set_times(segment, contents, known);
 		else
@@ -252,5 +258,10 @@ commit_files_restore(const char *directory, uint64 server)
 		set_oldest_known(oldest);
 	LWLockRelease(WrapLimitsVacuumLock);
 	pfree(contents);
+	if (count == 0 && TransactionIdPrecedes(needed, known))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("directory \"%s\" has no commit times", directory),
+				 errhint("If the old server has not recorded any, call weft.finish_upgrade(NULL).")));
 	return count;
 }
