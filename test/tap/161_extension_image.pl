@@ -58,6 +58,7 @@ is( query(
 	'from the image',
 	'the extension is that of the image');
 
+query($pub, 'CREATE EXTENSION weft');
 query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, n int)');
 query($pub, 'INSERT INTO t SELECT g, 0 FROM generate_series(1, 1000) g');
 query($pub, 'CREATE PUBLICATION pub FOR TABLE t WITH (ddl = table)');
