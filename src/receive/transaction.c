@@ -91,15 +91,24 @@ append(RingRecordKind kind, uint16 flags, uint64 number, const char *data, Size 
 		publish();
 }
 
-/* Opens the next transaction; waits for its barrier, and for space. */
+/* Waits until everything before the barrier is committed and collected; a worker may have to be started for that. */
 static void
-open_transaction(void)
+await_barrier(void)
 {
 	while (ring_committed(leader_ring.producer.ring) < leader_ring.barrier)
 	{
 		concurrent_start_turn();
 		pause_sleep(PGINVALID_SOCKET, leader_ring.barrier, WEFT_WAIT_LEADER_DRAIN);
 	}
+	pause_collect();
+}
+
+/* Opens the next transaction; waits for its barrier, and for space. */
+static void
+open_transaction(void)
+{
+	if (ring_committed(leader_ring.producer.ring) < leader_ring.barrier)
+		await_barrier();
 	while (!ring_begin(&leader_ring.producer, leader_ring.broadcast.version, leader_ring.collected))
 		wait_for_space();
 	if (leader_ring.producer.seq % TUNING_INTERVAL == 0)
