@@ -165,9 +165,9 @@ fence_base_tables(const SwitchAttempt *attempt, SwitchSide side)
 	ListCell   *cell;
 
 	if (side == SIDE_HERE)
-		return psprintf("SELECT sr.srrelid AS oid FROM pg_catalog.pg_subscription_rel sr"
-						" JOIN pg_catalog.pg_class c ON c.oid = sr.srrelid AND c.relkind <> 'S'"
-						" WHERE sr.srsubid = %u", attempt->subscription->oid);
+		return psprintf("SELECT r.srrelid AS oid FROM pg_catalog.pg_subscription_rel r"
+						" JOIN pg_catalog.pg_class c ON c.oid = r.srrelid AND c.relkind <> 'S'"
+						" WHERE r.srsubid = %u", attempt->subscription->oid);
 
 	initStringInfo(&query);
 	appendStringInfoString(&query, "SELECT c.oid FROM pg_catalog.pg_publication_tables p"
@@ -270,22 +270,22 @@ fence_close(const SwitchAttempt *attempt, SwitchSide side, int64 limit, int lock
 				 "  FROM weft_switch.until;", limit);
 
 	side_run_block(side,
-				   psprintf("DECLARE r record; old_value bigint; deadline timestamptz; BEGIN"
+				   psprintf("DECLARE fenced_table record; old_value bigint; deadline timestamptz; BEGIN"
 							" IF NOT " LOCK_IS_HELD_BY("pg_catalog.pg_backend_pid()") " THEN"
 							"  RAISE EXCEPTION 'the lock of the switch-over is not held'; END IF;"
 							" SELECT last_value INTO STRICT old_value FROM weft_switch.state;"
 							" FOR pass IN 1 .. 2 LOOP"
 							"  IF pass = 2 THEN %s PERFORM pg_catalog.setval('weft_switch.state', " INT64_FORMAT "); END IF;"
 							"  deadline := pg_catalog.clock_timestamp() + '%d ms';"
-							"  FOR r IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
+							"  FOR fenced_table IN SELECT t.name FROM (%s) t ORDER BY t.oid LOOP BEGIN"
 							"   PERFORM pg_catalog.set_config('lock_timeout', greatest(1, pg_catalog.ceil(1000 *"
 							"    extract(epoch FROM deadline - pg_catalog.clock_timestamp())))::text, true);"
-							"   EXECUTE 'LOCK TABLE ONLY ' || r.name || ' IN SHARE ROW EXCLUSIVE MODE';"
+							"   EXECUTE 'LOCK TABLE ONLY ' || fenced_table.name || ' IN SHARE ROW EXCLUSIVE MODE';"
 							"   RAISE EXCEPTION USING ERRCODE = 'WEFT1';"
 							"   EXCEPTION WHEN SQLSTATE 'WEFT1' THEN NULL; END; END LOOP;"
 							" END LOOP;"
-							" FOR r IN SELECT t.name FROM (%s) t WHERE NOT t.armed LOOP"
-							"  RAISE EXCEPTION 'table %% has been published or attached since the switch-over began', r.name"
+							" FOR fenced_table IN SELECT t.name FROM (%s) t WHERE NOT t.armed LOOP"
+							"  RAISE EXCEPTION 'table %% has been published or attached since the switch-over began', fenced_table.name"
 							"   USING ERRCODE = 'object_not_in_prerequisite_state'; END LOOP;"
 							" EXCEPTION WHEN query_canceled OR OTHERS THEN"
 							"  PERFORM pg_catalog.setval('weft_switch.state', old_value); RAISE; END",
