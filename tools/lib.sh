@@ -31,6 +31,16 @@ quietly()
 	rm -f "$log"
 }
 
+# Makes a directory a copy of a source tree, with further options of rsync.  Modification times are not
+# preserved, so that a changed file is newer than its object.  .gitignore excludes objects and their
+# .d files from being copied, and from removal.
+copy_source()
+{
+	local from=$1 to=$2
+	shift 2
+	rsync -rlp --checksum --delete "$@" --exclude=.git --exclude-from="$from/.gitignore" "$from/" "$to/"
+}
+
 # Identifies a build of a server.
 server_origin() { echo "$1 $(stat -c %Y "$("$1" --bindir)/postgres")"; }
 

@@ -20,7 +20,7 @@ if ! has_copy "$original" "$second/server"; then
 	copy_server "$original" "$second/server"
 fi
 # A copy: make would take the objects of the first server, which may be among the source.
-rsync -rlp --checksum --delete --exclude-from=.gitignore "$source/" "$second/build"
+copy_source "$source" "$second/build"
 cd "$second/build"
 bindir=$second/server$("$original" --bindir)
 quietly make -s -j"$(nproc)" PG_CONFIG="$original" COPT=-Werror || die "Weft could not be built for PostgreSQL $major (see above)"

@@ -132,10 +132,7 @@ if ! flock -n 9; then
 	say "waiting for another run in this tree"
 	flock 9
 fi
-# Modification times are not preserved, so that a changed file is newer than its
-# object.  .gitignore excludes objects and their .d files from removal.
-rsync -rlp --checksum --delete "${own[@]}" --exclude=.git --exclude-from="$tree/.gitignore" \
-	"$tree/" "$work/tree/"
+copy_source "$tree" "$work/tree" "${own[@]}"
 
 cd "$work/tree"
 exec "${as_user[@]}" env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS \
