@@ -238,7 +238,7 @@ commit_files_restore(const char *directory, uint64 server)
 		if (read_file(path_of(directory, segment), contents, SEGMENT_SIZE) < 0)
 		{
 			/* The old server had not begun this one. */
-			if (known == first_of(segment) && segment == segment_of(known))
+			if (known == first_of(segment))
 				continue;
 			break;
 		}
