@@ -55,13 +55,10 @@ sub collide
 # The last error may be one of the publisher's, which has no LSN, until the worker has tried once more.
 sub skip_failed
 {
-	poll($sub,
-		"SELECT last_error_lsn IS NOT NULL FROM weft.stat_subscription WHERE subname = 'sub'"
+	my $lsn = poll_for($sub,
+		"SELECT last_error_lsn FROM weft.stat_subscription WHERE subname = 'sub'"
 	);
-	query($sub,
-			"ALTER SUBSCRIPTION sub SKIP (lsn = '"
-		  . last_error('last_error_lsn')
-		  . "')");
+	query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
 	wait_for_apply($pub, $sub, 'sub');
 	return;
 }
