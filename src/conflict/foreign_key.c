@@ -8,6 +8,14 @@
  * parent.  Each node on which the reference arrives after the parent was deleted records
  * this (parent_missing); N1, at least, is such a node.
  *
+ * On N1, the session that deletes the parent and the writer that stores the reference do not see
+ * each other's rows before they commit.  As the server's own check does, the writer locks the
+ * parent against deletion until it commits.  If the session was first, the writer waits for it, and
+ * then finds the parent deleted; if the writer was first, the session waits, and then finds the
+ * reference, so that its statement fails.  If each waits for the other, the server's deadlock
+ * detection cancels one.  A writer that waits for its turn gives up its locks to an earlier one
+ * that needs them (turn.c).
+ *
  * A parent that is missing may also be one that a third node has inserted and that has not
  * arrived yet.  Therefore it counts as deleted only if there is a tombstone of it, or, if
  * the reference is to a unique index other than the key, a claim to its value.
@@ -30,6 +38,7 @@
 #include "conflict/tombstone.h"
 #include "conflict/unique_index.h"
 #include "executor/executor.h"
+#include "miscadmin.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -109,13 +118,12 @@ read_reference(Target *target, Reference *reference, TupleTableSlot *row,
 	return changed;
 }
 
-/* Does the parent row exist? */
+/* Looks for the parent row. */
 static bool
-parent_exists(Reference *reference)
+find_parent(Reference *reference, TupleTableSlot *found)
 {
 	const ForeignKeyCacheInfo *key = reference->key;
 	ScanKeyData keys[INDEX_MAX_KEYS];
-	TupleTableSlot *found = table_slot_create(reference->parent, NULL);
 	IndexScanDesc scan;
 	bool		result;
 
@@ -135,9 +143,35 @@ parent_exists(Reference *reference)
 	scan = compat_index_beginscan(reference->parent, reference->index, SnapshotSelf, key->nkeys);
 	index_rescan(scan, keys, key->nkeys, NULL, 0);
 	result = index_getnext_slot(scan, ForwardScanDirection, found);
+	if (result)
+		ExecMaterializeSlot(found);
 	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(found);
 	return result;
+}
+
+/* Does the parent row exist?  If so, nobody can delete it before this transaction ends. */
+static bool
+parent_exists(Reference *reference)
+{
+	TupleTableSlot *found = table_slot_create(reference->parent, NULL);
+	TM_Result	locked = TM_Updated;
+
+	while (locked != TM_Ok && find_parent(reference, found))
+	{
+		TM_FailureData failure;
+
+		CHECK_FOR_INTERRUPTS();
+		PushActiveSnapshot(GetLatestSnapshot());
+		locked = table_tuple_lock(reference->parent, &found->tts_tid, GetActiveSnapshot(), found,
+								  GetCurrentCommandId(false), LockTupleKeyShare, LockWaitBlock, 0,
+								  &failure);
+		PopActiveSnapshot();
+		/* If it has changed meanwhile, it is looked for again. */
+		if (locked != TM_Ok && locked != TM_Updated && locked != TM_Deleted)
+			elog(ERROR, "unexpected result of locking a row: %u", locked);
+	}
+	ExecDropSingleTupleTableSlot(found);
+	return locked == TM_Ok;
 }
 
 /* Hashes the values that are referred to; returns false if the index has no such entry. */

@@ -18,10 +18,12 @@ plan skip_all => 'about Weft' unless weft();
 my @nodes = new_members(2, conf => "deadlock_timeout = 1s\n");
 my ($n1, $n2) = @nodes;
 
-create_tables(\@nodes, <<'EOS', 't', 'docs');
+create_tables(\@nodes, <<'EOS', 't', 'docs', 'parent', 'child');
 CREATE TABLE t (id int PRIMARY KEY, v text, u int UNIQUE);
 CREATE TABLE docs (id int PRIMARY KEY, v text, body text);
 ALTER TABLE docs ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child (id int PRIMARY KEY, parent int REFERENCES parent);
 EOS
 connect_members(\@nodes);
 # a deadlock may end this session's transaction
@@ -101,6 +103,57 @@ $session->query_until(qr/done/,
 quiet(\@nodes);
 same_tables($n1, $n2, ['t'], 'a deadlock ends, and both have the same rows');
 is(errors_logged($n1) =~ s/^.*deadlock detected.*$//mr, '', 'nobody fails');
+
+####
+#### A reference, while the row that it refers to is being deleted
+####
+
+sub orphans_recorded
+{
+	return query($n1,
+		"SELECT string_agg(key::text, ' ' ORDER BY id) FROM weft.conflict_history WHERE conflict_type = 'parent_missing'"
+	);
+}
+
+query($n1, 'INSERT INTO parent VALUES (1), (2), (3)');
+quiet(\@nodes);
+$session->query_safe('BEGIN; DELETE FROM parent WHERE id = 1');
+query($n2, 'INSERT INTO child VALUES (1, 1)');
+writer_waits();
+$session->query_safe('COMMIT');
+quiet(\@nodes);
+same_tables($n1, $n2, [ 'parent', 'child' ], 'the reference stays');
+is(orphans_recorded(), '{"id": 1}',
+	'a reference to a row that is being deleted is recorded');
+
+$session->query_safe('BEGIN; DELETE FROM parent WHERE id = 2');
+query($n2, 'INSERT INTO child VALUES (2, 2)');
+writer_waits();
+$session->query_safe('ROLLBACK');
+quiet(\@nodes);
+is(orphans_recorded(), '{"id": 1}',
+	'... unless the delete is rolled back');
+
+# the writer has stored the reference, and waits for something else
+my $deleter = open_session($n1, on_error_stop => 0);
+my $deleter_pid = $deleter->query_safe('SELECT pg_backend_pid()');
+my $log_offset = -s $n1->logfile;
+$session->query_safe('BEGIN; SELECT FROM t WHERE id = 2 FOR UPDATE');
+query($n2,
+	"BEGIN; INSERT INTO child VALUES (3, 3); UPDATE t SET v = 'waits' WHERE id = 2; COMMIT"
+);
+writer_waits();
+$deleter->query_until(qr/begun/,
+	"\\echo begun\nDELETE FROM parent WHERE id = 3;\n");
+poll($n1, "SELECT cardinality(pg_blocking_pids($deleter_pid)) > 0");
+$session->query_safe('COMMIT');
+quiet(\@nodes);
+$deleter->quit;
+like(
+	slurp_file($n1->logfile, $log_offset),
+	qr/ERROR:  update or delete on table "parent" violates foreign key constraint/,
+	'a row with a reference that has not committed yet cannot be deleted');
+same_tables($n1, $n2, [ 'parent', 'child' ], '... and stays on both nodes');
 
 ####
 #### Values out of line
