@@ -23,6 +23,8 @@ from check_docs import pages_to_run
 
 # Servers mostly wait for each other, so two tests at once are right for two cores.
 PARALLEL_TESTS = 2
+# Data directories that TAP tests copy, since initdb takes long; most tests have fewer servers.
+TEMPLATES = 5
 # Seconds after which a test file is assumed to hang.
 TIME_LIMIT = 900
 # The same for programs that replicate the schema changes of others.
@@ -211,6 +213,23 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
         print("\n".join("    " + line for line in what_failed(text)), flush=True)
 
 
+def make_templates() -> Path:
+    """Makes data directories as PostgreSQL::Test::Cluster would; returns the folder."""
+    folder = LOG / "templates"
+    if not folder.exists():
+        folder.mkdir()
+        initdb = Path(pg_config("--bindir")) / "initdb"
+        environment = {k: v for k, v in os.environ.items() if k not in ("LANGUAGE", "LC_ALL")}
+        environment["LC_MESSAGES"] = "C"
+        for number in range(TEMPLATES):
+            subprocess.check_call(
+                [initdb, "-D", folder / str(number), "-A", "trust", "-N"],
+                stdout=subprocess.DEVNULL,
+                env=environment,
+            )
+    return folder
+
+
 def run_perl_suite(suite: str, files: list[Path], settings: dict) -> None:
     if not files:
         return
@@ -226,6 +245,7 @@ def run_perl_suite(suite: str, files: list[Path], settings: dict) -> None:
         "PG_REGRESS": f"{PGXS}/src/test/regress/pg_regress",
         "PG_TEST_PORT_DIR": str(directory / "portlock"),
         "TESTLOGDIR": str(directory / "log"),
+        "WEFT_TEMPLATES": str(make_templates()),
     }
     with ThreadPoolExecutor(PARALLEL_TESTS) as pool:
         jobs = [pool.submit(run_perl_test, suite, file, directory, environment) for file in files]
@@ -413,6 +433,7 @@ def main() -> int:
         for process in list(running):
             stop(process)
         end_servers()
+        shutil.rmtree(LOG / "templates", ignore_errors=True)
 
     count = Counter(status for status, _, _ in results)
     failures = [f"{suite}/{name}" for status, suite, name in results if status == "FAILED"]

@@ -75,6 +75,33 @@ sub install_path_of
 	return $bindir =~ s{/bin/?$}{}r;
 }
 
+# Makes the data directory of a node: a copy of one that run-check.py has made with initdb, if there is one that no other
+# node of this test has.  Nodes must not share a system identifier.
+my $templates_used = 0;
+
+sub init_node
+{
+	my ($node, %params) = @_;
+	my $template = ($ENV{WEFT_TEMPLATES} // '') . '/' . $templates_used;
+	local $ENV{INITDB_TEMPLATE} = $template;
+
+	if ($params{other_version} || !-d $template)
+	{
+		delete $ENV{INITDB_TEMPLATE};
+	}
+	else
+	{
+		$templates_used++;
+	}
+	$node->init(
+		allows_streaming => 'logical',
+		$params{extra} ? (extra => $params{extra}) : ());
+	# set for the sake of the version that the test framework belongs to
+	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
+	  if $node->pg_version < 18;
+	return;
+}
+
 # Start a publisher with Weft, so that its output plugin is used; with "stock",
 # without Weft.
 sub new_publisher
@@ -85,10 +112,7 @@ sub new_publisher
 		? (install_path => $params{install_path})
 		: ());
 
-	$node->init(allows_streaming => 'logical');
-	# set for the sake of the version that the test framework belongs to
-	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
-	  if $node->pg_version < 18;
+	init_node($node, other_version => $params{install_path});
 	$node->append_conf('postgresql.conf', <<EOC);
 autovacuum = off
 deadlock_timeout = 20ms
@@ -116,9 +140,9 @@ sub new_subscriber
 		map { $_ => $params{$_} }
 		grep { defined $params{$_} } qw(install_path port));
 
-	$node->init(allows_streaming => 'logical', extra => $params{extra});
-	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef)
-	  if $node->pg_version < 18;
+	init_node($node,
+		other_version => $params{install_path},
+		extra => $params{extra});
 	$node->append_conf('postgresql.conf', <<EOC);
 log_statement = none
 max_connections = 40
