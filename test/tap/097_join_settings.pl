@@ -117,7 +117,8 @@ my @row = map {
 } 0 .. 20;
 my $later = open_session($a);
 $later->query_safe(
-	"BEGIN; SELECT FROM moments WHERE $row[1] OR $row[3] FOR UPDATE");
+	"SET idle_in_transaction_session_timeout = 0; BEGIN; SELECT FROM moments WHERE $row[1] OR $row[3] FOR UPDATE"
+);
 query($b,
 	"UPDATE moments SET v = 'from b' WHERE $row[1] OR $row[2]; DELETE FROM moments WHERE $row[3]"
 );
