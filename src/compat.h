@@ -54,6 +54,13 @@
 #define compat_running_workers(subid) logicalrep_workers_find(subid, true, true)
 #endif
 
+/* The running workers of a subscription; the caller holds LogicalRepWorkerLock. */
+#if PG_VERSION_NUM < 180000
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true)
+#else
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
+#endif
+
 /* Apply and table synchronization workers; from 19 on, functions take the type of a worker. */
 #if PG_VERSION_NUM < 190000
 #define compat_worker_find(subid, relid, only_running) \

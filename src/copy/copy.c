@@ -20,12 +20,13 @@
  * deleted before the worker begins its transaction on the publisher (replace.c).
  *
  * The leader, when it starts streaming and when it receives, drops slots that workers have
- * left behind (slots.c).
+ * left behind (slots.c).  Before it starts, it waits for tables that catch up (catch_up.c).
  */
 #include "postgres.h"
 
 #include "access/table.h"
 #include "access/xact.h"
+#include "copy/catch_up.h"
 #include "copy/copy.h"
 #include "copy/replace.h"
 #include "copy/slots.h"
@@ -94,12 +95,20 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 	return result;
 }
 
+/* A leader is about to start streaming. */
+static void
+before_streaming(WalReceiverConn *conn)
+{
+	copy_slots_clean(conn);
+	catch_up_wait();
+}
+
 /* Registers the steps of the initial copy; called once, while the postmaster loads Weft. */
 void
 copy_install(void)
 {
 	const SeamSteps steps = {
-		.leader_before_streaming = copy_slots_clean,
+		.leader_before_streaming = before_streaming,
 		.leader_before_receive = copy_slots_check,
 		.tablesync_before_connect = replace_check_request,
 		.tablesync_create_slot = replace_create_slot,

@@ -14,7 +14,7 @@
  *	 create_slot	tablesync	tablesync_create_slot		copy/replace.c
  *					all others	create_slot					receive/connection.c
  *	 connect		tablesync	tablesync_before_connect	copy/replace.c
- *	 startstreaming leader		leader_before_streaming,	copy/slots.c
+ *	 startstreaming leader		leader_before_streaming,	copy/copy.c
  *								leader_start_streaming		receive/leader.c
  *	 receive		leader		leader_before_receive,		copy/slots.c
  *								leader_receive				receive/leader.c

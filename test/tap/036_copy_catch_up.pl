@@ -1,0 +1,79 @@
+# The apply worker ends while a table that was copied catches up with it.  The next one waits for the table:
+# changes that come after the position up to which the table catches up are not lost.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'natively, the changes are lost' unless weft();
+
+my $waits = "wait_event = 'LogicalSyncStateChange'";
+
+foreach my $writers (4, 0)
+{
+	my $what = $writers ? 'writers' : 'the server\'s apply loop';
+	my $pub = new_publisher("publisher_$writers");
+	my $sub = new_subscriber("subscriber_$writers");
+
+	query_all([ $pub, $sub ],
+		'CREATE TABLE t (id int); CREATE TABLE other (id int)');
+	query($pub, 'INSERT INTO t VALUES (1)');
+	query($pub, 'CREATE PUBLICATION pub FOR TABLE t, other');
+	# holds the copy
+	query($sub, <<'EOS');
+CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+	RETURN NEW;
+END $$;
+CREATE TRIGGER hold BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION hold();
+ALTER TABLE t ENABLE ALWAYS TRIGGER hold;
+EOS
+	my $session = open_session($sub);
+	$session->query_safe('SELECT pg_advisory_lock(1)');
+	subscribe($pub, $sub, 'sub', 'pub', "num_writers = $writers");
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+	);
+	query($pub, 'INSERT INTO t VALUES (2); INSERT INTO other VALUES (1)');
+	poll($sub, 'SELECT count(*) = 1 FROM other');
+
+	# The table waits to be told the position, and will not reach it.
+	my $leader = leader_pid($sub, 'sub');
+	my $streaming = query($pub,
+		'SELECT pid FROM pg_stat_replication WHERE state = \'streaming\'');
+	kill 'STOP', $leader or die "could not stop $leader";
+	$session->query_safe('SELECT pg_advisory_unlock(1)');
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND $waits)"
+	);
+	my $held = query($pub,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid <> $streaming"
+	);
+	kill 'STOP', $held or die "could not stop $held";
+	kill 'CONT', $leader or die "could not continue $leader";
+	poll($sub, "SELECT $waits FROM pg_stat_activity WHERE pid = $leader");
+
+	query($sub, "SELECT pg_terminate_backend($leader)");
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_subscription WHERE worker_type = 'apply' AND pid <> $leader)"
+	);
+	query($pub, 'INSERT INTO t VALUES (3); INSERT INTO other VALUES (2)');
+	# without the wait, the next one applies the changes of the other table
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication apply worker' AND pid <> $leader AND $waits) OR (SELECT count(*) = 2 FROM other)"
+	);
+	kill 'CONT', $held or die "could not continue $held";
+	wait_for_apply($pub, $sub, 'sub');
+	same_tables($pub, $sub, [qw(t other)],
+		"$what: nothing is lost or doubled");
+	$session->quit;
+	$_->stop foreach $sub, $pub;
+}
+
+done_testing();
