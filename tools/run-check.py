@@ -21,8 +21,8 @@ from typing import Any
 
 from check_docs import pages_to_run
 
-# Servers mostly wait for each other, so two tests at once are right for two cores.
-PARALLEL_TESTS = 2
+# Servers partly wait for each other, so three tests at once keep two cores busy.
+PARALLEL_TESTS = 3
 # Data directories that TAP tests copy, since initdb takes long; most tests have fewer servers.
 TEMPLATES = 5
 # Seconds after which a test file is assumed to hang.
