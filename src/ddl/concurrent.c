@@ -109,6 +109,9 @@
 #include "utils/timestamp.h"
 #include "wait_event.h"
 
+/* Within this time, a worker yields (concurrent_yield.c); in milliseconds. */
+#define YIELD_PATIENCE 10000
+
 /* How often, and after how many milliseconds, a writer looks whether a worker has been started. */
 #define START_NAPS 100
 #define NAP 50
@@ -364,9 +367,35 @@ is_awaited(Oid subid, List *rows, List *all)
 	return true;
 }
 
-/* Waits for a worker's lock.  The mode that is waited for tells the worker when to yield (concurrent_yield.c). */
+/*
+ * Waits for the lock of a worker that is told to yield.  It does so sooner than this process looks for a deadlock, which
+ * the server would choose it to end.
+ */
 static void
-wait_for_lock(Oid subid, bool awaited)
+wait_impatiently(const LOCKTAG *tag)
+{
+	int			timeout = DeadlockTimeout;
+
+	PG_TRY();
+	{
+		DeadlockTimeout = Max(timeout, YIELD_PATIENCE);
+		(void) LockAcquire(tag, CONCURRENT_IMPATIENT, false, false);
+		(void) LockAcquire(tag, ExclusiveLock, false, false);
+		LockRelease(tag, CONCURRENT_IMPATIENT, false);
+	}
+	PG_FINALLY();
+	{
+		DeadlockTimeout = timeout;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Waits for a worker's lock.  The mode that is waited for tells the worker when to yield (concurrent_yield.c): a "patient"
+ * writer waits for its statement to be executed.
+ */
+static void
+wait_for_lock(Oid subid, bool patient)
 {
 	LOCKTAG		tag;
 
@@ -374,19 +403,18 @@ wait_for_lock(Oid subid, bool awaited)
 
 	/* The worker waits for older snapshots. */
 	InvalidateCatalogSnapshotConditionally();
-	if (!awaited)
-		(void) LockAcquire(&tag, CONCURRENT_UNRELATED, false, false);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	if (!awaited)
-		LockRelease(&tag, CONCURRENT_UNRELATED, false);
+	if (patient)
+		(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	else
+		wait_impatiently(&tag);
 }
 
 /*
  * Takes the locks of the subscriptions of rows, which are some of all, all in the same order; returns the
- * subscriptions.  *waited tells whether a worker held one of them.
+ * subscriptions.  *waited tells whether a worker held one of them; "group_locked": the later statement has a group lock.
  */
 static List *
-lock_all(List *rows, List *all, bool *waited)
+lock_all(List *rows, List *all, bool group_locked, bool *waited)
 {
 	List	   *result = NIL;
 
@@ -399,7 +427,7 @@ lock_all(List *rows, List *all, bool *waited)
 		if (concurrent_lock(subid, false, false))
 			continue;
 		*waited = true;
-		wait_for_lock(subid, is_awaited(subid, rows, all));
+		wait_for_lock(subid, !group_locked && is_awaited(subid, rows, all));
 	}
 	return result;
 }
@@ -477,7 +505,7 @@ await_workers(DdlMessage *later)
 		 naps++)
 	{
 		bool		waited;
-		List	   *locked = lock_all(rows, all, &waited);
+		List	   *locked = lock_all(rows, all, later->lock != 0, &waited);
 
 		if (waited)
 			foreach_ptr(ConcurrentRow, row, all)

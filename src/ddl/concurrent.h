@@ -15,8 +15,8 @@
 /* What the history says of an index that did not have to be built. */
 #define CONCURRENT_EXISTS "it existed already"
 
-/* A writer waits for a worker's lock in this mode if it does not need what that worker executes. */
-#define CONCURRENT_UNRELATED AccessExclusiveLock
+/* A writer waits for a worker's lock in this mode if the worker is not to keep it waiting for others. */
+#define CONCURRENT_IMPATIENT AccessExclusiveLock
 
 /* What a background worker is started with. */
 typedef struct ConcurrentTask

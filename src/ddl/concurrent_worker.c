@@ -264,6 +264,7 @@ static void
 attempt(const ConcurrentRow *row, const DdlMessage *message, RawStmt *tree, const char *detail)
 {
 	concurrent_yield_start(task.subid);
+	compat_injection_point("weft-ddl-worker-lock");
 	lock_table(tree->stmt);
 	clean_up(tree->stmt, row->made);
 	if (row->attempts > CONCURRENT_ATTEMPTS)

@@ -12,13 +12,17 @@
  *	 - W waits for the lock,
  *	 - and B waits for another lock, for which W would not have to wait.
  *
- * The second is so in two cases:
+ * The second is so in three cases:
  *
  * 1. CREATE INDEX CONCURRENTLY waits, in its last phase, until all snapshots that are older than the index are gone.  R may
  *	  have nothing to do with P's table.  In all other phases, statements wait for transactions that have locks on
  *	  P's table.  There B does not yield: W would wait for R as well, and all who write to the table for W.
  *
  * 2. W does not need P, but a statement behind P.  It says so by the mode in which it waits for the lock.
+ *
+ * 3. S has a group lock, which W, or before it the gate's worker, holds on P's table.  If B has not locked the table before,
+ *	  it waits for W.  That would be a deadlock: B has looked for one before there was one, so W would be canceled.
+ *	  Writers on all members wait for S, so B does not hold it up for others either.  W says so as in case 2.
  *
  * If it has found both YIELD_LOOKS times in a row, it cancels its statement.  To abort the transaction releases the lock.
  * W is in the lock's queue, so it gets the lock before B, which cleans up later, and before any other worker.  If P
@@ -77,7 +81,7 @@ is_in_the_way(void)
 	LOCKMASK	awaited = lock ? lock->waitMask : 0;
 
 	return awaited != 0 && MyProc->waitLock != NULL &&
-		((awaited & LOCKBIT_ON(CONCURRENT_UNRELATED)) != 0 || in_last_phase());
+		((awaited & LOCKBIT_ON(CONCURRENT_IMPATIENT)) != 0 || in_last_phase());
 }
 
 /* The timer's handler. */
