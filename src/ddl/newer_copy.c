@@ -79,8 +79,8 @@ newer_copy_find(XLogRecPtr final_lsn)
 }
 
 /* Empties a table.  Whatever refers to its rows finds them again when they are copied. */
-static void
-empty(Oid relid)
+void
+newer_copy_empty(Oid relid)
 {
 	ReindexParams params = {0};
 
@@ -120,7 +120,7 @@ newer_copy_settle(List *copies)
 		/* A dropped table is not missed. */
 		if (form == NULL || copy->form == NULL || strcmp(form, copy->form) == 0)
 			continue;
-		empty(copy->relid);
+		newer_copy_empty(copy->relid);
 		compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,
 									   InvalidXLogRecPtr);
 		CommandCounterIncrement();
