@@ -160,10 +160,10 @@ renamed_tables_settle(Oid relid, XLogRecPtr final_lsn, List **done)
 
 	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
 		if (each != relid && state_of(each) != SUBREL_STATE_UNKNOWN)
-			members = lappend_oid(members, each);
+		members = lappend_oid(members, each);
 	foreach_oid(relative, list_concat_copy(members, ancestors_of(relid)))
 		if (is_unsettled(relative, final_lsn))
-			unsettled = lappend_oid(unsettled, relative);
+		unsettled = lappend_oid(unsettled, relative);
 	if (is_to_be_copied(state_of(relid)))
 	{
 		/* Its copy includes the rows of partitions that had another name. */
@@ -223,7 +223,7 @@ renamed_tables_is_part(Oid relid, XLogRecPtr final_lsn)
 {
 	foreach_oid(ancestor, ancestors_of(relid))
 		if (is_unsettled(ancestor, final_lsn))
-			return true;
+		return true;
 	return false;
 }
 

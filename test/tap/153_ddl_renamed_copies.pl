@@ -57,7 +57,7 @@ sub begin
 	workers(0);
 	$db = $name;
 	query($_, "CREATE DATABASE $db") foreach $pub, $sub;
-	on($_, 'CREATE EXTENSION weft') foreach $pub, $sub;
+	on($_, 'CREATE EXTENSION weft')  foreach $pub, $sub;
 	on_both(
 		'CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE q (id int) PARTITION BY RANGE (id)'
 	);
@@ -136,8 +136,7 @@ sub finish_with
 	applied();
 	foreach my $table (@tables)
 	{
-		my $sql =
-		  "SELECT string_agg(id::text, ' ' ORDER BY id) FROM $table";
+		my $sql = "SELECT string_agg(id::text, ' ' ORDER BY id) FROM $table";
 		is(on($sub, $sql), on($pub, $sql), "$what: rows of $table");
 	}
 	$pub->poll_query_until($db,
@@ -193,7 +192,7 @@ my $session = hold_before_snapshot('p2', 'p3', 'q2', 'q3');
 my $log_end = -s $sub->logfile;
 on($pub, rows_of(2, 1, 2, 3));
 on($pub,
-	    'BEGIN; '
+		'BEGIN; '
 	  . rows_of(3, 1, 2, 3) . '; '
 	  . via_root('true') . '; '
 	  . rows_of(4, 1, 2, 3)
@@ -205,8 +204,7 @@ finish_with('newer copies of partitions');
 like(
 	slurp_file($sub->logfile, $log_end),
 	qr/table "$_" of subscription "to_root" is copied as a whole/,
-	"... $_ is copied again")
-  foreach 'p', 'q';
+	"... $_ is copied again") foreach 'p', 'q';
 
 # The snapshot is older than the statement: the copy catches up to it.
 begin('older', 'false');
@@ -229,7 +227,7 @@ $sub->poll_query_until($db,
 ) or die 'no copies wait';
 on($pub, rows_of(2, 1));
 on($pub,
-	    'BEGIN; '
+		'BEGIN; '
 	  . rows_of(3, 1) . '; '
 	  . via_root('true') . '; '
 	  . rows_of(4, 1)
@@ -248,7 +246,7 @@ start();
 $session = hold_before_snapshot('p', 'q');
 on($pub, rows_of(2, 1, 2));
 on($pub,
-	    'BEGIN; '
+		'BEGIN; '
 	  . rows_of(3, 1, 2) . '; '
 	  . via_root('false') . '; '
 	  . rows_of(4, 1, 2)
@@ -348,8 +346,7 @@ finish_with('DETACH before a copy', qw(p q p2 q2));
 
 my $attach =
   'ALTER TABLE p ATTACH PARTITION p9 FOR VALUES FROM (90) TO (100); ALTER TABLE q ATTACH PARTITION q9 FOR VALUES FROM (90) TO (100)';
-my $apart =
-  'CREATE TABLE p9 (id int PRIMARY KEY); CREATE TABLE q9 (id int)';
+my $apart = 'CREATE TABLE p9 (id int PRIMARY KEY); CREATE TABLE q9 (id int)';
 
 begin('attached', 'true');
 on($pub, rows_of(1, 1));
