@@ -30,7 +30,8 @@
  * drops the same slot.
  *
  * Only partitions that belong to the subscription are emptied, unless the subscription has applied changes of
- * the whole tree; the publisher may lack rows of others.
+ * the whole tree; the publisher may lack rows of others.  One that belongs to another subscription, too, is
+ * not emptied: this is an error (newer_copy.c).
  *
  * Changes under the old name may not arrive after M, or the new copy might include them.  So, on the
  * publisher, the statement waits for transactions that have written to the partitions: ATTACH and DETACH

@@ -70,13 +70,14 @@ sub begin
 
 sub add_partitions
 {
-	foreach my $n (@_)
-	{
-		my ($from, $to) = (10 * $n, 10 * $n + 10);
-		on_both(
-			"CREATE TABLE $_$n PARTITION OF $_ FOR VALUES FROM ($from) TO ($to)"
-		) foreach 'p', 'q';
-	}
+	on_both(
+		join '; ',
+		map {
+			my ($n, $from, $to) = ($_, 10 * $_, 10 * $_ + 10);
+			map {
+				"CREATE TABLE $_$n PARTITION OF $_ FOR VALUES FROM ($from) TO ($to)"
+			} 'p', 'q'
+		} @_);
 	return;
 }
 
@@ -372,6 +373,27 @@ on($pub, 'INSERT INTO p9 VALUES (91); INSERT INTO q9 VALUES (91)');
 on($pub, "$attach; " . rows_of(2, 1, 9));
 states_are('p i, p9 r, q i, q9 r', 'ATTACH to a table that is to be copied');
 finish_with('ATTACH to a table that is to be copied');
+
+# --- a table of two subscriptions ---
+
+begin('shared', 'false');
+on($pub, rows_of(1, 1));
+on($pub, 'CREATE PUBLICATION other FOR ALL TABLES');
+start();
+my $connstr = $pub->connstr($db);
+on($sub,
+	"CREATE SUBSCRIPTION other CONNECTION \$\$$connstr\$\$ PUBLICATION other WITH (enabled = false, copy_data = false)"
+);
+on($sub, rows_of(9, 1));
+on($pub, via_root('true'));
+$sub->poll_query_until($db,
+	q{SELECT last_error ~ 'table "[pq]1" cannot be emptied' FROM weft.stat_subscription WHERE subname = 'shared'}
+) or die 'no error';
+is(on($sub, 'SELECT id FROM p UNION ALL SELECT id FROM q'),
+	"19\n19", 'a table of two subscriptions is not emptied');
+on($sub, 'DROP SUBSCRIPTION other');
+states_are('p i, p1 r, q i, q1 r', '... until it belongs to one');
+finish_with('a table of one subscription again');
 
 # --- other transactions that write ---
 
