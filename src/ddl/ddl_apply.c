@@ -60,15 +60,6 @@
 #include "utils/snapmgr.h"
 #include "utils/usercontext.h"
 
-static bool
-any_is_subscribed(List *publications)
-{
-	foreach_ptr(char, publication, publications)
-		if (ddl_tables_is_subscribed(publication))
-		return true;
-	return false;
-}
-
 /* Returns the role that is to execute a statement.  The subscription's owner must be allowed to become it. */
 Oid
 ddl_apply_role(const DdlMessage *message)
@@ -318,6 +309,7 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 	bool		repeated;
 	const char *result = "applied";
 	char	   *detail = NULL;
+	List	   *parts = NIL;
 
 	if (to_execute)
 		refuse_outside();
@@ -329,7 +321,7 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 		 * A partition that DETACH takes out is sent under its own name from
 		 * here on, or not at all.
 		 */
-		ddl_tables_settle(message, final_lsn, false);
+		ddl_tables_settle(message, final_lsn, false, NIL);
 		return;
 	}
 
@@ -339,11 +331,13 @@ apply(DdlMessage *message, const char *json, int length, XLogRecPtr final_lsn)
 	 */
 	if (!message->only_tables)
 		gate_take(message->lock);
+	if (to_execute)
+		parts = ddl_tables_parts(message, final_lsn);
 	if (repeated)
 		result = "repeated";
 	else if (to_execute && !execute_in_place(message, final_lsn, &detail))
 		result = "left out";
-	ddl_tables_settle(message, final_lsn, by_hand != NULL);
+	ddl_tables_settle(message, final_lsn, by_hand != NULL, parts);
 	if (by_hand != NULL)
 		ddl_queue_record_skipped(MySubscription->name, message, final_lsn, by_hand);
 
@@ -384,7 +378,7 @@ ddl_apply(const char *json, int length, XLogRecPtr final_lsn)
 		callback.arg = message;
 		callback.previous = error_context_stack;
 		error_context_stack = &callback;
-		if (any_is_subscribed(message->publications))
+		if (ddl_tables_any_subscribed(message->publications))
 		{
 			if (lost)
 				refuse_lost();

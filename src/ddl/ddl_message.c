@@ -27,8 +27,10 @@
  *						but by unseen.c
  *		changes			array of {change, object, part}: what it has changed, as changes.c says;
  *						absent outside of groups
- *		tables			array of {publication, schema, name}: tables that it has created and
- *						that are published now
+ *		tables			array of {publication, schema, name, others}: tables that it has created and
+ *						that are published now, or under whose names rows are sent now;
+ *						"others" is an optional array of the names of publications that send
+ *						these as rows of a root
  *		source			"trigger": captured by an event trigger, not by Weft; otherwise missing
  *		levels			object, with "source" only: option "ddl" of each of the publications
  *		local			array of SCHEMA.TABLE, with "source" only, for GRANT and REVOKE: tables that are temporary
@@ -37,6 +39,8 @@
  *						statement
  *		left			the same: tables that are no longer published; "others" in each is an array
  *						of the names of other publications that include the table
+ *		attached		optional, like tables: partitioned tables as which rows of a table are sent that
+ *						were sent under its own name before ATTACH PARTITION
  *		touched			array of the qualified names of the relations that it has touched,
  *						before and after; missing if that is not known
  *		values			array of {column, value, constant}: what ADD COLUMN has stored in existing
@@ -245,6 +249,8 @@ ddl_message_write(const DdlMessage *message)
 		write_tables(&json, "entered", message->entered);
 	if (message->left != NIL)
 		write_tables(&json, "left", message->left);
+	if (message->attached != NIL)
+		write_tables(&json, "attached", message->attached);
 	if (message->touched)
 		write_names(&json, "touched", message->touched);
 	if (message->values)
@@ -512,6 +518,8 @@ ddl_message_read(const char *json, int length)
 		result->entered = read_tables(object, "entered");
 	if (has_key(object, "left"))
 		result->left = read_tables(object, "left");
+	if (has_key(object, "attached"))
+		result->attached = read_tables(object, "attached");
 	if (has_key(object, "touched"))
 		result->touched = read_names(object, "touched");
 	if (has_key(object, "values"))

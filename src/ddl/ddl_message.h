@@ -25,7 +25,8 @@ typedef struct DdlTable
 	char	   *schema;
 	char	   *name;
 	List	   *others;			/* of char *: publications that include a
-								 * table which has left this one */
+								 * table which has left this one, or send one
+								 * with a new name as part of its root */
 } DdlTable;
 
 /* A default whose value, on the publisher, the existing rows got in a new column. */
@@ -85,6 +86,8 @@ typedef struct DdlMessage
 	List	   *entered;		/* of DdlTable: older ones that publications
 								 * include now */
 	List	   *left;			/* of DdlTable */
+	List	   *attached;		/* of DdlTable: those that send rows of a
+								 * published table as their own */
 
 	/* Empty if the publisher does not know them. */
 	List	   *touched;		/* of char *: relations that it has touched */

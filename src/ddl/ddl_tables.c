@@ -2,7 +2,8 @@
  * ddl_tables.c
  *	  Which tables belong to the subscription after a schema change.
  *
- * All of a new table's rows come after the statement, so it is READY at once.  A table that had
+ * All of a new table's rows come after the statement, so it is READY at once.  So is one whose rows are sent under
+ * another name from then on, unless they are being copied (renamed_tables.c).  A table that had
  * rows when it entered a publication has to be copied.  That needs an empty table here; for any
  * other, the log says what to do, and its changes are not applied until then, as those of any table
  * that does not belong to the subscription.  A dropped table leaves the subscription by itself.
@@ -23,6 +24,7 @@
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "ddl/ddl_tables.h"
+#include "ddl/renamed_tables.h"
 #include "executor/tuptable.h"
 #include "nodes/value.h"
 #include "replication/worker_internal.h"
@@ -40,6 +42,16 @@ ddl_tables_is_subscribed(const char *publication)
 {
 	foreach_node(String, name, MySubscription->publications)
 		if (strcmp(strVal(name), publication) == 0)
+		return true;
+	return false;
+}
+
+/* Is one of these a publication of the subscription? */
+bool
+ddl_tables_any_subscribed(const List *publications)
+{
+	foreach_ptr(char, publication, publications)
+		if (ddl_tables_is_subscribed(publication))
 		return true;
 	return false;
 }
@@ -152,17 +164,35 @@ refuse_missing(const DdlTable *table)
 			 errhint("Create the schema \"%s\".", table->schema)));
 }
 
-/* A new table joins. */
+/*
+ * Does a statement change the name under which rows of the table are sent?  Not if they are sent as those of its
+ * root because of another publication.
+ */
+static bool
+is_renamed(const DdlTable *table, const DdlMessage *message)
+{
+	return message->only_tables && !ddl_tables_any_subscribed(table->others);
+}
+
+/* A new table joins, or the new name of one.  *done is that of renamed_tables_settle(). */
 static void
-join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRecPtr final_lsn)
+join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRecPtr final_lsn,
+		 List **done)
 {
 	Oid			relid = find_table(table);
+	bool		known;
 
 	/* An event trigger's statement may have been left out. */
 	if (!OidIsValid(relid) && !by_hand && !message->only_tables && !message->of_trigger)
 		refuse_missing(table);
-	if (OidIsValid(relid) && state_of(relid) == SUBREL_STATE_UNKNOWN &&
-		may_join(table, relid, message->role, by_hand))
+	if (!OidIsValid(relid))
+		return;
+	known = state_of(relid) != SUBREL_STATE_UNKNOWN;
+	if (!known && !may_join(table, relid, message->role, by_hand))
+		return;
+	if (is_renamed(table, message) && renamed_tables_settle(relid, final_lsn, done))
+		return;
+	if (!known)
 		join(relid, SUBREL_STATE_READY, final_lsn);
 }
 
@@ -197,8 +227,7 @@ leave(const DdlTable *table)
 	Oid			relid = find_table(table);
 	char		state = OidIsValid(relid) ? state_of(relid) : SUBREL_STATE_UNKNOWN;
 
-	foreach_ptr(char, other, table->others)
-		if (ddl_tables_is_subscribed(other))
+	if (ddl_tables_any_subscribed(table->others))
 		return;
 
 	/* The copy of a table that comes back must not be older than that. */
@@ -212,13 +241,57 @@ leave(const DdlTable *table)
 			 errdetail("Publication \"%s\" does not include it any more.", table->publication)));
 }
 
-/* Called after a schema change; "by_hand": a user has executed it. */
-void
-ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand)
+/*
+ * Called before a schema change: returns the OIDs of its tables that are parts of one that is being
+ * copied.
+ */
+List *
+ddl_tables_parts(const DdlMessage *message, XLogRecPtr final_lsn)
 {
+	List	   *result = NIL;
+
+	foreach_ptr(DdlTable, table, message->tables)
+	{
+		Oid			relid = find_table(table);
+
+		if (OidIsValid(relid) && ddl_tables_is_subscribed(table->publication) &&
+			renamed_tables_is_part(relid, final_lsn))
+			result = lappend_oid(result, relid);
+	}
+	return result;
+}
+
+/* Sees to what is copied because of a partition that was attached or detached. */
+static void
+settle_parts(const DdlMessage *message, XLogRecPtr final_lsn, List *parts, List **done)
+{
+	foreach_oid(relid, parts)
+		if (state_of(relid) != SUBREL_STATE_UNKNOWN && !get_rel_relispartition(relid))
+		renamed_tables_separate(relid);
+	foreach_ptr(DdlTable, table, message->attached)
+	{
+		Oid			relid = find_table(table);
+
+		if (OidIsValid(relid) && ddl_tables_is_subscribed(table->publication) &&
+			state_of(relid) != SUBREL_STATE_UNKNOWN)
+			(void) renamed_tables_settle(relid, final_lsn, done);
+	}
+}
+
+/*
+ * Called after a schema change; "by_hand": a user has executed it.  "parts" is from
+ * ddl_tables_parts().
+ */
+void
+ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand, List *parts)
+{
+	List	   *done = NIL;
+
 	foreach_ptr(DdlTable, table, message->tables)
 		if (ddl_tables_is_subscribed(table->publication))
-		join_new(table, message, by_hand, final_lsn);
+		join_new(table, message, by_hand, final_lsn, &done);
+	settle_parts(message, final_lsn, parts, &done);
+	renamed_tables_finish(done);
 	foreach_ptr(DdlTable, table, message->left)
 		if (ddl_tables_is_subscribed(table->publication))
 		leave(table);

@@ -15,6 +15,11 @@
  * Rows that ATTACH brings are not copied then.  A table that a publication includes, and that
  * DETACH takes out of its root, is sent under its own name from then on.  Subscribers have its
  * rows already, so it joins the subscription as a new table does.
+ *
+ * Wherever the name changes under which rows are sent, a subscriber may be copying them, and must
+ * know (renamed_tables.c).  It must not get changes under the old name afterwards: a transaction that has written
+ * to a partition before ALTER PUBLICATION, and is committed after it, would send such.  Therefore the statement
+ * takes a lock on the partitions that conflicts with writing, as ATTACH and DETACH do.
  */
 #include "postgres.h"
 
@@ -33,6 +38,7 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "nodes/queryjumble.h"
+#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
 
@@ -167,6 +173,19 @@ add_left(DdlMessage *message, Oid relid, const char *publication, List *others)
 	message->left = lappend(message->left, table);
 }
 
+/*
+ * Notes as which table a publication sends the rows of another one, which were sent under its own name
+ * before the statement.
+ */
+static void
+add_attached(DdlMessage *message, Oid relid, const DdlPublication *publication)
+{
+	foreach_oid(ancestor, get_partition_ancestors(relid))
+		if (membership_is_direct(publication, ancestor) &&
+			list_member_oid(publications_of(ancestor), publication->oid))
+		message->attached = lappend(message->attached, describe(ancestor, publication->name));
+}
+
 /* Called after the statement: adds to the message what concerns a publication. */
 void
 membership_compare(DdlMessage *message, List *before, const DdlPublication *publication)
@@ -181,6 +200,9 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 
 		if (was && !is)
 			add_left(message, member->relid, publication->name, now);
+		if (was && is && publication->via_root && get_rel_relispartition(member->relid) &&
+			!list_member_oid(member->of_root, publication->oid))
+			add_attached(message, member->relid, publication);
 		if (!is || !membership_is_direct(publication, member->relid))
 			continue;
 		if (!was)
@@ -282,9 +304,29 @@ is_related(Oid relid, List *others)
 	return false;
 }
 
+/* Returns the names of publications that send rows of a table as those of a root. */
+static List *
+others_via_root(Oid relid)
+{
+	List	   *result = NIL;
+
+	foreach_oid(publication, publications_of_root(relid))
+		if (GetPublication(publication)->pubviaroot)
+		result = lappend(result, get_publication_name(publication, false));
+	return result;
+}
+
+/* Waits until transactions that have written to a table have ended, and lets no others begin to. */
+static void
+lock_against_writing(Oid relid)
+{
+	LockRelationOid(relid, ShareLock);
+	(void) find_all_inheritors(relid, ShareLock, NULL);
+}
+
 /*
- * publish_via_partition_root has changed, and with it the names under which rows are sent.  Subscribers have all of these
- * rows, so nothing is copied, and the other names may come back.
+ * publish_via_partition_root has changed, and with it the names under which rows are sent.  Subscribers that have copied
+ * all of these rows need not do it again, and the other names may come back.
  */
 static void
 add_renamed(DdlMessage *message, const char *name, List *before, List *now)
@@ -294,8 +336,16 @@ add_renamed(DdlMessage *message, const char *name, List *before, List *now)
 		if (strcmp(publication->name, name) != 0)
 			continue;
 		foreach_oid(relid, now)
-			if (membership_is_direct(publication, relid) && is_related(relid, before))
-			message->tables = lappend(message->tables, describe(relid, name));
+		{
+			DdlTable   *table;
+
+			if (!membership_is_direct(publication, relid) || !is_related(relid, before))
+				continue;
+			lock_against_writing(relid);
+			table = describe(relid, name);
+			table->others = others_via_root(relid);
+			message->tables = lappend(message->tables, table);
+		}
 	}
 }
 

@@ -12,6 +12,8 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -25,6 +27,7 @@
 #include "lib/stringinfo.h"
 #include "replication/worker_internal.h"
 #include "storage/lmgr.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -78,9 +81,37 @@ newer_copy_find(XLogRecPtr final_lsn)
 	return result;
 }
 
-/* Empties a table.  Whatever refers to its rows finds them again when they are copied. */
+/* Fails if a table may have rows that another subscription has brought: the copy would not bring them again. */
 static void
-empty(Oid relid)
+refuse_shared(Oid relid)
+{
+	Relation	catalog = table_open(SubscriptionRelRelationId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_subscription_rel_srrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(catalog, InvalidOid, false, NULL, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		Oid			subid = ((Form_pg_subscription_rel) GETSTRUCT(tuple))->srsubid;
+
+		if (subid != MySubscription->oid)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("table \"%s\" cannot be emptied and copied again for subscription \"%s\"",
+							get_rel_name(relid), MySubscription->name),
+					 errdetail("It belongs to subscription \"%s\", too.",
+							   get_subscription_name(subid, false))));
+	}
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+}
+
+/* Empties a table.  Whatever refers to its rows finds them again when they are copied. */
+void
+newer_copy_empty(Oid relid)
 {
 	ReindexParams params = {0};
 
@@ -90,6 +121,7 @@ empty(Oid relid)
 		Relation	rel = table_open(each, NoLock);
 		Oid			toast = rel->rd_rel->reltoastrelid;
 
+		refuse_shared(each);
 		if (rel->rd_rel->relkind != RELKIND_RELATION)
 		{
 			table_close(rel, NoLock);
@@ -120,7 +152,7 @@ newer_copy_settle(List *copies)
 		/* A dropped table is not missed. */
 		if (form == NULL || copy->form == NULL || strcmp(form, copy->form) == 0)
 			continue;
-		empty(copy->relid);
+		newer_copy_empty(copy->relid);
 		compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,
 									   InvalidXLogRecPtr);
 		CommandCounterIncrement();

@@ -10,5 +10,6 @@
 
 extern List *newer_copy_find(XLogRecPtr final_lsn);
 extern void newer_copy_settle(List *copies);
+extern void newer_copy_empty(Oid relid);
 
 #endif							/* WEFT_NEWER_COPY_H */

@@ -40,7 +40,8 @@
  * A copy that begins before the schema change is applied here, but is of rows as they were after it
  * on the publisher, is as bad: the schema change would convert its rows once more.  Therefore no copy
  * begins while the schema change waits: the loop is told that it may have no table synchronization
- * workers.  A copy that has begun after the schema change was made, and before it has arrived,
+ * workers.  (If it must start one for a copy that was interrupted, it may start others, which are waited for,
+ * too.)  A copy that has begun after the schema change was made, and before it has arrived,
  * is found when the schema change is applied (ddl/newer_copy.c).
  *
  * Transactions that the server's apply loop applies: the loop would store the row of weft.ddl_queue
@@ -140,11 +141,7 @@ static Queue refused;
 static bool lost;
 
 /* The transaction that waits, or has waited, for tables to be copied. */
-static struct
-{
-	XLogRecPtr	final_lsn;
-	List	   *tables;			/* OIDs of those that are not done */
-}			copies;
+static XLogRecPtr waiting;
 
 /* Until this transaction has passed, the server's apply loop begins no copies.  Invalid: none. */
 static XLogRecPtr awaited = InvalidXLogRecPtr;
@@ -405,21 +402,8 @@ read_change(const char *payload, int payload_length, bool streamed, DdlRow *kind
 bool
 ddl_rows_wait(XLogRecPtr final_lsn, char *message, int length)
 {
-	List	   *copying = table_sync_copying(&interrupted);
-	MemoryContext old = MemoryContextSwitchTo(led.context);
-	ListCell   *cell;
-
-	if (copies.final_lsn != final_lsn)
-	{
-		list_free(copies.tables);
-		copies.tables = list_copy(copying);
-		copies.final_lsn = final_lsn;
-	}
-	foreach(cell, copies.tables)
-		if (!list_member_oid(copying, lfirst_oid(cell)))
-		copies.tables = foreach_delete_current(copies.tables, cell);
-	MemoryContextSwitchTo(old);
-	if (copies.tables == NIL)
+	waiting = final_lsn;
+	if (!table_sync_copying(&interrupted))
 		return false;
 	awaited = final_lsn;
 	pause_sleep_at_most(COPY_INTERVAL, PGINVALID_SOCKET, PG_UINT64_MAX, WEFT_WAIT_LEADER_DRAIN);
@@ -481,7 +465,7 @@ roll_back(void)
 void
 ddl_rows_check_copies(XLogRecPtr final_lsn)
 {
-	if (copies.final_lsn == final_lsn || table_sync_copying(&interrupted) == NIL)
+	if (waiting == final_lsn || !table_sync_copying(&interrupted))
 		return;
 	roll_back();
 	next_leader_tell_wait(MySubscription->oid, final_lsn);

@@ -94,21 +94,21 @@ has_worker(Oid relid)
 }
 
 /*
- * Returns the OIDs of tables that get, or have got, rows as they were before what the leader has
- * received last.  A copy that has not begun will be of newer rows; so will one that has failed, which
+ * Are there tables that get, or have got, rows as they were before what the leader has received
+ * last?  A copy that has not begun will be of newer rows; so will one that has failed, which
  * begins again, and may have failed because it needs what the leader has received.  *interrupted tells
  * whether one of them has no worker, and needs one to go on.
  */
-List *
+bool
 table_sync_copying(bool *interrupted)
 {
 	MemoryContext old = CurrentMemoryContext;
 	bool		own_transaction = !IsTransactionState();
-	List	   *result = NIL;
+	bool		result = false;
 
 	*interrupted = false;
 	if (!table_sync_possible())
-		return NIL;
+		return false;
 	if (own_transaction)
 		StartTransactionCommand();
 	foreach_ptr(SubscriptionRelState, table,
@@ -120,8 +120,7 @@ table_sync_copying(bool *interrupted)
 			continue;
 		if (!works)
 			*interrupted = true;
-		MemoryContextSwitchTo(old);
-		result = lappend_oid(result, table->relid);
+		result = true;
 	}
 	if (own_transaction)
 		CommitTransactionCommand();

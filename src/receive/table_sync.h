@@ -10,7 +10,7 @@
 extern void table_sync_init(void);
 extern void table_sync_refresh(void);
 extern bool table_sync_pending(void);
-extern List *table_sync_copying(bool *interrupted);
+extern bool table_sync_copying(bool *interrupted);
 extern bool table_sync_sequences_pending(void);
 extern bool table_sync_possible(void);
 
