@@ -340,6 +340,7 @@ my %session = map { $_ => open_session($sub) } 'a', 'b';
 $session{$_}->query_safe("BEGIN; LOCK TABLE copied_$_ IN SHARE MODE")
   foreach 'a', 'b';
 query($other, 'ALTER SUBSCRIPTION other REFRESH PUBLICATION');
+wait_for_apply($pub, $other, 'other');
 query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
 my $waits =
   q{SELECT relation::regclass FROM pg_locks WHERE relation IN ('copied_a'::regclass, 'copied_b'::regclass) AND NOT granted};
