@@ -48,6 +48,7 @@
 #include "copy/progress.h"
 #include "copy/slot_mark.h"
 #include "copy/slots.h"
+#include "local_wal.h"
 #include "message_builder.h"
 #include "publisher_connection.h"
 #include "remote_query.h"
@@ -89,6 +90,20 @@ typedef struct KeptSlot
 
 static List *kept_slots = NIL;	/* of the leader */
 
+/*
+ * Flushes the end of the copy before the publisher is told anything.  The slot may advance then, beyond the position of
+ * a request to copy the table again.  If a crash brought the request back, it could not be cancelled (replace.c).
+ */
+static void
+flush_copy(void)
+{
+	static bool flushed = false;
+
+	if (!flushed)
+		XLogFlush(local_wal_end());
+	flushed = true;
+}
+
 /* In place of walrcv_send, in a table synchronization worker. */
 void
 copy_slot_send(WalReceiverConn *conn, const char *buffer, int length)
@@ -101,6 +116,7 @@ copy_slot_send(WalReceiverConn *conn, const char *buffer, int length)
 		(seam_native->walrcv_send) (conn, buffer, length);
 		return;
 	}
+	flush_copy();
 	copy = palloc(length);
 	memcpy(copy, buffer, length);
 	memcpy(&flushed, buffer + STATUS_FLUSH_OFFSET, sizeof(flushed));

@@ -70,9 +70,9 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "confirmation.h"
 #include "guc.h"
+#include "local_wal.h"
 #include "message_builder.h"
 #include "miscadmin.h"
 #include "receive/feedback.h"
@@ -123,18 +123,6 @@ static struct
 	XLogRecPtr	apply;
 	TimestampTz time;
 }			reported;
-
-/* Returns the end of the local WAL, as a position up to which it can be flushed. */
-static XLogRecPtr
-local_wal_end(void)
-{
-	XLogRecPtr	end = GetXLogInsertRecPtr();
-	uint64		header = XLogSegmentOffset(end, wal_segment_size) < XLOG_BLCKSZ ?
-		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
-
-	/* On a new page, the position is behind a header that does not exist yet. */
-	return end % XLOG_BLCKSZ == header ? end - header : end;
-}
 
 /* The server's apply loop has committed a transaction, or may have. */
 void
