@@ -238,7 +238,7 @@ foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced)
 
 		if (!compat_foreign_key_enforced(reference.key) || !OidIsValid(index))
 			continue;
-		reference.parent = table_open(reference.key->confrelid, AccessShareLock);
+		reference.parent = table_open(reference.key->confrelid, RowShareLock);
 		if (reference.parent->rd_rel->relkind == RELKIND_RELATION)
 		{
 			reference.index = index_open(index, AccessShareLock);
