@@ -10,7 +10,9 @@
  * 2. In one transaction, in this database:
  *	  - a transaction of the old server under origin O was one of the node of the subscription that had
  *		O there: weft.past_origin.  A transaction of the new server is later than that which has created
- *		the new origin with the same number;
+ *		the new origin with the same number.  A subscription without a node id is one of a plain subscriber: its
+ *		changes stay its own, under the number that its origin has here.  Without that, each of its older rows would be
+ *		a conflict with its next change;
  *	  - origins that stood for a node for good (verify/repair_origin.c) exist no longer: likewise;
  *	  - rows of weft.ddl_skip and weft.ddl_applied refer to the subscriptions of the same names; a leader sees
  *		to weft.ddl_concurrent (ddl/concurrent_row.c);
@@ -113,20 +115,58 @@ first_use_here(RepOriginId origin)
 }
 
 static void
-store_past_origin(RepOriginId origin, int node)
+store_past_origin(RepOriginId origin, int node, FullTransactionId until)
 {
 	Datum		values[NUM_PAST_COLUMNS];
 	bool		nulls[NUM_PAST_COLUMNS] = {0};
 
 	values[PAST_ORIGIN] = ObjectIdGetDatum(origin);
 	values[PAST_NODE] = Int32GetDatum(node);
-	values[PAST_UNTIL] = FullTransactionIdGetDatum(first_use_here(origin));
+	values[PAST_UNTIL] = FullTransactionIdGetDatum(until);
 	store_row(settings_tables()->past_origin, values, nulls);
 }
 
-/* Ends the time of origins that stood for a node for good. */
+static RepOriginId
+origin_here(Oid subid)
+{
+	char		name[NAMEDATALEN];
+
+	ReplicationOriginNameForLogicalRep(subid, InvalidOid, name, sizeof(name));
+	return replorigin_by_name(name, true);
+}
+
+/*
+ * Returns the node of a subscription as weft.past_origin has it.  A subscription without a node id stands for itself:
+ * the number of the origin that it has here, negative.
+ */
+static int
+source_here(const KnownOrigin *row)
+{
+	Oid			subid = get_subscription_oid(row->subname, true);
+	RepOriginId origin = OidIsValid(subid) ? origin_here(subid) : InvalidRepOriginId;
+	int			node = settings_subscription_node(origin);
+
+	return node != 0 ? node : -(int) origin;
+}
+
+/* The same for what weft.past_origin has from an earlier upgrade; 0 if the subscription was dropped. */
+static int
+past_source_here(List *rows, int node)
+{
+	if (node >= 0)
+		return node;
+	foreach_ptr(KnownOrigin, row, rows)
+		if (row->origin == -node)
+		return source_here(row);
+	return 0;
+}
+
+/*
+ * Ends the time of origins that stood for a node for good, and replaces numbers of origins of the old server
+ * that stand for subscriptions.
+ */
 static void
-end_past_origins(void)
+convert_past_origins(List *rows)
 {
 	Relation	rel = table_open(settings_tables()->past_origin, RowExclusiveLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -137,26 +177,25 @@ end_past_origins(void)
 	{
 		Datum		values[NUM_PAST_COLUMNS];
 		bool		nulls[NUM_PAST_COLUMNS];
+		RepOriginId origin;
+		int			node;
+		FullTransactionId until;
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (U64FromFullTransactionId(DatumGetFullTransactionId(values[PAST_UNTIL])) != PG_UINT64_MAX)
+		origin = DatumGetObjectId(values[PAST_ORIGIN]);
+		node = DatumGetInt32(values[PAST_NODE]);
+		until = DatumGetFullTransactionId(values[PAST_UNTIL]);
+		if (U64FromFullTransactionId(until) == PG_UINT64_MAX)
+			until = first_use_here(origin);
+		else if (node >= 0)
 			continue;
 		store_remove(rel, tuple, snapshot);
-		store_past_origin(DatumGetObjectId(values[PAST_ORIGIN]), DatumGetInt32(values[PAST_NODE]));
+		store_past_origin(origin, past_source_here(rows, node), until);
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
-}
-
-static RepOriginId
-origin_here(Oid subid)
-{
-	char		name[NAMEDATALEN];
-
-	ReplicationOriginNameForLogicalRep(subid, InvalidOid, name, sizeof(name));
-	return replorigin_by_name(name, true);
 }
 
 /* Returns the OID that a subscription has here, or the given one if it is not known. */
@@ -232,14 +271,10 @@ weft_finish_upgrade(PG_FUNCTION_ARGS)
 	}
 	restore_times(directory, ((KnownOrigin *) linitial(rows))->server);
 
-	end_past_origins();
+	convert_past_origins(rows);
 	foreach_ptr(KnownOrigin, row, rows)
-	{
-		Oid			subid = get_subscription_oid(row->subname, true);
-
-		if (OidIsValid(subid))
-			store_past_origin(row->origin, settings_subscription_node(origin_here(subid)));
-	}
+		if (OidIsValid(get_subscription_oid(row->subname, true)))
+		store_past_origin(row->origin, source_here(row), first_use_here(row->origin));
 	replace_subids("ddl_skip", 1, rows);
 	replace_subids("ddl_applied", 3, rows);
 	dsn_adopt();

@@ -15,7 +15,8 @@
  * that came with the copy are the other node's: an entry for no origin (0) says so (sql/15-physical-copy.sql).
  *
  * A subscription without a node id (weft.conflict_node) is not remembered.  Its rows
- * then count as copied.
+ * then count as copied.  After pg_upgrade, it has an entry with a negative number instead of a node: that of
+ * its origin on the new server (api/finish_upgrade.c).
  */
 #include "postgres.h"
 

@@ -60,7 +60,18 @@ version_of_xid(TransactionId xid)
 		if (settings_find_past_node(result.origin, xid, &result.node))
 		{
 			result.known = true;
-			result.origin = UNKNOWN_ORIGIN;
+			if (result.node >= 0)
+				result.origin = UNKNOWN_ORIGIN;
+			else
+			{
+				/*
+				 * It was another number of the same subscription's origin,
+				 * on the server from which this one was upgraded.
+				 */
+				result.origin = (RepOriginId) -result.node;
+				result.node = 0;
+				result.known = settings_find_node(result.origin, &result.node);
+			}
 		}
 		else
 			result.known = settings_find_node(result.origin, &result.node);

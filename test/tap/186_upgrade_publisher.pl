@@ -64,8 +64,10 @@ like(
 $pub->stop;
 my $bindir = $pub->config_data('--bindir');
 my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $spare = new_member('spare',
-	stopped => 1, extra => [ major() >= 18 ? '--no-data-checksums' : () ]);
+my $spare = new_member(
+	'spare',
+	stopped => 1,
+	extra => [ major() >= 18 ? '--no-data-checksums' : () ]);
 chdir $PostgreSQL::Test::Utils::tmp_check;
 command_checks_all(
 	[
@@ -79,7 +81,7 @@ command_checks_all(
 		'--new-port' => $port
 	],
 	1,
-	[qr/logical replication slots that can't be upgraded/],
+	[qr/logical replication slots that can(no|')t be upgraded/],
 	[],
 	'pg_upgrade refuses a slot that is behind');
 $pub->start;
@@ -94,7 +96,8 @@ $pub->stop;
 finish($load, may_fail => 1);
 
 my $new = upgrade_server($pub);
-is(query($new, $state), $state_before, 'slots, publications and history are as before');
+is(query($new, $state),
+	$state_before, 'slots, publications and history are as before');
 $load = start_pgbench($new, { $script => 1 }, '-T' => 600, '-c' => 3);
 query($new, 'ALTER TABLE t ADD COLUMN after_upgrade int DEFAULT 2');
 query($new, 'INSERT INTO late VALUES (2)');
@@ -109,7 +112,9 @@ sub check
 
 	wait_for_apply($new, $sub, $_) foreach qw(s late);
 	same_tables($new, $sub, [qw(t log late)], $what);
-	is( query($sub, 'SELECT (SELECT sum(n) FROM t) = (SELECT count(*) FROM log)'),
+	is( query(
+			$sub,
+			'SELECT (SELECT sum(n) FROM t) = (SELECT count(*) FROM log)'),
 		't',
 		"$what: no row is lost or doubled");
 	return;
@@ -122,11 +127,16 @@ is( query(
 	),
 	'before_upgrade after_upgrade',
 	'schema changes of before and after');
-is(query($sub, 'SELECT min(num_writers) FROM weft.stat_subscription WHERE subname = $$s$$'),
-	3, 'writers are at work');
+is( query(
+		$sub,
+		'SELECT min(num_writers) FROM weft.stat_subscription WHERE subname = $$s$$'
+	),
+	3,
+	'writers are at work');
 $new->stop('immediate');
 $new->start;
-query($new, 'INSERT INTO log (t_id) VALUES (7); UPDATE t SET n = n + 1 WHERE id = 7');
+query($new,
+	'INSERT INTO log (t_id) VALUES (7); UPDATE t SET n = n + 1 WHERE id = 7');
 check('after a crash');
 is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } $new, $pub, $sub),
 	0, 'no server has failed');

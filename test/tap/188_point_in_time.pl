@@ -47,7 +47,8 @@ EOS
 sub run_load
 {
 	my ($node, $transactions) = @_;
-	finish(start_pgbench($node, { $script => 1 }, '-t', $transactions, '-c', 4));
+	finish(
+		start_pgbench($node, { $script => 1 }, '-t', $transactions, '-c', 4));
 	return;
 }
 
@@ -85,8 +86,7 @@ sub switch_wal
 	my $file = query($node, 'SELECT pg_walfile_name(pg_current_wal_lsn())');
 
 	query($node, 'SELECT pg_switch_wal()');
-	poll($node,
-		"SELECT last_archived_wal >= '$file' FROM pg_stat_archiver");
+	poll($node, "SELECT last_archived_wal >= '$file' FROM pg_stat_archiver");
 	return;
 }
 
@@ -97,12 +97,14 @@ sub repair
 
 	query($node,
 		q(CALL weft.compare_subscription('s', max_differences => 100000)));
-	my $comparison = query($node, 'SELECT max(comparison) FROM weft.comparison');
+	my $comparison =
+	  query($node, 'SELECT max(comparison) FROM weft.comparison');
 	query($node, "CALL weft.repair($comparison, apply => true)");
 	return;
 }
 
-my $positions = q(SELECT remote_lsn FROM pg_replication_origin_status o JOIN pg_subscription s ON o.external_id = 'pg_' || s.oid);
+my $positions =
+  q(SELECT remote_lsn FROM pg_replication_origin_status o JOIN pg_subscription s ON o.external_id = 'pg_' || s.oid);
 my $not_started = 'max_logical_replication_workers = 0';
 
 # --- a subscriber, with a copy of the slot ---
@@ -118,41 +120,64 @@ check($pub, $sub, 'after it');
 query($pub, 'DELETE FROM log WHERE id <= 20; DELETE FROM t WHERE id = 500');
 wait_for_apply($pub, $sub, 's');
 flush_wal($pub);
-poll($pub, q(SELECT confirmed_flush_lsn >= pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = 's'));
+poll($pub,
+	q(SELECT confirmed_flush_lsn >= pg_current_wal_flush_lsn() FROM pg_replication_slots WHERE slot_name = 's')
+);
 switch_wal($sub);
 $sub->stop;
 
 # The copy starts no subscription, so it does not take the place of the original.
 my $restored = restore($sub, 'restored', $not_started);
-is(query($restored, 'SELECT count(*) FROM log'), $count, 'it is restored to the point in time');
+is(query($restored, 'SELECT count(*) FROM log'),
+	$count, 'it is restored to the point in time');
 my $applied = query($restored, $positions);
-is( query($pub, "SELECT confirmed_flush_lsn > '$applied' FROM pg_replication_slots WHERE slot_name = 's'"),
-	't', 'the publisher was told that more is flushed');
-is( query($pub, "SELECT confirmed_flush_lsn <= '$applied' FROM pg_replication_slots WHERE slot_name = 's_kept'"),
-	't', 'the copy of the slot has what is missing');
+is( query(
+		$pub,
+		"SELECT confirmed_flush_lsn > '$applied' FROM pg_replication_slots WHERE slot_name = 's'"
+	),
+	't',
+	'the publisher was told that more is flushed');
+is( query(
+		$pub,
+		"SELECT confirmed_flush_lsn <= '$applied' FROM pg_replication_slots WHERE slot_name = 's_kept'"
+	),
+	't',
+	'the copy of the slot has what is missing');
 query($restored, q(ALTER SUBSCRIPTION s SET (slot_name = 's_kept')));
 query($pub, "SELECT pg_drop_replication_slot('s')");
-$restored->adjust_conf('postgresql.conf', 'max_logical_replication_workers', '20');
+$restored->adjust_conf('postgresql.conf', 'max_logical_replication_workers',
+	'20');
 $restored->restart;
 run_load($pub, 30);
 check($pub, $restored, 'with a copy of the slot');
-is( query($restored, 'SELECT (SELECT sum(n) FROM t WHERE id < 500) > 0'), 't', 'rows were applied');
+is(query($restored, 'SELECT (SELECT sum(n) FROM t WHERE id < 500) > 0'),
+	't', 'rows were applied');
 $restored->stop;
 
 # --- without one: the slot is ahead of what the subscriber has ---
 
 my $second = restore($sub, 'second', $not_started);
 query($second, q(ALTER SUBSCRIPTION s SET (slot_name = 's_kept')));
-$second->adjust_conf('postgresql.conf', 'max_logical_replication_workers', '20');
+$second->adjust_conf('postgresql.conf', 'max_logical_replication_workers',
+	'20');
 $second->restart;
-query($pub, 'INSERT INTO log (t_id) VALUES (1); UPDATE t SET n = n + 1 WHERE id = 1');
+query($pub,
+	'INSERT INTO log (t_id) VALUES (1); UPDATE t SET n = n + 1 WHERE id = 1');
 wait_for_apply($pub, $second, 's');
-cmp_ok(query($second, 'SELECT count(*) FROM log WHERE id <= 20'), '==', 20,
-	'rows that were deleted meanwhile are still there');
-cmp_ok(query($second, 'SELECT count(*) FROM log'), '<', query($pub, 'SELECT count(*) FROM log'),
+cmp_ok(query($second, 'SELECT count(*) FROM log WHERE id <= 20'),
+	'==', 20, 'rows that were deleted meanwhile are still there');
+cmp_ok(
+	query($second, 'SELECT count(*) FROM log'),
+	'<',
+	query($pub, 'SELECT count(*) FROM log'),
 	'and others are missing');
 query($second, q(CALL weft.compare_subscription('s')));
-cmp_ok(query($second, 'SELECT sum(differences) FROM weft.comparison_table WHERE comparison = 1'), '>', 0,
+cmp_ok(
+	query(
+		$second,
+		'SELECT sum(differences) FROM weft.comparison_table WHERE comparison = 1'
+	),
+	'>', 0,
 	'a comparison finds it');
 repair($second);
 check($pub, $second, 'compared and repaired');
@@ -161,7 +186,9 @@ check($pub, $second, 'and it goes on');
 
 # --- a publisher: the subscriber is ahead ---
 
-query($pub, q(SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name <> 's_kept'));
+query($pub,
+	q(SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name <> 's_kept')
+);
 $pub->backup('base');
 run_load($pub, 30);
 query($pub, "SELECT pg_create_restore_point('here')");
@@ -171,22 +198,29 @@ check($pub, $second, 'before the publisher is lost');
 switch_wal($pub);
 $pub->stop;
 my $new = restore($pub, 'new', '');
-is(query($new, 'SELECT count(*) FROM log'), $count, 'it is restored to the point in time');
-is(query($new, 'SELECT count(*) FROM pg_replication_slots'), 0, 'it has no slots');
+is(query($new, 'SELECT count(*) FROM log'),
+	$count, 'it is restored to the point in time');
+is(query($new, 'SELECT count(*) FROM pg_replication_slots'),
+	0, 'it has no slots');
 run_load($new, 20);
 
 my $connection = $new->connstr . ' dbname=postgres';
 query($second, 'ALTER SUBSCRIPTION s DISABLE');
 query($second, 'ALTER SUBSCRIPTION s SET (slot_name = NONE)');
 query($second, 'DROP SUBSCRIPTION s');
-query($second, "CREATE SUBSCRIPTION s CONNECTION '$connection' PUBLICATION p WITH (copy_data = false)");
+query($second,
+	"CREATE SUBSCRIPTION s CONNECTION '$connection' PUBLICATION p WITH (copy_data = false)"
+);
 # Nothing is written yet: the subscriber has rows with keys that the restored publisher is about to give out.
 wait_for_apply($new, $second, 's');
 repair($second);
 check($new, $second, 'a restored publisher');
 run_load($new, 20);
 check($new, $second, 'and it goes on');
-is((grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } $sub, $restored, $second, $pub, $new), 0, 'no server has failed');
+is( (   grep { slurp_file($_->logfile) =~ /TRAP|PANIC/ } $sub,
+		$restored, $second, $pub, $new),
+	0,
+	'no server has failed');
 
 $_->stop foreach $second, $new;
 done_testing();
