@@ -48,7 +48,8 @@ INSERT INTO log (t_id) VALUES (:id);
 COMMIT;
 EOS
 
-my $load = start_pgbench($pub, { $script => 1 }, '-T' => 600, '-c' => 3);
+my $load =
+  start_pgbench($pub, { $script => 1 }, '-T' => 600, '-c' => 3, '-R' => 300);
 query($pub, 'ALTER TABLE t ADD COLUMN before_upgrade int DEFAULT 1');
 poll($sub, 'SELECT count(*) > 300 FROM log');
 
@@ -89,7 +90,8 @@ query($sub, 'ALTER SUBSCRIPTION late ENABLE');
 wait_for_apply($pub, $sub, 'late');
 
 # Writes up to the moment at which the server stops, which waits for connected subscribers.
-$load = start_pgbench($pub, { $script => 1 }, '-T' => 600, '-c' => 3);
+$load =
+  start_pgbench($pub, { $script => 1 }, '-T' => 600, '-c' => 3, '-R' => 300);
 my $count = query($pub, 'SELECT count(*) FROM log');
 poll($pub, "SELECT count(*) > $count + 300 FROM log");
 $pub->stop;
@@ -98,7 +100,8 @@ finish($load, may_fail => 1);
 my $new = upgrade_server($pub);
 is(query($new, $state),
 	$state_before, 'slots, publications and history are as before');
-$load = start_pgbench($new, { $script => 1 }, '-T' => 600, '-c' => 3);
+$load =
+  start_pgbench($new, { $script => 1 }, '-T' => 600, '-c' => 3, '-R' => 300);
 query($new, 'ALTER TABLE t ADD COLUMN after_upgrade int DEFAULT 2');
 query($new, 'INSERT INTO late VALUES (2)');
 $count = query($sub, 'SELECT count(*) FROM log');
