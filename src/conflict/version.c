@@ -65,8 +65,8 @@ version_of_xid(TransactionId xid)
 			else
 			{
 				/*
-				 * It was another number of the same subscription's origin,
-				 * on the server from which this one was upgraded.
+				 * It was another number of the same subscription's origin, on
+				 * the server from which this one was upgraded.
 				 */
 				result.origin = (RepOriginId) -result.node;
 				result.node = 0;

@@ -131,8 +131,7 @@ query($n2, 'INSERT INTO child VALUES (2, 2)');
 writer_waits();
 $session->query_safe('ROLLBACK');
 quiet(\@nodes);
-is(orphans_recorded(), '{"id": 1}',
-	'... unless the delete is rolled back');
+is(orphans_recorded(), '{"id": 1}', '... unless the delete is rolled back');
 
 # the writer has stored the reference, and waits for something else
 my $deleter = open_session($n1, on_error_stop => 0);

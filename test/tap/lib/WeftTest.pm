@@ -140,7 +140,8 @@ sub new_subscriber
 		map { $_ => $params{$_} }
 		grep { defined $params{$_} } qw(install_path port));
 
-	init_node($node,
+	init_node(
+		$node,
 		other_version => $params{install_path},
 		extra => $params{extra});
 	$node->append_conf('postgresql.conf', <<EOC);
