@@ -134,6 +134,30 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 	return result;
 }
 
+static XLogRecPtr
+parse_lsn(const char *text)
+{
+	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
+}
+
+/*
+ * A publisher that was restored to an earlier time, or a standby that was promoted without everything, does not have what
+ * this subscription has applied.  It would send nothing until its WAL has reached that position, and everything
+ * before would be lost.  Members of a node group are compared by their nodes instead (check_membership()).
+ */
+static void
+check_not_ahead(XLogRecPtr startpoint, XLogRecPtr wal_end)
+{
+	if (startpoint <= wal_end || node_identity_for(MySubscription->name) != NULL)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("subscription \"%s\" is ahead of its publisher", MySubscription->name),
+			 errdetail("It has applied everything up to %X/%X, but the publisher's WAL ends at %X/%X.",
+					   LSN_FORMAT_ARGS(startpoint), LSN_FORMAT_ARGS(wal_end)),
+			 errhint("If the publisher was restored to an earlier time, or lost transactions in a failover, create the subscription again with \"copy_data = false\", and compare it with weft.compare_subscription().")));
+}
+
 /*
  * Returns up to where the publisher knows everything to be flushed: it sends nothing before that,
  * though the replication origin may be older, because nothing was applied since.  Invalid if it
@@ -143,7 +167,7 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
  * Therefore this fails as START_REPLICATION would, until the slot is free: then nobody moves it.
  */
 static XLogRecPtr
-slot_confirmed(WalReceiverConn *conn, const char *slotname)
+slot_confirmed(WalReceiverConn *conn, const char *slotname, XLogRecPtr startpoint)
 {
 	MemoryContext old = CurrentMemoryContext;
 	XLogRecPtr	result = InvalidXLogRecPtr;
@@ -151,15 +175,19 @@ slot_confirmed(WalReceiverConn *conn, const char *slotname)
 
 	StartTransactionCommand();
 	values = remote_query_row(conn, NULL,
-							  psprintf("SELECT confirmed_flush_lsn::pg_catalog.text, active_pid::pg_catalog.text"
+							  psprintf("SELECT confirmed_flush_lsn::pg_catalog.text, active_pid::pg_catalog.text,"
+									   " CASE WHEN NOT pg_catalog.pg_is_in_recovery()"
+									   " THEN pg_catalog.pg_current_wal_flush_lsn()::pg_catalog.text END"
 									   " FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
-									   quote_literal_cstr(slotname)), 2);
+									   quote_literal_cstr(slotname)), 3);
 	if (values != NULL && values[1] != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("replication slot \"%s\" is active for PID %s", slotname, values[1])));
+	if (values != NULL && values[2] != NULL)
+		check_not_ahead(startpoint, parse_lsn(values[2]));
 	if (values != NULL && values[0] != NULL)
-		result = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[0])));
+		result = parse_lsn(values[0]);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
@@ -370,7 +398,7 @@ connection_start_streaming(WalReceiverConn *conn, const WalRcvStreamOptions *opt
 		known_origin_note();
 	check_membership(conn, options->startpoint);
 	recent_commits_start(conn);
-	confirmed = slot_confirmed(conn, adapted.slotname);
+	confirmed = slot_confirmed(conn, adapted.slotname, options->startpoint);
 	return start_streaming(conn, &adapted);
 }
 

@@ -21,7 +21,7 @@ plan skip_all => 'about Weft alone' unless weft();
 start_subscriber(
 	answers => [
 		qr/^SELECT confirmed_flush_lsn/ =>
-		  [ [ 'confirmed', 'pid' ], [ undef, undef ] ],
+		  [ [ 'confirmed', 'pid', 'end' ], [ undef, undef, undef ] ],
 		qr/slot_name = 'lz4'/ => [ [ 'plugin', 'lz4' ], [ 'weft', 'true' ] ],
 		qr/slot_name = 'old'/ => [ [ 'plugin', 'lz4' ], [ 'weft', undef ] ]
 	]);

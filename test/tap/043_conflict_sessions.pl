@@ -115,6 +115,10 @@ sub orphans_recorded
 	);
 }
 
+# The deadlock may have ended a statement of the session before, which it would report now.
+$session->quit;
+$session = open_session($n1);
+$pid = $session->query_safe('SELECT pg_backend_pid()');
 query($n1, 'INSERT INTO parent VALUES (1), (2), (3)');
 quiet(\@nodes);
 $session->query_safe('BEGIN; DELETE FROM parent WHERE id = 1');
