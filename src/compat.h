@@ -61,6 +61,12 @@
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
 #endif
 
+#if PG_VERSION_NUM < 190000
+#define compat_is_tablesync(worker) isTablesyncWorker(worker)
+#else
+#define compat_is_tablesync(worker) isTableSyncWorker(worker)
+#endif
+
 /* Apply and table synchronization workers; from 19 on, functions take the type of a worker. */
 #if PG_VERSION_NUM < 190000
 #define compat_worker_find(subid, relid, only_running) \

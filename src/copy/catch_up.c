@@ -33,7 +33,7 @@ is_catching_up(LogicalRepWorker *worker)
 {
 	bool		result;
 
-	if (!isTablesyncWorker(worker))
+	if (!compat_is_tablesync(worker))
 		return false;
 	SpinLockAcquire(&worker->relmutex);
 	result = worker->relstate == SUBREL_STATE_CATCHUP;
