@@ -10,7 +10,8 @@
  * If the leader ends while it waits, W goes on towards P.  The loop of the next leader waits only
  * for workers that it has told P itself.  If W were slower, that leader would pass P, and leave out the changes
  * of the table that nobody applies any more.  Therefore a leader that is about to receive changes waits
- * first until no worker is in CATCHUP.  W needs nothing of the leader for that; if W fails, the next worker
+ * first until no worker is in CATCHUP, nor in SYNCDONE: W says that in shared memory before the catalog
+ * has it, and ends soon afterwards.  W needs nothing of the leader for that; if W fails, the next worker
  * of the table begins at SYNCWAIT again, or before.
  */
 #include "postgres.h"
@@ -31,14 +32,14 @@
 static bool
 is_catching_up(LogicalRepWorker *worker)
 {
-	bool		result;
+	char		state;
 
 	if (!compat_is_tablesync(worker))
 		return false;
 	SpinLockAcquire(&worker->relmutex);
-	result = worker->relstate == SUBREL_STATE_CATCHUP;
+	state = worker->relstate;
 	SpinLockRelease(&worker->relmutex);
-	return result;
+	return state == SUBREL_STATE_CATCHUP || state == SUBREL_STATE_SYNCDONE;
 }
 
 static bool

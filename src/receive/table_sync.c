@@ -15,7 +15,6 @@
 #include "receive/table_sync.h"
 #include "replication/worker_internal.h"
 #include "storage/lwlock.h"
-#include "storage/spin.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
@@ -74,21 +73,17 @@ table_sync_possible(void)
 	return pending || !valid;
 }
 
-/* Is a table synchronization worker at work for a table, and not done? */
+/*
+ * Is a table synchronization worker at work for a table?  It says SYNCDONE in shared memory before
+ * the catalog has it.
+ */
 static bool
 has_worker(Oid relid)
 {
-	LogicalRepWorker *worker;
-	bool		result = false;
+	bool		result;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	worker = compat_worker_find(MySubscription->oid, relid, true);
-	if (worker)
-	{
-		SpinLockAcquire(&worker->relmutex);
-		result = worker->relstate != SUBREL_STATE_SYNCDONE;
-		SpinLockRelease(&worker->relmutex);
-	}
+	result = compat_worker_find(MySubscription->oid, relid, true) != NULL;
 	LWLockRelease(LogicalRepWorkerLock);
 	return result;
 }

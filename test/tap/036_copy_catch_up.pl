@@ -14,11 +14,16 @@ plan skip_all => 'natively, the changes are lost' unless weft();
 
 my $waits = "wait_event = 'LogicalSyncStateChange'";
 
-foreach my $writers (4, 0)
+# Either the publisher does not send what the table lacks, or the table's worker has it, and says so in shared
+# memory, but cannot store it.
+foreach my $case ([ 4, 'stream' ], [ 0, 'stream' ], [ 4, 'commit' ],
+	[ 0, 'commit' ])
 {
-	my $what = $writers ? 'writers' : 'the server\'s apply loop';
-	my $pub = new_publisher("publisher_$writers");
-	my $sub = new_subscriber("subscriber_$writers");
+	my ($writers, $hold) = @$case;
+	my $what =
+	  ($writers ? 'writers' : 'the server\'s apply loop') . ", held $hold";
+	my $pub = new_publisher("publisher_${writers}_$hold");
+	my $sub = new_subscriber("subscriber_${writers}_$hold");
 
 	query_all([ $pub, $sub ],
 		'CREATE TABLE t (id int); CREATE TABLE other (id int)');
@@ -55,20 +60,39 @@ EOS
 	my $held = query($pub,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid <> $streaming"
 	);
-	kill 'STOP', $held or die "could not stop $held";
+	if ($hold eq 'stream')
+	{
+		kill 'STOP', $held or die "could not stop $held";
+	}
+	else
+	{
+		$session->query_safe(
+			'BEGIN; LOCK TABLE pg_subscription_rel IN SHARE MODE');
+	}
 	kill 'CONT', $leader or die "could not continue $leader";
 	poll($sub, "SELECT $waits FROM pg_stat_activity WHERE pid = $leader");
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pg_subscription_rel'::regclass AND NOT granted)"
+	) if $hold eq 'commit';
 
+	# what the next leader gets at once
+	query($pub, 'INSERT INTO t VALUES (3); INSERT INTO other VALUES (2)');
 	query($sub, "SELECT pg_terminate_backend($leader)");
 	poll($sub,
 		"SELECT EXISTS (SELECT FROM pg_stat_subscription WHERE worker_type = 'apply' AND pid <> $leader)"
 	);
-	query($pub, 'INSERT INTO t VALUES (3); INSERT INTO other VALUES (2)');
 	# without the wait, the next one applies the changes of the other table
 	poll($sub,
 		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication apply worker' AND pid <> $leader AND $waits) OR (SELECT count(*) = 2 FROM other)"
 	);
-	kill 'CONT', $held or die "could not continue $held";
+	if ($hold eq 'stream')
+	{
+		kill 'CONT', $held or die "could not continue $held";
+	}
+	else
+	{
+		$session->query_safe('COMMIT');
+	}
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, [qw(t other)],
 		"$what: nothing is lost or doubled");
