@@ -9,11 +9,13 @@
 
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "remote_query.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/pg_lsn.h"
 
 /*
  * Returns the rows of a result.  The other server may send text that is not valid in
@@ -95,6 +97,15 @@ remote_query_row(WalReceiverConn *conn, const char *purpose, const char *query, 
 				(errcode(ERRCODE_CONNECTION_FAILURE),
 				 errmsg("could not %s: %s", purpose, "no row")));
 	return answer.rows == NIL ? NULL : linitial(answer.rows);
+}
+
+/* Returns a value as an LSN; NULL is InvalidXLogRecPtr. */
+XLogRecPtr
+remote_lsn(const char *value)
+{
+	if (value == NULL)
+		return InvalidXLogRecPtr;
+	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(value)));
 }
 
 /* Runs a command that returns nothing, or fails. */

@@ -27,6 +27,7 @@ extern RemoteAnswer remote_query(WalReceiverConn *conn, const char *purpose, con
 								 WalRcvExecStatus expected, int columns);
 extern RemoteValue *remote_query_row(WalReceiverConn *conn, const char *purpose,
 									 const char *query, int columns);
+extern XLogRecPtr remote_lsn(const char *value);
 extern void remote_command(WalReceiverConn *conn, const char *purpose, const char *command);
 extern int	remote_copy_receive(WalReceiverConn *conn, char **message, long timeout,
 								WeftWaitEvent event);

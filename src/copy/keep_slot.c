@@ -18,7 +18,6 @@
 #include "replication/slot.h"
 #include "replication/worker_internal.h"
 #include "utils/builtins.h"
-#include "utils/pg_lsn.h"
 
 static const char *
 slot_name(Oid subid, Oid relid)
@@ -27,14 +26,6 @@ slot_name(Oid subid, Oid relid)
 
 	ReplicationSlotNameForTablesync(subid, relid, name, NAMEDATALEN);
 	return name;
-}
-
-static XLogRecPtr
-parse_lsn(const char *text)
-{
-	if (text == NULL)
-		return InvalidXLogRecPtr;
-	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
 }
 
 /*
@@ -54,7 +45,7 @@ drop_left_over(WalReceiverConn *conn, const char *purpose, const char *name, XLo
 
 	if (answer.rows == NIL)
 		return;
-	if (!marked && parse_lsn(((RemoteValue *) linitial(answer.rows))[0]) > ready)
+	if (!marked && remote_lsn(((RemoteValue *) linitial(answer.rows))[0]) > ready)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("replication slot \"%s\" already exists on the publisher", name),
@@ -87,7 +78,7 @@ keep_slot_create(WalReceiverConn *conn, const Subscription *subscription, Oid re
 		(void) remote_query(conn, NULL,
 							psprintf("ALTER_REPLICATION_SLOT %s (FAILOVER true)",
 									 quote_identifier(name)), WALRCV_OK_COMMAND, 0);
-	return parse_lsn(row[0]);
+	return remote_lsn(row[0]);
 }
 
 /* Drops the slot, if it is there and can be dropped. */

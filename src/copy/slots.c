@@ -58,7 +58,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
 
 /* After how long the leader looks again if a slot could not be dropped, in milliseconds. */
@@ -184,7 +183,7 @@ is_left_over(Oid relid, const char *slot, const char *confirmed, bool active)
 
 	if ((state != SUBREL_STATE_SYNCDONE && state != SUBREL_STATE_READY) || confirmed == NULL)
 		return false;
-	if (DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(confirmed))) <= synchronized)
+	if (remote_lsn(confirmed) <= synchronized)
 		return true;
 	if (state == SUBREL_STATE_READY && slot_mark_found(MySubscription->oid, relid))
 		return true;

@@ -34,7 +34,6 @@
 #include "storage/lmgr.h"
 #include "subscription_settings.h"
 #include "utils/builtins.h"
-#include "utils/pg_lsn.h"
 
 /* Older publishers have no Weft. */
 #define FIRST_VERSION_WITH_WEFT 170000
@@ -80,7 +79,7 @@ create_weft_slot(WalReceiverConn *conn, const char *slotname, bool two_phase,
 	if (values == NULL || values[1] == NULL)
 		return false;
 	if (lsn)
-		*lsn = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(values[1])));
+		*lsn = remote_lsn(values[1]);
 	return true;
 }
 
@@ -134,12 +133,6 @@ slot_uses_plugin(WalReceiverConn *conn, const char *slotname, bool *knows_lz4)
 	return result;
 }
 
-static XLogRecPtr
-parse_lsn(const char *text)
-{
-	return DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(text)));
-}
-
 /*
  * A publisher that was restored to an earlier time, or a standby that was promoted without everything, does not have what
  * this subscription has applied.  It would send nothing until its WAL has reached that position, and everything
@@ -185,9 +178,9 @@ slot_confirmed(WalReceiverConn *conn, const char *slotname, XLogRecPtr startpoin
 				(errcode(ERRCODE_OBJECT_IN_USE),
 				 errmsg("replication slot \"%s\" is active for PID %s", slotname, values[1])));
 	if (values != NULL && values[2] != NULL)
-		check_not_ahead(startpoint, parse_lsn(values[2]));
+		check_not_ahead(startpoint, remote_lsn(values[2]));
 	if (values != NULL && values[0] != NULL)
-		result = parse_lsn(values[0]);
+		result = remote_lsn(values[0]);
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
 	return result;
