@@ -196,6 +196,13 @@ def what_failed(output: str, most: int = 60) -> list[str]:
     return shown[:most]
 
 
+def what_ended(log: str, most: int = 12) -> list[str]:
+    """What a test has written to its log after its last check, but for what it did: why it died."""
+    lines = re.split(r"^\[.*?\]\(.*?\) (?:not )?ok .*\n", log, flags=re.MULTILINE)[-1].splitlines()
+    own = re.compile(r"### |# |\[.*?\]\(.*?\) |(?:waiting for )?server |\s*$")
+    return [line for line in lines if not own.match(line)][:most]
+
+
 def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) -> None:
     output = directory / f"{file.stem}.out"
     # Tests that run at the same time may use the same file names.
@@ -210,7 +217,11 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
         report("ok", suite, file.stem, duration)
     else:
         report("FAILED", suite, file.stem, duration)
-        print("\n".join("    " + line for line in what_failed(text)), flush=True)
+        log = directory / "log" / f"regress_log_{file.stem}"
+        shown = what_failed(text)
+        if log.exists() and "not ok" not in text:
+            shown += what_ended(log.read_text(errors="replace"))
+        print("\n".join("    " + line for line in shown), flush=True)
 
 
 def make_templates() -> Path:
