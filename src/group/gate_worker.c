@@ -63,7 +63,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/pg_lsn.h"
 #include "utils/timeout.h"
 #include "wait_event.h"
 
@@ -328,7 +327,7 @@ ask_requester(const char *requester)
 			return OUTCOME_OVER;
 		if (strcmp(answer, "open") == 0)
 			return OUTCOME_OPEN;
-		commit_bound = DatumGetLSN(DirectFunctionCall1(pg_lsn_in, CStringGetDatum(answer)));
+		commit_bound = remote_lsn(answer);
 	}
 	subid = local_value(psprintf("SELECT weft.local_subscription(%s)",
 								 quote_literal_cstr(requester)));
