@@ -35,7 +35,7 @@
  * There are two exceptions, in which the oldest transaction is applied once more, unless it
  * is committed to:
  *	 - A deadlock: the server may choose the oldest transaction to end one, though a
- *	   later transaction is in its way.
+ *	   later transaction is in its way.  It lets the others go on first (step_back.c).
  *	 - A unique value, where conflicts are detected: a session may have stored it just after
  *	   the writer looked for it (conflict_may_retry).
  *

@@ -71,6 +71,7 @@
 #include "apply/order.h"
 #include "apply/schema_wait.h"
 #include "apply/server_apply.h"
+#include "apply/step_back.h"
 #include "apply/stream_writer.h"
 #include "apply/turn.h"
 #include "apply/writer.h"
@@ -455,13 +456,16 @@ commit_group_apply(uint64 first, int count)
 			stage = ATTEMPT_GENERAL;
 		else if (group.first == group.last && turn_is_oldest())
 			stage = ATTEMPT_FINAL;
-		retrying = !guard_attempt(stage, attempt, NULL);
+		if (!retrying)
+			step_back_reset();
+		retrying = !guard_attempt(stage, attempt, step_back_note);
 		if (retrying)
 		{
 			grouped = false;
 			compat_injection_point("weft-writer-retries");
 			pg_atomic_fetch_add_u64(&writer.shared->misspeculations, 1);
 			turn_wait_retry();
+			step_back();
 			schema_wait();
 			continue;
 		}

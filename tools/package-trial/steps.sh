@@ -137,7 +137,7 @@ step_autopkgtest()
 	cat autopkgtest/summary
 	# A test that ran nothing passes, too.
 	local log=autopkgtest/log
-	grep -q '^All [0-9]* tests passed' "$log"
+	grep -q '^# All [0-9]* tests passed' "$log"
 	grep -q '^Result: PASS' "$log"
 	figure "$(grep -c '^ok .* ms$' "$log") tests of regress and isolation, TAP: $(grep '^Files=' "$log" | cut -d' ' -f1-2) ($((SECONDS - begun)) s)"
 }
