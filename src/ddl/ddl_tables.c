@@ -20,10 +20,10 @@
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "ddl/ddl_tables.h"
+#include "ddl/partition_tree.h"
 #include "ddl/renamed_tables.h"
 #include "executor/tuptable.h"
 #include "nodes/value.h"
@@ -119,7 +119,7 @@ static bool
 has_rows(Oid relid)
 {
 	LockRelationOid(relid, AccessShareLock);
-	foreach_oid(each, find_all_inheritors(relid, AccessShareLock, NULL))
+	foreach_oid(each, partition_tree(relid, AccessShareLock))
 	{
 		Relation	rel = table_open(each, NoLock);
 		bool		found = false;

@@ -32,6 +32,7 @@
 #include "compat.h"
 #include "ddl/ddl_queue.h"
 #include "ddl/membership.h"
+#include "ddl/partition_tree.h"
 #include "ddl/powers.h"
 #include "ddl/statement_settings.h"
 #include "guc.h"
@@ -298,7 +299,7 @@ is_related(Oid relid, List *others)
 		foreach_oid(ancestor, get_partition_ancestors(relid))
 			if (list_member_oid(others, ancestor))
 			return true;
-	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+	foreach_oid(each, partition_tree(relid, NoLock))
 		if (each != relid && list_member_oid(others, each))
 		return true;
 	return false;
@@ -321,7 +322,7 @@ static void
 lock_against_writing(Oid relid)
 {
 	LockRelationOid(relid, ShareLock);
-	(void) find_all_inheritors(relid, ShareLock, NULL);
+	(void) partition_tree(relid, ShareLock);
 }
 
 /*

@@ -19,11 +19,11 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/tablecmds.h"
 #include "compat.h"
 #include "ddl/newer_copy.h"
+#include "ddl/partition_tree.h"
 #include "lib/stringinfo.h"
 #include "replication/worker_internal.h"
 #include "storage/lmgr.h"
@@ -109,14 +109,14 @@ refuse_shared(Oid relid)
 	table_close(catalog, AccessShareLock);
 }
 
-/* Empties a table.  Whatever refers to its rows finds them again when they are copied. */
+/* Empties a table with its partitions.  Whatever refers to its rows finds them again when they are copied. */
 void
 newer_copy_empty(Oid relid)
 {
 	ReindexParams params = {0};
 
 	LockRelationOid(relid, AccessExclusiveLock);
-	foreach_oid(each, find_all_inheritors(relid, AccessExclusiveLock, NULL))
+	foreach_oid(each, partition_tree(relid, AccessExclusiveLock))
 	{
 		Relation	rel = table_open(each, NoLock);
 		Oid			toast = rel->rd_rel->reltoastrelid;

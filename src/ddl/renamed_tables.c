@@ -40,10 +40,10 @@
 #include "postgres.h"
 
 #include "catalog/partition.h"
-#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "ddl/newer_copy.h"
+#include "ddl/partition_tree.h"
 #include "ddl/renamed_tables.h"
 #include "publisher_connection.h"
 #include "replication/logicalworker.h"
@@ -159,7 +159,7 @@ renamed_tables_settle(Oid relid, XLogRecPtr final_lsn, List **done)
 	List	   *members = NIL;
 	List	   *unsettled = NIL;
 
-	foreach_oid(each, find_all_inheritors(relid, NoLock, NULL))
+	foreach_oid(each, partition_tree(relid, NoLock))
 		if (each != relid && state_of(each) != SUBREL_STATE_UNKNOWN)
 		members = lappend_oid(members, each);
 	foreach_oid(relative, list_concat_copy(members, ancestors_of(relid)))

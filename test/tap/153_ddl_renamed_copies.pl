@@ -395,6 +395,40 @@ on($sub, 'DROP SUBSCRIPTION other');
 states_are('p i, p1 r, q i, q1 r', '... until it belongs to one');
 finish_with('a table of one subscription again');
 
+# --- inheritance without partitions: every table is sent under its own name ---
+
+begin('inherited', 'false');
+on_both(
+	'CREATE TABLE parent (id int, v int); CREATE TABLE child () INHERITS (parent)'
+);
+on($pub, 'INSERT INTO parent VALUES (1); INSERT INTO child VALUES (2)');
+start();
+on($pub, via_root('true'));
+states_are('child i, p i, p1 r, parent i, q i, q1 r',
+	'tables that are no partitions are copied');
+finish_with('inheritance', 'parent');
+
+begin('inherited_newer', 'false');
+on_both(
+	'CREATE TABLE parent (id int, v int); CREATE TABLE child () INHERITS (parent)'
+);
+on($pub,
+	'DROP PUBLICATION inherited_newer; CREATE PUBLICATION inherited_newer FOR TABLE child WITH (ddl = table); INSERT INTO child VALUES (2)'
+);
+workers(2);
+start();
+applied();
+workers(0);
+on($pub,
+	'SET weft.ddl_replication = off; ALTER PUBLICATION inherited_newer ADD TABLE ONLY parent, q'
+);
+on($sub, "ALTER SUBSCRIPTION $db REFRESH PUBLICATION");
+$session = hold_before_snapshot('ONLY parent', 'q1');
+on($pub, 'INSERT INTO parent VALUES (1); ALTER TABLE parent DROP v');
+leader_waits();
+end_session($session, 'COMMIT');
+finish_with('inheritance behind a copy', 'parent');
+
 # --- other transactions that write ---
 
 # A row that is sent under the old name after the statement would be applied twice.

@@ -1,0 +1,13 @@
+/*
+ * partition_tree.h
+ *	  A table with its partitions.
+ */
+#ifndef WEFT_PARTITION_TREE_H
+#define WEFT_PARTITION_TREE_H
+
+#include "nodes/pg_list.h"
+#include "storage/lockdefs.h"
+
+extern List *partition_tree(Oid relid, LOCKMODE lockmode);
+
+#endif							/* WEFT_PARTITION_TREE_H */
