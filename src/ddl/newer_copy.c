@@ -8,7 +8,8 @@
  * ignored up to the copy's position; but to execute the schema change converts the rows once more, or
  * loses a column that was dropped and added again.  Most schema changes do nothing to the rows, so
  * each is executed.  If it turns out that it has changed what the rows look like, the table is emptied,
- * and copied again.
+ * and copied again.  So it is if it has lost a partition: the copy may have stored there what belongs
+ * to one that has got the range later.
  */
 #include "postgres.h"
 
@@ -36,6 +37,7 @@ typedef struct Copy
 {
 	Oid			relid;
 	char	   *form;			/* of its rows, before the schema change */
+	List	   *parts;			/* its partitions then */
 } Copy;
 
 /* Describes what the rows of a table look like, and where they are; NULL if it does not exist. */
@@ -76,6 +78,7 @@ newer_copy_find(XLogRecPtr final_lsn)
 		copy = palloc(sizeof(Copy));
 		copy->relid = table->relid;
 		copy->form = form_of(table->relid);
+		copy->parts = partition_tree(table->relid, NoLock);
 		result = lappend(result, copy);
 	}
 	return result;
@@ -141,16 +144,25 @@ newer_copy_empty(Oid relid)
 	}
 }
 
+/* Has a schema change changed the rows of a table?  A dropped one is not missed. */
+static bool
+has_changed(const Copy *copy)
+{
+	char	   *form = form_of(copy->relid);
+
+	if (form == NULL || copy->form == NULL)
+		return false;
+	return strcmp(form, copy->form) != 0 ||
+		list_difference_oid(copy->parts, partition_tree(copy->relid, NoLock)) != NIL;
+}
+
 /* Called after the schema change: those whose rows it has changed are copied again. */
 void
 newer_copy_settle(List *copies)
 {
 	foreach_ptr(Copy, copy, copies)
 	{
-		char	   *form = form_of(copy->relid);
-
-		/* A dropped table is not missed. */
-		if (form == NULL || copy->form == NULL || strcmp(form, copy->form) == 0)
+		if (!has_changed(copy))
 			continue;
 		newer_copy_empty(copy->relid);
 		compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,

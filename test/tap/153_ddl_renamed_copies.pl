@@ -395,6 +395,22 @@ on($sub, 'DROP SUBSCRIPTION other');
 states_are('p i, p1 r, q i, q1 r', '... until it belongs to one');
 finish_with('a table of one subscription again');
 
+# --- schema changes behind a copy ---
+
+# The copy stores rows of the new partition in the one that is detached, or dropped, here later.
+begin('same_range', 'true');
+add_partitions(2);
+on($pub, rows_of(1, 1, 2));
+start();
+$session = hold_before_snapshot('p', 'q');
+on($pub, 'ALTER TABLE p DETACH PARTITION p2; DROP TABLE q2');
+on($pub,
+	"CREATE TABLE ${_}3 PARTITION OF $_ FOR VALUES FROM (20) TO (30); INSERT INTO $_ VALUES (25)"
+) foreach 'p', 'q';
+leader_waits();
+end_session($session, 'COMMIT');
+finish_with('another partition gets the range behind a copy', qw(p q p2));
+
 # --- inheritance without partitions: every table is sent under its own name ---
 
 begin('inherited', 'false');
