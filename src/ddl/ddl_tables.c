@@ -196,9 +196,12 @@ join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRec
 		join(relid, SUBREL_STATE_READY, final_lsn);
 }
 
-/* A table that had rows before joins, to be copied. */
+/*
+ * A table that had rows before joins, to be copied.  Its partitions that are to be copied are part of it from now on: *done
+ * is that of renamed_tables_settle().
+ */
 static void
-join_old(const DdlTable *table, const char *role, bool by_hand)
+join_old(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final_lsn, List **done)
 {
 	Oid			relid = find_table(table);
 
@@ -214,6 +217,8 @@ join_old(const DdlTable *table, const char *role, bool by_hand)
 		advise(table, "It has rows here already.");
 		return;
 	}
+	if (renamed_tables_settle(relid, final_lsn, done))
+		return;
 	join(relid, SUBREL_STATE_INIT, InvalidXLogRecPtr);
 	ereport(LOG,
 			(errmsg("table \"%s.%s\" belongs to subscription \"%s\" from now on, and is copied",
@@ -227,12 +232,11 @@ leave(const DdlTable *table)
 	Oid			relid = find_table(table);
 	char		state = OidIsValid(relid) ? state_of(relid) : SUBREL_STATE_UNKNOWN;
 
-	if (ddl_tables_any_subscribed(table->others))
+	if (state == SUBREL_STATE_UNKNOWN || ddl_tables_any_subscribed(table->others))
 		return;
 
-	/* The copy of a table that comes back must not be older than that. */
-	if (state != SUBREL_STATE_READY && state != SUBREL_STATE_INIT)
-		return;
+	/* Whatever its copy has or will have: changes that follow are not sent, so it must be copied if it comes back. */
+	renamed_tables_leave(relid);
 	RemoveSubscriptionRel(MySubscription->oid, relid);
 	CommandCounterIncrement();
 	ereport(LOG,
@@ -295,7 +299,9 @@ ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand,
 	foreach_ptr(DdlTable, table, message->left)
 		if (ddl_tables_is_subscribed(table->publication))
 		leave(table);
+	done = NIL;
 	foreach_ptr(DdlTable, table, message->entered)
 		if (ddl_tables_is_subscribed(table->publication))
-		join_old(table, message->role, by_hand);
+		join_old(table, message->role, by_hand, final_lsn, &done);
+	renamed_tables_finish(done);
 }

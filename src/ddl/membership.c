@@ -19,7 +19,8 @@
  * Wherever the name changes under which rows are sent, a subscriber may be copying them, and must
  * know (renamed_tables.c).  It must not get changes under the old name afterwards: a transaction that has written
  * to a partition before ALTER PUBLICATION, and is committed after it, would send such.  Therefore the statement
- * takes a lock on the partitions that conflicts with writing, as ATTACH and DETACH do.
+ * takes a lock on the partitions that conflicts with writing, as ATTACH and DETACH do.  ADD and DROP of a root change
+ * the name, too, if its partitions are published besides.
  */
 #include "postgres.h"
 
@@ -201,7 +202,8 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 
 		if (was && !is)
 			add_left(message, member->relid, publication->name, now);
-		if (was && is && publication->via_root && get_rel_relispartition(member->relid) &&
+		if (member->publications != NIL && is && publication->via_root &&
+			get_rel_relispartition(member->relid) &&
 			!list_member_oid(member->of_root, publication->oid))
 			add_attached(message, member->relid, publication);
 		if (!is || !membership_is_direct(publication, member->relid))
@@ -351,6 +353,59 @@ add_renamed(DdlMessage *message, const char *name, List *before, List *now)
 }
 
 /*
+ * A publication no longer includes a table, and sent the rows of its partitions as the table's.  Notes those that other
+ * publications, or this one, send under their own names from now on.
+ */
+static void
+add_parts_of_left(DdlMessage *message, Oid relid)
+{
+	foreach_oid(each, partition_tree(relid, NoLock))
+		foreach_oid(oid, each == relid ? NIL : publications_of(each))
+	{
+		const DdlPublication publication = {.oid = oid,.via_root = GetPublication(oid)->pubviaroot};
+		DdlTable   *table;
+
+		if (!membership_is_direct(&publication, each))
+			continue;
+		lock_against_writing(relid);
+		table = describe(each, get_publication_name(oid, false));
+		table->others = others_via_root(each);
+		message->tables = lappend(message->tables, table);
+	}
+}
+
+/* A publication includes a table.  If partitions were sent under their own names before, waits for those that write to them. */
+static void
+lock_parts_of_entered(Oid relid, Oid publication, List *before)
+{
+	foreach_oid(each, partition_tree(relid, NoLock))
+		if (each != relid &&
+			(list_member_oid(before, each) ||
+			 list_difference_oid(publications_of(each), list_make1_oid(publication)) != NIL))
+	{
+		lock_against_writing(relid);
+		return;
+	}
+}
+
+/* ALTER PUBLICATION has added and removed tables. */
+static void
+add_difference(DdlMessage *message, const char *publication, List *before, List *now)
+{
+	foreach_oid(relid, list_difference_oid(now, before))
+	{
+		lock_parts_of_entered(relid, get_publication_oid(publication, false), before);
+		message->entered = lappend(message->entered, describe(relid, publication));
+	}
+	foreach_oid(relid, list_difference_oid(before, now))
+	{
+		if (membership_is_via_root(publication))
+			add_parts_of_left(message, relid);
+		add_left(message, relid, publication, publications_of(relid));
+	}
+}
+
+/*
  * A publication with schema changes has been altered: announces which tables it includes now, and
  * which it no longer includes.
  */
@@ -377,12 +432,7 @@ membership_announce(const char *publication, List *before, bool was_via_root,
 	if (was_via_root != via_root)
 		add_renamed(message, publication, before, now);
 	else
-	{
-		foreach_oid(relid, list_difference_oid(now, before))
-			message->entered = lappend(message->entered, describe(relid, publication));
-		foreach_oid(relid, list_difference_oid(before, now))
-			add_left(message, relid, publication, publications_of(relid));
-	}
+		add_difference(message, publication, before, now);
 	if (message->entered == NIL && message->left == NIL && message->tables == NIL)
 		return;
 	text = CleanQuerytext(source, &location, &length);

@@ -25,9 +25,10 @@
  * or its partitions are unsettled, no position is right for the new name.  So it is emptied and copied as
  * a whole (INIT), as newer_copy.c does.  This copy begins after M.  Relatives whose copy has not begun, or
  * has failed, become READY, for otherwise root and partition would both be copied; the slot and the
- * origin of a failed copy are dropped.  A relative in SYNCDONE stays as it is: the server sets it READY at S.  All of
- * this is committed with M.  What is done on the publisher is not rolled back with it, but a copy that begins again
- * drops the same slot.
+ * origin of a failed copy are dropped.  So does a relative in SYNCDONE, at S, as the server would have it: a later schema
+ * change must not take its copy for one that is to be repeated (newer_copy.c).  No change under its
+ * name arrives between M and S, unless a statement brings the name back.  All of this is committed with M.  What is done
+ * on the publisher is not rolled back with it, but a copy that begins again drops the same slot.
  *
  * Only partitions that belong to the subscription are emptied, unless the subscription has applied changes of
  * the whole tree; the publisher may lack rows of others.  One that belongs to another subscription, too, is
@@ -181,7 +182,16 @@ renamed_tables_settle(Oid relid, XLogRecPtr final_lsn, List **done)
 	return true;
 }
 
-/* Drops what a failed copy may have left on the publisher and here. */
+static void
+drop_origin(Oid relid)
+{
+	char		name[NAMEDATALEN];
+
+	ReplicationOriginNameForLogicalRep(MySubscription->oid, relid, name, sizeof(name));
+	replorigin_drop_by_name(name, true, false);
+}
+
+/* Drops what the copy of a table may have left on the publisher and here. */
 static void
 forget_copy(Oid relid)
 {
@@ -198,8 +208,24 @@ forget_copy(Oid relid)
 		walrcv_disconnect(conn);
 	}
 	PG_END_TRY();
-	ReplicationOriginNameForLogicalRep(MySubscription->oid, relid, name, sizeof(name));
-	replorigin_drop_by_name(name, true, false);
+	drop_origin(relid);
+}
+
+/*
+ * A table is about to leave the subscription.  If it is SYNCDONE, its worker may be about to drop the
+ * slot, too, and takes its absence for success (slots.c).
+ */
+void
+renamed_tables_leave(Oid relid)
+{
+	char		state = state_of(relid);
+
+	if (state == SUBREL_STATE_READY)
+		return;
+	if (state != SUBREL_STATE_SYNCDONE)
+		refuse_copying(relid);
+	if (state != SUBREL_STATE_INIT)
+		forget_copy(relid);
 }
 
 /* Called when renamed_tables_settle() has seen all tables: the names that are no longer sent. */
@@ -208,13 +234,15 @@ renamed_tables_finish(List *done)
 {
 	foreach_oid(relid, done)
 	{
-		char		state = state_of(relid);
+		XLogRecPtr	lsn;
+		char		state = GetSubscriptionRelState(MySubscription->oid, relid, &lsn);
 
-		if (!is_to_be_copied(state))
-			continue;
 		if (state == SUBREL_STATE_DATASYNC)
 			forget_copy(relid);
-		set_state(relid, SUBREL_STATE_READY, InvalidXLogRecPtr);
+		else if (state == SUBREL_STATE_SYNCDONE)
+			drop_origin(relid);
+		if (is_to_be_copied(state) || state == SUBREL_STATE_SYNCDONE)
+			set_state(relid, SUBREL_STATE_READY, lsn);
 	}
 }
 

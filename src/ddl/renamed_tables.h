@@ -12,5 +12,6 @@ extern bool renamed_tables_settle(Oid relid, XLogRecPtr final_lsn, List **done);
 extern void renamed_tables_finish(List *done);
 extern bool renamed_tables_is_part(Oid relid, XLogRecPtr final_lsn);
 extern void renamed_tables_separate(Oid relid);
+extern void renamed_tables_leave(Oid relid);
 
 #endif							/* WEFT_RENAMED_TABLES_H */

@@ -83,10 +83,12 @@ sub add_partitions
 
 sub start
 {
+	my ($others) = @_;
 	my $connstr = $pub->connstr($db);
 
+	$others //= '';
 	on($sub,
-		"CREATE SUBSCRIPTION $db CONNECTION \$\$$connstr\$\$ PUBLICATION $db WITH (num_writers = 3)"
+		"CREATE SUBSCRIPTION $db CONNECTION \$\$$connstr\$\$ PUBLICATION $db$others WITH (num_writers = 3)"
 	);
 	return;
 }
@@ -397,6 +399,19 @@ finish_with('a table of one subscription again');
 
 # --- schema changes behind a copy ---
 
+# The partition's own copy is newer than a schema change, too, but its rows are those of the root by then.
+begin('columns', 'false');
+on_both('ALTER TABLE p ADD v int; ALTER TABLE q ADD v int');
+on($pub, 'INSERT INTO p VALUES (11); INSERT INTO q VALUES (11)');
+start();
+$session = hold_before_snapshot('p1', 'q1');
+on($pub, via_root('true'));
+on($pub, 'ALTER TABLE p DROP v; ALTER TABLE q DROP v');
+on($pub, rows_of(2, 1));
+leader_waits();
+end_session($session, 'COMMIT');
+finish_with('a column is dropped behind a copy');
+
 # The copy stores rows of the new partition in the one that is detached, or dropped, here later.
 begin('same_range', 'true');
 add_partitions(2);
@@ -410,6 +425,106 @@ on($pub,
 leader_waits();
 end_session($session, 'COMMIT');
 finish_with('another partition gets the range behind a copy', qw(p q p2));
+
+# --- ALTER PUBLICATION ... ADD and DROP TABLE of a root whose partition is published, too ---
+
+my $two_publications =
+  "CREATE PUBLICATION %s FOR TABLE %s WITH (ddl = table, publish_via_partition_root = true); CREATE PUBLICATION other FOR TABLE q1 WITH (ddl = table)";
+
+sub publish_two
+{
+	my ($tables) = @_;
+	on($pub,
+		"DROP PUBLICATION $db; " . sprintf($two_publications, $db, $tables));
+	return;
+}
+
+begin('root_leaves', 'true');
+publish_two('p, p1, q');
+on($pub, rows_of(1, 1));
+workers(2);
+start(', other');
+applied();
+on($pub, 'ALTER PUBLICATION root_leaves DROP TABLE p, q');
+on($pub, rows_of(2, 1));
+finish_with('the root leaves, its partition stays');
+
+begin('leaves_before', 'true');
+publish_two('p, p1, q');
+on($pub, rows_of(1, 1));
+start(', other');
+on($pub, 'ALTER PUBLICATION leaves_before DROP TABLE p, q');
+on($pub, rows_of(2, 1));
+states_are('p1 i, q1 i', 'the partition is to be copied');
+finish_with('the root leaves before its copy');
+
+begin('root_enters', 'true');
+publish_two('p1');
+on($pub, rows_of(1, 1));
+start(', other');
+on($pub, 'ALTER PUBLICATION root_enters ADD TABLE p, q');
+on($pub, rows_of(2, 1));
+states_are('p i, p1 r, q i, q1 r', 'the root is to be copied instead');
+finish_with('the root enters before the copy of its partition');
+
+# A row that is sent under the root's name after that has left would get lost.
+begin('root_writers', 'true');
+publish_two('p, p1, q');
+workers(2);
+start(', other');
+applied();
+$session = session($pub, 'BEGIN', rows_of(1, 1));
+my $altered = session($pub);
+$altered->query_until(qr/sent/,
+	"\\echo sent\nALTER PUBLICATION root_writers DROP TABLE p, q;\n");
+$pub->poll_query_until($db,
+	q{SELECT count(*) = 1 FROM pg_locks WHERE relation IN ('p'::regclass, 'q'::regclass) AND NOT granted}
+) or die 'ALTER PUBLICATION does not wait';
+end_session($session, 'COMMIT');
+$altered->quit;
+on($pub, rows_of(2, 1));
+finish_with('the root leaves while another transaction writes');
+
+# --- ATTACH of an empty table of another publication ---
+
+begin('attached_other', 'true');
+on_both($apart);
+on($pub,
+	'DROP PUBLICATION attached_other; CREATE PUBLICATION attached_other FOR TABLE p, q WITH (ddl = table, publish_via_partition_root = true); CREATE PUBLICATION other FOR TABLE p9, q9 WITH (ddl = table)'
+);
+workers(2);
+start();
+applied();
+workers(0);
+on($sub, "ALTER SUBSCRIPTION $db ADD PUBLICATION other");
+on($pub, $attach);
+on($pub, rows_of(1, 9));
+states_are('p i, p9 r, q i, q9 r',
+	'ATTACH of an empty table of another publication');
+finish_with('ATTACH of an empty table of another publication');
+
+# --- a table leaves while it is copied, and comes back ---
+
+begin('comes_back', 'false');
+on($pub,
+	'DROP PUBLICATION comes_back; CREATE PUBLICATION comes_back FOR TABLE p, q WITH (ddl = table)'
+);
+on($sub, 'ALTER TABLE q1 ADD CONSTRAINT never CHECK (id < 0)');
+on($pub, rows_of(1, 1));
+$log_end = -s $sub->logfile;
+workers(2);
+start();
+$sub->wait_for_log(
+	qr/new row for relation "q1" violates check constraint "never"/,
+	$log_end);
+on($pub, 'ALTER PUBLICATION comes_back DROP TABLE q');
+states_are('p1 r', 'a table leaves although its copy has failed');
+on($sub, 'ALTER TABLE q1 DROP CONSTRAINT never');
+applied();
+on($pub, rows_of(2, 1));
+on($pub, 'ALTER PUBLICATION comes_back ADD TABLE q');
+on($pub, rows_of(3, 1));
+finish_with('a table comes back');
 
 # --- inheritance without partitions: every table is sent under its own name ---
 
@@ -452,7 +567,7 @@ begin('writers', 'false');
 on($pub, rows_of(1, 1));
 start();
 $session = session($pub, 'BEGIN', 'INSERT INTO p VALUES (12)');
-my $altered = session($pub);
+$altered = session($pub);
 $altered->query_until(qr/sent/, "\\echo sent\n" . via_root('true') . ";\n");
 $pub->poll_query_until($db,
 	q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'p'::regclass AND NOT granted}
