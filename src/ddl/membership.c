@@ -319,10 +319,15 @@ others_via_root(Oid relid)
 	return result;
 }
 
-/* Waits until transactions that have written to a table have ended, and lets no others begin to. */
+/*
+ * Waits until transactions that have written to a table have ended, and lets no others begin to.  Begins with its root: whoever
+ * has written to one of its partitions may go on with others then.
+ */
 static void
 lock_against_writing(Oid relid)
 {
+	if (get_rel_relispartition(relid))
+		LockRelationOid(llast_oid(get_partition_ancestors(relid)), ShareLock);
 	LockRelationOid(relid, ShareLock);
 	(void) partition_tree(relid, ShareLock);
 }

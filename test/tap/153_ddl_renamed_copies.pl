@@ -578,6 +578,21 @@ $altered->quit;
 states_are('p i, p1 r, q i, q1 r', '... and then is done');
 finish_with('with another transaction');
 
+# One that writes to several partitions is not made a victim of a deadlock.
+begin('several', 'true');
+add_partitions(2);
+start();
+$session = session($pub, 'BEGIN', 'INSERT INTO p VALUES (21)');
+$altered = session($pub);
+$altered->query_until(qr/sent/, "\\echo sent\n" . via_root('false') . ";\n");
+$pub->poll_query_until($db,
+	q{SELECT count(*) = 1 FROM pg_locks WHERE relation IN ('p'::regclass, 'p2'::regclass) AND NOT granted}
+) or die 'ALTER PUBLICATION does not wait';
+$session->query_safe('INSERT INTO p VALUES (11)');
+end_session($session, 'COMMIT');
+$altered->quit;
+finish_with('a transaction that writes to several partitions');
+
 unlike(errors_logged($_), qr/TRAP|PANIC/, $_->name . ': no crash')
   foreach $pub, $sub;
 $_->stop foreach $sub, $pub;
