@@ -18,6 +18,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "compat.h"
 #include "ddl/capture.h"
 #include "ddl/choose_statement.h"
@@ -255,6 +256,41 @@ fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 	ReThrowError(error);
 }
 
+/* Returns the table that gets a partition by a statement, or InvalidOid. */
+static Oid
+gets_partition(Node *statement)
+{
+	if (IsA(statement, CreateStmt) && ((CreateStmt *) statement)->partbound)
+		return RangeVarGetRelid(linitial_node(RangeVar, ((CreateStmt *) statement)->inhRelations),
+								NoLock, true);
+	if (IsA(statement, AlterTableStmt))
+		foreach_node(AlterTableCmd, command, ((AlterTableStmt *) statement)->cmds)
+			if (command->subtype == AT_AttachPartition)
+			return RangeVarGetRelid(((AlterTableStmt *) statement)->relation, NoLock, true);
+	return InvalidOid;
+}
+
+/* Sees to copies that are newer than a statement which would fail because of them. */
+static void
+before_partition(const DdlMessage *message, List *copies)
+{
+	UserContext context;
+	int			level;
+	RawStmt    *tree;
+	Oid			parent;
+
+	if (copies == NIL)
+		return;
+	SwitchToUntrustedUser(ddl_apply_role(message), &context);
+	level = NewGUCNestLevel();
+	statement_settings_set(message->settings);
+	tree = ddl_apply_parse(message);
+	parent = tree ? gets_partition(tree->stmt) : InvalidOid;
+	AtEOXact_GUC(false, level);
+	RestoreUserContext(&context);
+	newer_copy_before_partition(copies, parent);
+}
+
 /*
  * Executes a statement in the stream; returns false if it is left out.  *detail is for the history, or
  * NULL.
@@ -270,6 +306,7 @@ execute_in_place(DdlMessage *message, XLogRecPtr final_lsn, char **detail)
 	/* A gate may have been closed meanwhile. */
 	gate_take(message->lock);
 	copies = newer_copy_find(final_lsn);
+	before_partition(message, copies);
 	*detail = concurrent_missing(message);
 	executed = execute_as_role(message, InvalidOid);
 	concurrent_forget_dropped(message);

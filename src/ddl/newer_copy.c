@@ -9,7 +9,8 @@
  * loses a column that was dropped and added again.  Most schema changes do nothing to the rows, so
  * each is executed.  If it turns out that it has changed what the rows look like, the table is emptied,
  * and copied again.  So it is if it has lost a partition: the copy may have stored there what belongs
- * to one that has got the range later.
+ * to one that has got the range later.  So it is before it gets one besides a default partition, where the copy may have
+ * stored what belongs there.
  */
 #include "postgres.h"
 
@@ -19,6 +20,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_subscription_rel.h"
 #include "commands/tablecmds.h"
@@ -36,7 +38,8 @@
 typedef struct Copy
 {
 	Oid			relid;
-	char	   *form;			/* of its rows, before the schema change */
+	char	   *form;			/* of its rows, before the schema change; NULL:
+								 * there is nothing to compare */
 	List	   *parts;			/* its partitions then */
 } Copy;
 
@@ -156,21 +159,47 @@ has_changed(const Copy *copy)
 		list_difference_oid(copy->parts, partition_tree(copy->relid, NoLock)) != NIL;
 }
 
+static void
+copy_again(const Copy *copy)
+{
+	newer_copy_empty(copy->relid);
+	compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,
+								   InvalidXLogRecPtr);
+	CommandCounterIncrement();
+	ereport(LOG,
+			(errmsg("table \"%s\" of subscription \"%s\" is copied again",
+					get_rel_name(copy->relid), MySubscription->name),
+			 errdetail("It was copied after a schema change was made on the publisher, and before that has arrived here.")));
+}
+
+/*
+ * Called before a schema change that gives a table another partition: if the copy may have stored rows of that in the
+ * default partition, which refuses the new one then, the table is copied again.
+ */
+void
+newer_copy_before_partition(List *copies, Oid parent)
+{
+	List	   *roots;
+
+	if (!OidIsValid(parent) || !OidIsValid(get_default_partition_oid(parent)))
+		return;
+	roots = list_make1_oid(parent);
+	if (get_rel_relispartition(parent))
+		roots = list_concat(roots, get_partition_ancestors(parent));
+	foreach_ptr(Copy, copy, copies)
+	{
+		if (copy->form == NULL || !list_member_oid(roots, copy->relid))
+			continue;
+		copy_again(copy);
+		copy->form = NULL;
+	}
+}
+
 /* Called after the schema change: those whose rows it has changed are copied again. */
 void
 newer_copy_settle(List *copies)
 {
 	foreach_ptr(Copy, copy, copies)
-	{
-		if (!has_changed(copy))
-			continue;
-		newer_copy_empty(copy->relid);
-		compat_update_subscription_rel(MySubscription->oid, copy->relid, SUBREL_STATE_INIT,
-									   InvalidXLogRecPtr);
-		CommandCounterIncrement();
-		ereport(LOG,
-				(errmsg("table \"%s\" of subscription \"%s\" is copied again",
-						get_rel_name(copy->relid), MySubscription->name),
-				 errdetail("It was copied after a schema change was made on the publisher, and before that has arrived here.")));
-	}
+		if (has_changed(copy))
+		copy_again(copy);
 }

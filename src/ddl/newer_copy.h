@@ -9,6 +9,7 @@
 #include "nodes/pg_list.h"
 
 extern List *newer_copy_find(XLogRecPtr final_lsn);
+extern void newer_copy_before_partition(List *copies, Oid parent);
 extern void newer_copy_settle(List *copies);
 extern void newer_copy_empty(Oid relid);
 

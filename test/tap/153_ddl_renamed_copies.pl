@@ -426,6 +426,27 @@ leader_waits();
 end_session($session, 'COMMIT');
 finish_with('another partition gets the range behind a copy', qw(p q p2));
 
+# The copy stores rows of a new partition in the default partition.
+begin('default_part', 'true');
+on_both(
+	'CREATE TABLE pd PARTITION OF p DEFAULT; CREATE TABLE qd PARTITION OF q DEFAULT'
+);
+on_both($apart);
+on($pub, rows_of(1, 1));
+start();
+on($sub,
+	q{UPDATE pg_subscription_rel SET srsubstate = 'r', srsublsn = '0/1' WHERE srrelid IN ('p9'::regclass, 'q9'::regclass)}
+);
+$session = hold_before_snapshot('p', 'q');
+on($pub,
+	'CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30); CREATE TABLE q3 PARTITION OF q FOR VALUES FROM (20) TO (30)'
+);
+on($pub, "$attach; INSERT INTO p VALUES (25), (91), (101)");
+on($pub, 'INSERT INTO q VALUES (25), (91), (101)');
+leader_waits();
+end_session($session, 'COMMIT');
+finish_with('new partitions beside a default one behind a copy');
+
 # --- ALTER PUBLICATION ... ADD and DROP TABLE of a root whose partition is published, too ---
 
 my $two_publications =
