@@ -235,7 +235,10 @@ leave(const DdlTable *table)
 	if (state == SUBREL_STATE_UNKNOWN || ddl_tables_any_subscribed(table->others))
 		return;
 
-	/* Whatever its copy has or will have: changes that follow are not sent, so it must be copied if it comes back. */
+	/*
+	 * Whatever its copy has or will have: changes that follow are not sent,
+	 * so it must be copied if it comes back.
+	 */
 	renamed_tables_leave(relid);
 	RemoveSubscriptionRel(MySubscription->oid, relid);
 	CommandCounterIncrement();

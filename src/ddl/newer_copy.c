@@ -38,8 +38,8 @@
 typedef struct Copy
 {
 	Oid			relid;
-	char	   *form;			/* of its rows, before the schema change; NULL:
-								 * there is nothing to compare */
+	char	   *form;			/* of its rows, before the schema change;
+								 * NULL: there is nothing to compare */
 	List	   *parts;			/* its partitions then */
 } Copy;
 

@@ -556,7 +556,8 @@ on_both(
 on($pub, 'INSERT INTO parent VALUES (1); INSERT INTO child VALUES (2)');
 start();
 on($pub, via_root('true'));
-states_are('child i, p i, p1 r, parent i, q i, q1 r',
+states_are(
+	'child i, p i, p1 r, parent i, q i, q1 r',
 	'tables that are no partitions are copied');
 finish_with('inheritance', 'parent');
 
