@@ -143,13 +143,21 @@ EOS
 		'', 'no change of the copied node is a conflict with its own rows');
 	same_on_all([ @members, $copy ], [qw(t u account)], "$name follows it");
 
-	# Everybody changes everything.
-	query($_,
-			"UPDATE t SET v = '"
-		  . $_->name
-		  . "'; UPDATE account SET balance = balance + 1; UPDATE u SET v = '"
-		  . $_->name . "'")
-	  foreach ($copy, @members);
+	# Everybody changes everything.  A session may be chosen to end a deadlock with a writer.
+	query($_, sprintf <<'EOS', $_->name) foreach ($copy, @members);
+DO $$
+BEGIN
+	LOOP
+		BEGIN
+			UPDATE t SET v = '%1$s';
+			UPDATE account SET balance = balance + 1;
+			UPDATE u SET v = '%1$s';
+			EXIT;
+		EXCEPTION WHEN deadlock_detected THEN
+		END;
+	END LOOP;
+END $$
+EOS
 	wait_for_group('g', @members, $copy);
 	same_on_all([ @members, $copy ], [qw(t u account)],
 		"all change all rows");
