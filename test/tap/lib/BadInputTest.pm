@@ -354,7 +354,9 @@ sub reports
 
 	foreach my $line (split /\n/, $log)
 	{
-		if ($line =~ /^\S+ \S+ \S+ \[(\d+)\] .*?\b([A-Z]+[0-9]?):  (.*)/)
+		# from version 19 on, PostgreSQL::Test::Cluster logs the kind of the process, too
+		if ($line =~
+			/^\S+ \S+ \S+ [^[]*\[(\d+)\] .*?\b([A-Z]+[0-9]?):  (.*)/)
 		{
 			my ($pid, $keyword, $rest) = ($1, $2, $3);
 
