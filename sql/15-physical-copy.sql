@@ -400,6 +400,15 @@ COMMENT ON FUNCTION weft.check_copy_target(weft.prepared_copy, text, name) IS
 	'fails unless a connection string points to the member that this server is a copy of';
 REVOKE ALL ON FUNCTION weft.check_copy_target(weft.prepared_copy, text, name) FROM PUBLIC;
 
+CREATE FUNCTION weft.check_unchanged_since(since pg_lsn, relations oid[])
+RETURNS boolean
+LANGUAGE C STRICT VOLATILE
+AS 'MODULE_PATHNAME', 'weft_check_unchanged_since';
+
+COMMENT ON FUNCTION weft.check_unchanged_since(pg_lsn, oid[]) IS
+	'fails if a committed transaction of this server has changed a table since a position; false if its WAL is gone';
+REVOKE ALL ON FUNCTION weft.check_unchanged_since(pg_lsn, oid[]) FROM PUBLIC;
+
 CREATE FUNCTION weft.check_copy_contents(prepared weft.prepared_copy)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -416,7 +425,12 @@ BEGIN
 				DETAIL = 'It belongs to the node that was copied, from which this one gets its outcome.',
 				HINT = 'Execute ROLLBACK PREPARED here, and join again.';
 	END IF;
-	-- Replay does not count.
+	IF weft.check_unchanged_since(weft.timeline_end(prepared.timeline),
+		ARRAY(SELECT r::oid FROM weft.group_tables() r))
+	THEN
+		RETURN;
+	END IF;
+	-- The WAL is gone.  Statistics show less; in these, replay does not count.
 	PERFORM pg_stat_clear_snapshot();
 	SELECT r INTO changed FROM weft.group_tables() r
 		WHERE pg_stat_get_tuples_inserted(r) + pg_stat_get_tuples_updated(r) + pg_stat_get_tuples_deleted(r) > 0
@@ -513,7 +527,8 @@ BEGIN
 				prepared.node_name, slot
 				USING ERRCODE = 'duplicate_object';
 		END IF;
-		PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin())
+		PERFORM pg_create_logical_replication_slot(slot, weft.output_plugin(),
+				failover => (SELECT g.failover FROM weft.node_group_entry g))
 			WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = slot);
 	END LOOP;
 END $$;

@@ -1,6 +1,6 @@
 /*
  * rename_applied.c
- *	  What is known of the schema changes of a subscription that gets another name.
+ *	  What is known, under its name, of a subscription that gets another name: its schema changes, its replication origin.
  *
  * A server that becomes a node of its own from a copy of another one renames that one's
  * subscriptions (sql/15-physical-copy.sql).
@@ -54,5 +54,6 @@ weft_rename_applied(PG_FUNCTION_ARGS)
 {
 	rename_in("ddl_applied", PG_GETARG_NAME(0), PG_GETARG_NAME(1));
 	rename_in("ddl_concurrent", PG_GETARG_NAME(0), PG_GETARG_NAME(1));
+	rename_in("known_origin", PG_GETARG_NAME(0), PG_GETARG_NAME(1));
 	PG_RETURN_VOID();
 }
