@@ -239,18 +239,30 @@ COMMENT ON FUNCTION weft.prepare_copy_on(weft.member[], weft.member, name, uuid,
 	'step of preparing a physical copy: registers the new node and makes its slots';
 REVOKE ALL ON FUNCTION weft.prepare_copy_on(weft.member[], weft.member, name, uuid, text) FROM PUBLIC;
 
+-- This node comes last, and only if all others have forgotten it: then the preparation can be repeated, and the node
+-- parted here.
 CREATE FUNCTION weft.forget_copy(members weft.member[], old_identity uuid)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	member weft.member;
+	failures text;
 BEGIN
-	FOREACH member IN ARRAY members LOOP
-		PERFORM weft.node_query(member.dsn, member.node_name, format(
-			'SELECT weft.member_forget(node_name, identity) FROM weft.node_entry'
-			' WHERE identity = %L AND state = %L AND NOT is_local', old_identity, 'joining'));
+	FOR member IN SELECT m.* FROM unnest(members) m ORDER BY m.is_local, m.node_id LOOP
+		CONTINUE WHEN member.is_local AND failures IS NOT NULL;
+		BEGIN
+			PERFORM weft.node_query(member.dsn, member.node_name, format(
+				'SELECT weft.member_forget(node_name, identity) FROM weft.node_entry'
+				' WHERE identity = %L AND state = %L AND NOT is_local', old_identity, 'joining'));
+		EXCEPTION WHEN OTHERS THEN
+			failures := concat_ws('; ', failures, SQLERRM);
+		END;
 	END LOOP;
+	IF failures IS NOT NULL THEN
+		RAISE EXCEPTION '%', failures
+			USING ERRCODE = 'connection_failure', HINT = 'Try again when all members can be reached.';
+	END IF;
 END $$;
 
 COMMENT ON FUNCTION weft.forget_copy(weft.member[], uuid) IS
