@@ -132,6 +132,18 @@ COMMENT ON FUNCTION weft.member_has_slot(name, uuid) IS
 	'does this node still keep its changes for another one?';
 REVOKE ALL ON FUNCTION weft.member_has_slot(name, uuid) FROM PUBLIC;
 
+-- SECURITY DEFINER, since this reads weft.node_copy.
+CREATE FUNCTION weft.member_has_met(node_identity uuid)
+RETURNS boolean LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (SELECT FROM weft.node_copy c WHERE c.identity = node_identity)
+$$;
+
+COMMENT ON FUNCTION weft.member_has_met(uuid) IS
+	'has another node, on some server, followed this one, or been followed by it?';
+REVOKE ALL ON FUNCTION weft.member_has_met(uuid) FROM PUBLIC;
+
 -- Whatever it changes is changed by other sessions: a slot waits for every transaction that has written something.
 CREATE FUNCTION weft.prepare_join_from_backup(node_name name, node_dsn text)
 RETURNS pg_lsn LANGUAGE plpgsql
@@ -478,13 +490,22 @@ BEGIN
 		'max_active_replication_origins', (info ->> 'max_active_replication_origins')::integer + others - 1);
 	PERFORM weft.check_member(info, others);
 	FOR member IN SELECT * FROM weft.member m WHERE m.node_name <> prepared.node_name ORDER BY m.node_id LOOP
-		IF NOT weft.node_query(CASE WHEN member.is_local THEN target_dsn ELSE member.dsn END, member.node_name,
+		member.dsn := CASE WHEN member.is_local THEN target_dsn ELSE member.dsn END;
+		IF NOT weft.node_query(member.dsn, member.node_name,
 			format('SELECT weft.member_has_slot(%L, %L)', prepared.node_name, prepared.identity))::boolean
 		THEN
 			RAISE EXCEPTION 'node "%" has no slot for node "%" any more, or has removed WAL of it',
 				member.node_name, prepared.node_name
 				USING ERRCODE = 'object_not_in_prerequisite_state',
 					HINT = 'Make a new copy, after weft.prepare_join_from_backup.';
+		END IF;
+		-- Its slot has passed what this copy lacks.
+		IF weft.node_query(member.dsn, member.node_name,
+			format('SELECT weft.member_has_met(%L)', prepared.identity))::boolean
+		THEN
+			RAISE EXCEPTION 'another copy has become node "%", and has followed node "%"', prepared.node_name, member.node_name
+				USING ERRCODE = 'object_not_in_prerequisite_state',
+					HINT = 'If that copy is gone, make a new one, after weft.prepare_join_from_backup.';
 		END IF;
 	END LOOP;
 END $$;
@@ -587,6 +608,10 @@ BEGIN
 	INSERT INTO weft.past_origin
 		VALUES (0, source_id, (pg_current_xact_id()::text::numeric + 1)::text::xid8);
 	DELETE FROM weft.prepared_copy;
+	-- If somebody has asked this server which copy of the member it is, it is a later one in its own eyes.
+	DELETE FROM weft.node_copy c USING weft.node_entry n
+		WHERE n.is_local AND c.identity = n.identity
+			AND c.server = (SELECT system_identifier || '/' || weft.server_timeline() FROM pg_control_system());
 END $$;
 
 COMMENT ON FUNCTION weft.adopt_copied_rows(weft.prepared_copy, integer) IS

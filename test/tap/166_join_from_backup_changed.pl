@@ -86,6 +86,17 @@ $c->start;
 refused(qr/table public.t was changed on this server since it was promoted/,
 	'a crash, which loses the counters');
 
+# Statistics are better than nothing.
+new_copy('plain');
+query($c, "INSERT INTO t VALUES (500, 'c')");
+query($c, 'SELECT pg_switch_wal(); CHECKPOINT') foreach 1 .. 2;
+is( query(
+		$c, "SELECT weft.check_unchanged_since(weft.timeline_end(1), '{}')"),
+	'f',
+	'the WAL since the promotion is gone');
+refused(qr/table public.t was changed on this server since it was promoted/,
+	'only the counters are left');
+
 # --- a transaction that the member has prepared ---
 
 query($a,
@@ -107,6 +118,14 @@ query($c,
 );
 query($c, 'CREATE TEMP TABLE own (id int); INSERT INTO own VALUES (1)');
 query($c, 'VACUUM (FREEZE, ANALYZE) t');
+
+# Its address does not lead to the new node yet.  Whoever asks makes the copy note what server it is.
+my ($ret, $out, $err) = $a->psql('postgres',
+	sprintf "SELECT weft.alter_node_interface('c', \$\$%s\$\$)", dsn($c));
+like(
+	$err,
+	qr/the connection string of node "c" points to another node/,
+	'it is not the new node yet');
 query($c, $join);
 query($a, "COMMIT PREPARED 'p'");
 wait_for_join($c);
