@@ -120,8 +120,10 @@ query($c, 'CREATE TEMP TABLE own (id int); INSERT INTO own VALUES (1)');
 query($c, 'VACUUM (FREEZE, ANALYZE) t');
 
 # Its address does not lead to the new node yet.  Whoever asks makes the copy note what server it is.
-my ($ret, $out, $err) = $a->psql('postgres',
-	sprintf "SELECT weft.alter_node_interface('c', \$\$%s\$\$)", dsn($c));
+my ($ret, $out, $err) =
+  $a->psql('postgres',
+	sprintf "SELECT weft.alter_node_interface('c', \$\$%s\$\$)",
+	dsn($c));
 like(
 	$err,
 	qr/the connection string of node "c" points to another node/,
@@ -140,8 +142,8 @@ is( query(
 		"SELECT string_agg(slot_name || ' ' || failover, ', ' ORDER BY 1) FROM pg_replication_slots WHERE NOT failover"
 	),
 	'',
-	'all slots of ' . $_->name . ' have the option "failover"')
-  foreach ($a, $b, $c);
+	'all slots of ' . $_->name . ' have the option "failover"'
+) foreach ($a, $b, $c);
 is( query(
 		$c,
 		'SELECT string_agg(subname, $$ $$) FROM weft.known_origin WHERE subname NOT IN (SELECT subname FROM pg_subscription)'

@@ -68,7 +68,7 @@ sub copy_of
 	my $copy = PostgreSQL::Test::Cluster->new($name);
 
 	as_manager($source,
-		"SELECT weft.prepare_join_from_backup('$name', \$dsn\$"
+			"SELECT weft.prepare_join_from_backup('$name', \$dsn\$"
 		  . role_dsn($copy)
 		  . '$dsn$)');
 	$source->backup("of_$name");
@@ -94,7 +94,8 @@ foreach my $sql (
 	like($err, qr/permission denied/, "not for everybody: $sql");
 }
 
-as_manager($c, 'SELECT weft.join_node_group($dsn$'
+as_manager($c,
+		'SELECT weft.join_node_group($dsn$'
 	  . role_dsn($a)
 	  . '$dsn$, from_backup := true)');
 as_manager($c, $wait_for_join);
@@ -103,7 +104,8 @@ query($a, "UPDATE shop.t SET v = 'a' WHERE id = 1");
 
 # The second one has a subscription that it takes over.
 my $d = copy_of($a, 'd');
-as_manager($d, 'SELECT weft.join_node_group($dsn$'
+as_manager($d,
+		'SELECT weft.join_node_group($dsn$'
 	  . role_dsn($a)
 	  . '$dsn$, from_backup := true)');
 as_manager($d, $wait_for_join);
@@ -115,8 +117,8 @@ is( query(
 		"SELECT string_agg(DISTINCT r.rolname, ',') FROM pg_subscription s JOIN pg_roles r ON r.oid = s.subowner"
 	),
 	'manager',
-	'the subscriptions of ' . $_->name . ' are those of the role')
-  foreach ($a, $c, $d);
+	'the subscriptions of ' . $_->name . ' are those of the role'
+) foreach ($a, $c, $d);
 
 foreach my $node ($a, $c, $d)
 {
@@ -126,8 +128,8 @@ foreach my $node ($a, $c, $d)
 		qw(node node_group node_replication stat_subscription stat_writer))
 	{
 		unlike(
-			query($node,
-				"SET ROLE stranger; SELECT v::text FROM weft.$view v"),
+			query(
+				$node, "SET ROLE stranger; SELECT v::text FROM weft.$view v"),
 			qr/geheim/,
 			'no password in weft.' . $view);
 	}

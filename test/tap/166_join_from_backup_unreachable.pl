@@ -54,13 +54,16 @@ poll($d,
 	"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 'weft_g_d_c'"
 );
 $b->stop;
-query($d, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'weft_g_d_c'");
+query($d,
+	"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'weft_g_d_c'"
+);
 $hold->query_safe('COMMIT');
 $hold->quit;
 $session->query_until(qr/ended/, "\\echo ended\n");
 $session->quit;
 poll($d, 'SELECT count(*) = 2 FROM pg_replication_slots');
-is(states($d), 'a active, b active, d active', 'what can be undone is undone');
+is(states($d), 'a active, b active, d active',
+	'what can be undone is undone');
 is( states($a),
 	'a active, b active, c joining, d active',
 	'the member that was to be copied knows that something is left');

@@ -53,7 +53,8 @@ query($c, $join);
 for (;;)
 {
 	my ($pid) = held_at($c, $point);
-	my $now = query($c, "SELECT query FROM pg_stat_activity WHERE pid = $pid");
+	my $now =
+	  query($c, "SELECT query FROM pg_stat_activity WHERE pid = $pid");
 	last if $now eq 'meet';
 	release($c, $pid);
 }
