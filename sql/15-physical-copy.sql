@@ -449,9 +449,7 @@ BEGIN
 				DETAIL = 'It belongs to the node that was copied, from which this one gets its outcome.',
 				HINT = 'Execute ROLLBACK PREPARED here, and join again.';
 	END IF;
-	IF weft.check_unchanged_since(weft.timeline_end(prepared.timeline),
-		ARRAY(SELECT r::oid FROM weft.group_tables() r))
-	THEN
+	IF weft.check_unchanged_since(weft.timeline_end(prepared.timeline), ARRAY(SELECT r::oid FROM weft.group_tables() r)) THEN
 		RETURN;
 	END IF;
 	-- The WAL is gone.  Statistics show less; in these, replay does not count.
