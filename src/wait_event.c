@@ -17,6 +17,7 @@ static const char *const names[] = {
 	[WEFT_WAIT_WRITER_DEPENDENCY] = "WeftWriterDependency",
 	[WEFT_WAIT_WRITER_COMMIT_ORDER] = "WeftWriterCommitOrder",
 	[WEFT_WAIT_WRITER_RETRY] = "WeftWriterRetry",
+	[WEFT_WAIT_WRITER_STEP_BACK] = "WeftWriterStepBack",
 	[WEFT_WAIT_WRITER_CLOCK] = "WeftWriterClock",
 	[WEFT_WAIT_WRITER_STREAM] = "WeftWriterStream",
 	[WEFT_WAIT_SCHEMA] = "WeftSchema",

@@ -9,10 +9,12 @@
  * and the server would choose W again, because it has waited longest.  Three writers that change
  * the same 100 rows in different orders were seen to do this for minutes.
  *
- * Therefore W waits first.  It holds no locks, so nobody waits for it, but the later transactions of its subscription,
- * which would wait for T1 in any case.  The time is twice as long after each deadlock of T1, since
+ * Therefore W waits first, without locks.  The time is twice as long after each deadlock of T1, since
  * the others may need more of it to be out of W's way; and it is random, so that two that step back
- * at the same moment do not meet again.
+ * at the same moment do not meet again.  It begins with the error, since W may have to wait for its turn, too.
+ *
+ * Later transactions of W's subscription wait for T1 meanwhile, and V may wait for a lock of theirs.  They yield to V then, as
+ * they do when T1 waits for a lock (turn.c).
  */
 #include "postgres.h"
 
@@ -29,36 +31,39 @@
 /* The limit for the next deadlock of the transactions at hand. */
 static int	limit = FIRST_LIMIT;
 
-/* Was the last attempt chosen to end a deadlock? */
-static bool pending = false;
+/* Until when to wait before the next attempt; 0: the last one was not chosen to end a deadlock. */
+static TimestampTz end = 0;
 
 /* Other transactions begin. */
 void
 step_back_reset(void)
 {
 	limit = FIRST_LIMIT;
-	pending = false;
+	end = 0;
 }
 
 /* Told of each error of an attempt. */
 void
 step_back_note(const ErrorData *error)
 {
-	pending = error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
+	double		time = limit / 2 * (1 + pg_prng_double(&pg_global_prng_state));
+
+	end = 0;
+	if (error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		return;
+	end = GetCurrentTimestamp() + (TimestampTz) (1000 * time);
+	limit = Min(2 * limit, LAST_LIMIT);
 }
 
-/* Called between two attempts, without locks: waits if the first one has ended a deadlock. */
+/* Called between two attempts, without locks, in the transaction's turn. */
 void
 step_back(void)
 {
-	TimestampTz end;
 	long		left;
 
-	if (!pending)
-		return;
-	pending = false;
-	end = GetCurrentTimestamp() + 1000 * (int64) (limit / 2 * (1 + pg_prng_double(&pg_global_prng_state)));
-	limit = Min(2 * limit, LAST_LIMIT);
-	while ((left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)) > 0)
-		(void) ring_writer_sleep(left, wait_event_id(WEFT_WAIT_WRITER_RETRY));
+	/* The clock may be set back meanwhile. */
+	while (end != 0 && (left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)) > 0)
+		if (!ring_writer_sleep(Min(left, LAST_LIMIT), wait_event_id(WEFT_WAIT_WRITER_STEP_BACK)))
+			break;
+	end = 0;
 }

@@ -132,16 +132,20 @@ own_seq(void)
 	return turn.first == FIRST_OF_STREAM ? writer_seq(writer.number) : turn.first;
 }
 
-/* Does a process wait for a lock, or for a schema change that has locked a table in the node group (gate.c)? */
+/*
+ * Does a process wait for a lock, for a schema change that has locked a table in the node group (gate.c), or for others that it was
+ * in a deadlock with (step_back.c)?
+ */
 static bool
 waits(PGPROC *proc)
 {
 	return proc->waitStatus == PROC_WAIT_STATUS_WAITING ||
-		proc->wait_event_info == wait_event_id(WEFT_WAIT_GATE);
+		proc->wait_event_info == wait_event_id(WEFT_WAIT_GATE) ||
+		proc->wait_event_info == wait_event_id(WEFT_WAIT_WRITER_STEP_BACK);
 }
 
 /*
- * Does the oldest transaction wait for a lock, or for a schema change (schema_wait.c)?  Reads its state without a lock, since the
+ * Does the oldest transaction wait for others, or for a schema change (schema_wait.c)?  Reads its state without a lock, since the
  * caller asks repeatedly.
  */
 static bool

@@ -26,7 +26,8 @@ typedef struct DdlTable
 	char	   *name;
 	List	   *others;			/* of char *: publications that include a
 								 * table which has left this one, or send one
-								 * with a new name as part of its root */
+								 * that has entered it, or has a new name, as
+								 * part of its root */
 } DdlTable;
 
 /* A default whose value, on the publisher, the existing rows got in a new column. */

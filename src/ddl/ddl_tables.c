@@ -197,7 +197,7 @@ join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRec
 }
 
 /*
- * A table that had rows before joins, to be copied.  Its partitions that are to be copied are part of it from now on: *done
+ * A table that had rows before joins, to be copied, unless its rows arrive as those of its root.  Its partitions that are to be copied are part of it from now on: *done
  * is that of renamed_tables_settle().
  */
 static void
@@ -210,7 +210,8 @@ join_old(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final
 		advise(table, "It does not exist here.");
 		return;
 	}
-	if (state_of(relid) != SUBREL_STATE_UNKNOWN || !may_join(table, relid, role, by_hand))
+	if (state_of(relid) != SUBREL_STATE_UNKNOWN || ddl_tables_any_subscribed(table->others) ||
+		!may_join(table, relid, role, by_hand))
 		return;
 	if (has_rows(relid))
 	{

@@ -43,6 +43,7 @@
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 /* A table that a statement may bring into publications, or take out of them. */
 typedef struct Member
@@ -111,6 +112,18 @@ any_via_root(List *publications)
 	return false;
 }
 
+/* Returns the names of publications that send rows of a table as those of a root. */
+static List *
+others_via_root(Oid relid)
+{
+	List	   *result = NIL;
+
+	foreach_oid(publication, publications_of_root(relid))
+		if (GetPublication(publication)->pubviaroot)
+		result = lappend(result, get_publication_name(publication, false));
+	return result;
+}
+
 /* Notes a table, with its partitions, if it exists. */
 static List *
 add_members(List *members, const RangeVar *name)
@@ -153,6 +166,7 @@ membership_before(Node *statement)
 	return result;
 }
 
+/* The table exists, or this is an error: another session may have dropped it. */
 static DdlTable *
 describe(Oid relid, const char *publication)
 {
@@ -161,7 +175,19 @@ describe(Oid relid, const char *publication)
 	result->publication = pstrdup(publication);
 	result->schema = get_namespace_name(get_rel_namespace(relid));
 	result->name = get_rel_name(relid);
+	if (result->schema == NULL || result->name == NULL)
+		elog(ERROR, "cache lookup failed for relation %u", relid);
 	return result;
+}
+
+/* Notes a table that a publication includes from now on, and which others send its rows as those of a root. */
+static void
+add_entered(DdlMessage *message, Oid relid, const char *publication)
+{
+	DdlTable   *table = describe(relid, publication);
+
+	table->others = others_via_root(relid);
+	message->entered = lappend(message->entered, table);
 }
 
 /* Notes a table that has left a publication, and which others include it. */
@@ -209,8 +235,7 @@ membership_compare(DdlMessage *message, List *before, const DdlPublication *publ
 		if (!is || !membership_is_direct(publication, member->relid))
 			continue;
 		if (!was)
-			message->entered = lappend(message->entered,
-									   describe(member->relid, publication->name));
+			add_entered(message, member->relid, publication->name);
 		else if (any_via_root(member->of_root))
 			message->tables = lappend(message->tables,
 									  describe(member->relid, publication->name));
@@ -307,29 +332,27 @@ is_related(Oid relid, List *others)
 	return false;
 }
 
-/* Returns the names of publications that send rows of a table as those of a root. */
-static List *
-others_via_root(Oid relid)
-{
-	List	   *result = NIL;
-
-	foreach_oid(publication, publications_of_root(relid))
-		if (GetPublication(publication)->pubviaroot)
-		result = lappend(result, get_publication_name(publication, false));
-	return result;
-}
-
 /*
  * Waits until transactions that have written to a table have ended, and lets no others begin to.  Begins with its root: whoever
- * has written to one of its partitions may go on with others then.
+ * has written to one of its partitions may go on with others then.  Returns false if the table has been dropped
+ * meanwhile.
  */
-static void
+static bool
 lock_against_writing(Oid relid)
 {
-	if (get_rel_relispartition(relid))
-		LockRelationOid(llast_oid(get_partition_ancestors(relid)), ShareLock);
+	/*
+	 * There are none of a partition that is about to be detached
+	 * concurrently.
+	 */
+	List	   *ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+
+	if (ancestors != NIL)
+		LockRelationOid(llast_oid(ancestors), ShareLock);
 	LockRelationOid(relid, ShareLock);
+	if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+		return false;
 	(void) partition_tree(relid, ShareLock);
+	return true;
 }
 
 /*
@@ -349,7 +372,8 @@ add_renamed(DdlMessage *message, const char *name, List *before, List *now)
 
 			if (!membership_is_direct(publication, relid) || !is_related(relid, before))
 				continue;
-			lock_against_writing(relid);
+			if (!lock_against_writing(relid))
+				continue;
 			table = describe(relid, name);
 			table->others = others_via_root(relid);
 			message->tables = lappend(message->tables, table);
@@ -372,25 +396,27 @@ add_parts_of_left(DdlMessage *message, Oid relid)
 
 		if (!membership_is_direct(&publication, each))
 			continue;
-		lock_against_writing(relid);
+		if (!lock_against_writing(relid))
+			return;
 		table = describe(each, get_publication_name(oid, false));
 		table->others = others_via_root(each);
 		message->tables = lappend(message->tables, table);
 	}
 }
 
-/* A publication includes a table.  If partitions were sent under their own names before, waits for those that write to them. */
-static void
+/*
+ * A publication includes a table.  If partitions were sent under their own names before, waits for those that write to
+ * them.  Returns false if the table has been dropped meanwhile.
+ */
+static bool
 lock_parts_of_entered(Oid relid, Oid publication, List *before)
 {
 	foreach_oid(each, partition_tree(relid, NoLock))
 		if (each != relid &&
 			(list_member_oid(before, each) ||
 			 list_difference_oid(publications_of(each), list_make1_oid(publication)) != NIL))
-	{
-		lock_against_writing(relid);
-		return;
-	}
+		return lock_against_writing(relid);
+	return SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid));
 }
 
 /* ALTER PUBLICATION has added and removed tables. */
@@ -398,10 +424,8 @@ static void
 add_difference(DdlMessage *message, const char *publication, List *before, List *now)
 {
 	foreach_oid(relid, list_difference_oid(now, before))
-	{
-		lock_parts_of_entered(relid, get_publication_oid(publication, false), before);
-		message->entered = lappend(message->entered, describe(relid, publication));
-	}
+		if (lock_parts_of_entered(relid, get_publication_oid(publication, false), before))
+		add_entered(message, relid, publication);
 	foreach_oid(relid, list_difference_oid(before, now))
 	{
 		if (membership_is_via_root(publication))

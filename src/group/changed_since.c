@@ -8,8 +8,8 @@
  * read from where the copy has left the timeline of the member.  A record counts if its transaction has
  * committed.  Transactions in progress do not count: the caller locks the tables, or asks again when it has.
  *
- * A table that was dropped or rewritten since is found under the file that it has now; whoever rewrites a table
- * logs all of its rows again.
+ * A table is found under the file that it has now.  If that was made since, the table is new or was rewritten or
+ * truncated; what came before is not found, so that counts as a change of its own.
  *
  * Checkpoints remove WAL.  If the first part of it is gone, the caller has to do without.
  */
@@ -26,6 +26,7 @@
 #include "access/xlogreader.h"
 #include "access/xlogutils.h"
 #include "catalog/pg_type.h"
+#include "catalog/storage_xlog.h"
 #include "fmgr.h"
 #include "local_wal.h"
 #include "miscadmin.h"
@@ -34,6 +35,7 @@
 #include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
 #include "utils/relfilenumbermap.h"
+#include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(weft_check_unchanged_since);
 
@@ -57,7 +59,8 @@ has_wal(XLogRecPtr position)
 static void
 check_table(Oid relid, List *relations)
 {
-	if (list_member_oid(relations, relid))
+	/* One that has been dropped since the caller listed it is not missed. */
+	if (list_member_oid(relations, relid) && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table %s was changed on this server since it was promoted",
@@ -80,6 +83,17 @@ check_rows(XLogReaderState *reader, List *relations)
 }
 
 static void
+check_file(XLogReaderState *reader, List *relations)
+{
+	xl_smgr_create *create = (xl_smgr_create *) XLogRecGetData(reader);
+
+	if (create->forkNum != MAIN_FORKNUM || create->rlocator.dbOid != MyDatabaseId ||
+		!TransactionIdDidCommit(XLogRecGetXid(reader)))
+		return;
+	check_table(RelidByRelfilenumber(create->rlocator.spcOid, create->rlocator.relNumber), relations);
+}
+
+static void
 check_truncate(XLogReaderState *reader, List *relations)
 {
 	xl_heap_truncate *truncate = (xl_heap_truncate *) XLogRecGetData(reader);
@@ -97,7 +111,7 @@ check_prepared(XLogReaderState *reader)
 	xl_xact_parsed_commit commit;
 
 	ParseCommitRecord(XLogRecGetInfo(reader), (xl_xact_commit *) XLogRecGetData(reader), &commit);
-	if (commit.dbId == MyDatabaseId)
+	if (commit.dbId == MyDatabaseId || !OidIsValid(commit.dbId))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a prepared transaction was committed on this server since it was promoted"),
@@ -114,6 +128,11 @@ check_record(XLogReaderState *reader, List *relations)
 	{
 		if ((info & XLOG_XACT_OPMASK) == XLOG_XACT_COMMIT_PREPARED)
 			check_prepared(reader);
+	}
+	else if (XLogRecGetRmid(reader) == RM_SMGR_ID)
+	{
+		if ((info & ~XLR_INFO_MASK) == XLOG_SMGR_CREATE)
+			check_file(reader, relations);
 	}
 	else if (XLogRecGetRmid(reader) == RM_HEAP2_ID)
 	{

@@ -488,6 +488,41 @@ on($pub, rows_of(2, 1));
 states_are('p i, p1 r, q i, q1 r', 'the root is to be copied instead');
 finish_with('the root enters before the copy of its partition');
 
+# Rows of the partition go on arriving as the root's.
+begin('entered_below', 'true');
+on($pub,
+	'DROP PUBLICATION entered_below; CREATE PUBLICATION entered_below FOR TABLE p, q WITH (ddl = table, publish_via_partition_root = true); CREATE PUBLICATION other WITH (ddl = table)'
+);
+workers(2);
+start(', other');
+applied();
+on($pub, 'ALTER PUBLICATION other ADD TABLE p1, q1');
+on($pub, rows_of(1, 1));
+applied();
+states_are('p r, q r', 'a partition enters another publication');
+finish_with('a partition enters another publication');
+
+# A table that is about to be detached has no ancestors.
+begin('pending', 'false');
+on_both(
+	'CREATE TABLE p9 PARTITION OF p FOR VALUES FROM (90) TO (200) PARTITION BY RANGE (id); CREATE TABLE p90 PARTITION OF p9 FOR VALUES FROM (90) TO (100)'
+);
+on($pub,
+	'DROP PUBLICATION pending; CREATE PUBLICATION pending FOR TABLE p9, q WITH (ddl = table)'
+);
+start();
+$session = session($pub, 'BEGIN; SELECT FROM p');
+my ($ret, $out, $err) = $pub->psql($db,
+	"SET weft.ddl_replication = off; SET statement_timeout = '1s'; ALTER TABLE p DETACH PARTITION p9 CONCURRENTLY"
+);
+like($err, qr/statement timeout/, 'DETACH is interrupted');
+end_session($session, 'COMMIT');
+on($pub, via_root('true'));
+on($pub, 'INSERT INTO p9 VALUES (91); INSERT INTO q VALUES (11)');
+states_are('p9 i, p90 r, q i, q1 r',
+	'partitions of a table that is about to be detached');
+finish_with('partitions of a table that is about to be detached', qw(p9 q));
+
 # A row that is sent under the root's name after that has left would get lost.
 begin('root_writers', 'true');
 publish_two('p, p1, q');

@@ -79,6 +79,22 @@ refused(
 	qr/table public.part_1 was changed on this server since it was promoted/,
 	'a session whose rows are not counted');
 
+# The file that the row was written to is gone.
+new_copy('plain');
+query($c, "INSERT INTO t VALUES (600, 'c')");
+query($c, 'VACUUM FULL t');
+refused(qr/table public.t was changed on this server since it was promoted/,
+	'a table that was rewritten');
+
+new_copy('plain');
+query($c, 'BEGIN; TRUNCATE part; ROLLBACK');
+is( query(
+		$c,
+		"SELECT weft.check_unchanged_since(weft.timeline_end(1), ARRAY['t'::regclass, 'part_1'::regclass]::oid[])"
+	),
+	't',
+	'a table that would have been rewritten');
+
 new_copy('plain');
 query($c, "COPY t (id) FROM PROGRAM 'seq 300 310'");
 $c->stop('immediate');

@@ -355,8 +355,7 @@ sub reports
 	foreach my $line (split /\n/, $log)
 	{
 		# from version 19 on, PostgreSQL::Test::Cluster logs the kind of the process, too
-		if ($line =~
-			/^\S+ \S+ \S+ [^[]*\[(\d+)\] .*?\b([A-Z]+[0-9]?):  (.*)/)
+		if ($line =~ /^\S+ \S+ \S+ [^[]*\[(\d+)\] .*?\b([A-Z]+[0-9]?):  (.*)/)
 		{
 			my ($pid, $keyword, $rest) = ($1, $2, $3);
 
