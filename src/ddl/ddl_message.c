@@ -36,7 +36,7 @@
  *		local			array of SCHEMA.TABLE, with "source" only, for GRANT and REVOKE: tables that are temporary
  *						or unlogged; names are not quoted, the schema of temporary ones is pg_temp
  *		entered			optional, like tables: older tables that are published because of the
- *						statement
+ *						statement; with "source", "others" is as in left
  *		left			the same: tables that are no longer published; "others" in each is an array
  *						of the names of other publications that include the table
  *		attached		optional, like tables: partitioned tables as which rows of a table are sent that

@@ -196,12 +196,20 @@ join_new(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRec
 		join(relid, SUBREL_STATE_READY, final_lsn);
 }
 
+/* Do rows of a table that a publication includes from now on arrive as those of its root?  Event triggers do not tell. */
+static bool
+is_sent_as_root(const DdlTable *table, const DdlMessage *message)
+{
+	return !message->of_trigger && ddl_tables_any_subscribed(table->others);
+}
+
 /*
- * A table that had rows before joins, to be copied, unless its rows arrive as those of its root.  Its partitions that are to be copied are part of it from now on: *done
+ * A table that had rows before joins, to be copied.  Its partitions that are to be copied are part of it from now on: *done
  * is that of renamed_tables_settle().
  */
 static void
-join_old(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final_lsn, List **done)
+join_old(const DdlTable *table, const DdlMessage *message, bool by_hand, XLogRecPtr final_lsn,
+		 List **done)
 {
 	Oid			relid = find_table(table);
 
@@ -210,8 +218,8 @@ join_old(const DdlTable *table, const char *role, bool by_hand, XLogRecPtr final
 		advise(table, "It does not exist here.");
 		return;
 	}
-	if (state_of(relid) != SUBREL_STATE_UNKNOWN || ddl_tables_any_subscribed(table->others) ||
-		!may_join(table, relid, role, by_hand))
+	if (state_of(relid) != SUBREL_STATE_UNKNOWN || is_sent_as_root(table, message) ||
+		!may_join(table, relid, message->role, by_hand))
 		return;
 	if (has_rows(relid))
 	{
@@ -306,6 +314,6 @@ ddl_tables_settle(const DdlMessage *message, XLogRecPtr final_lsn, bool by_hand,
 	done = NIL;
 	foreach_ptr(DdlTable, table, message->entered)
 		if (ddl_tables_is_subscribed(table->publication))
-		join_old(table, message->role, by_hand, final_lsn, &done);
+		join_old(table, message, by_hand, final_lsn, &done);
 	renamed_tables_finish(done);
 }
