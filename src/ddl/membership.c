@@ -73,8 +73,7 @@ publications_of_any(List *tables)
 static List *
 publications_of_root(Oid relid)
 {
-	return get_rel_relispartition(relid) ?
-		publications_of_any(get_partition_ancestors(relid)) : NIL;
+	return publications_of_any(partition_ancestors(relid));
 }
 
 /* Returns the publications that include a table itself, or as part of a partitioned one. */
@@ -322,10 +321,9 @@ membership_is_via_root(const char *name)
 static bool
 is_related(Oid relid, List *others)
 {
-	if (get_rel_relispartition(relid))
-		foreach_oid(ancestor, get_partition_ancestors(relid))
-			if (list_member_oid(others, ancestor))
-			return true;
+	foreach_oid(ancestor, partition_ancestors(relid))
+		if (list_member_oid(others, ancestor))
+		return true;
 	foreach_oid(each, partition_tree(relid, NoLock))
 		if (each != relid && list_member_oid(others, each))
 		return true;
@@ -340,11 +338,7 @@ is_related(Oid relid, List *others)
 static bool
 lock_against_writing(Oid relid)
 {
-	/*
-	 * There are none of a partition that is about to be detached
-	 * concurrently.
-	 */
-	List	   *ancestors = get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
+	List	   *ancestors = partition_ancestors(relid);
 
 	if (ancestors != NIL)
 		LockRelationOid(llast_oid(ancestors), ShareLock);

@@ -183,9 +183,7 @@ newer_copy_before_partition(List *copies, Oid parent)
 
 	if (!OidIsValid(parent) || !OidIsValid(get_default_partition_oid(parent)))
 		return;
-	roots = list_make1_oid(parent);
-	if (get_rel_relispartition(parent))
-		roots = list_concat(roots, get_partition_ancestors(parent));
+	roots = lcons_oid(parent, partition_ancestors(parent));
 	foreach_ptr(Copy, copy, copies)
 	{
 		if (copy->form == NULL || !list_member_oid(roots, copy->relid))

@@ -40,7 +40,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/partition.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "ddl/newer_copy.h"
@@ -102,12 +101,6 @@ is_unsettled(Oid relid, XLogRecPtr final_lsn)
 	return true;
 }
 
-static List *
-ancestors_of(Oid relid)
-{
-	return get_rel_relispartition(relid) ? get_partition_ancestors(relid) : NIL;
-}
-
 static void
 set_state(Oid relid, char state, XLogRecPtr lsn)
 {
@@ -163,7 +156,7 @@ renamed_tables_settle(Oid relid, XLogRecPtr final_lsn, List **done)
 	foreach_oid(each, partition_tree(relid, NoLock))
 		if (each != relid && state_of(each) != SUBREL_STATE_UNKNOWN)
 		members = lappend_oid(members, each);
-	foreach_oid(relative, list_concat_copy(members, ancestors_of(relid)))
+	foreach_oid(relative, list_concat_copy(members, partition_ancestors(relid)))
 		if (is_unsettled(relative, final_lsn))
 		unsettled = lappend_oid(unsettled, relative);
 	if (is_to_be_copied(state_of(relid)))
@@ -250,7 +243,7 @@ renamed_tables_finish(List *done)
 bool
 renamed_tables_is_part(Oid relid, XLogRecPtr final_lsn)
 {
-	foreach_oid(ancestor, ancestors_of(relid))
+	foreach_oid(ancestor, partition_ancestors(relid))
 		if (is_unsettled(ancestor, final_lsn))
 		return true;
 	return false;
