@@ -6,6 +6,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use CopyTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
@@ -29,22 +30,9 @@ foreach my $case ([ 4, 'stream' ], [ 0, 'stream' ], [ 4, 'commit' ],
 		'CREATE TABLE t (id int); CREATE TABLE other (id int)');
 	query($pub, 'INSERT INTO t VALUES (1)');
 	query($pub, 'CREATE PUBLICATION pub FOR TABLE t, other');
-	# holds the copy
-	query($sub, <<'EOS');
-CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM pg_advisory_xact_lock_shared(1);
-	RETURN NEW;
-END $$;
-CREATE TRIGGER hold BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION hold();
-ALTER TABLE t ENABLE ALWAYS TRIGGER hold;
-EOS
-	my $session = open_session($sub);
-	$session->query_safe('SELECT pg_advisory_lock(1)');
+	my $session = hold_copy($sub, 'true');
 	subscribe($pub, $sub, 'sub', 'pub', "num_writers = $writers");
-	poll($sub,
-		"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
-	);
+	wait_for_held_copy($sub);
 	query($pub, 'INSERT INTO t VALUES (2); INSERT INTO other VALUES (1)');
 	poll($sub, 'SELECT count(*) = 1 FROM other');
 

@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::RealBin/lib";
+use CopyTest;
 use FailoverTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -37,22 +38,10 @@ subscribe($pub, $sub, 'sub', 'pub');
 wait_for_apply($pub, $sub, 'sub');
 
 # The copy is under way, and stands still.
-query($sub, <<'EOS');
-CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	PERFORM pg_advisory_xact_lock_shared(1);
-	RETURN NEW;
-END $$;
-CREATE TRIGGER hold BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.id = 5) EXECUTE FUNCTION hold();
-ALTER TABLE t ENABLE ALWAYS TRIGGER hold;
-EOS
-my $holder = open_session($sub);
-$holder->query_safe('SELECT pg_advisory_lock(1)');
+my $holder = hold_copy($sub, 'NEW.id = 5');
 query($pub, 'ALTER PUBLICATION pub ADD TABLE t');
 query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
-poll($sub,
-	"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
-);
+wait_for_held_copy($sub);
 is( query(
 		$sub,
 		"SELECT count(*) FROM pg_stat_progress_copy WHERE relid = 't'::regclass"

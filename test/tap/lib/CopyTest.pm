@@ -11,7 +11,7 @@ use Time::HiRes qw(time usleep);
 use WeftTest;
 
 our @EXPORT = qw(
-  copy_subscriber copied_by left_to_server
+  copy_subscriber hold_copy wait_for_held_copy copied_by left_to_server
   indexes_sound nothing_left
 );
 
@@ -32,6 +32,35 @@ EOC
 	query($node, 'CREATE EXTENSION amcheck');
 	$node->restart;
 	return $node;
+}
+
+# The next copy of table t stands still, at the first row for which the condition holds, until the
+# session that is returned ends or executes pg_advisory_unlock(1).
+sub hold_copy
+{
+	my ($node, $condition) = @_;
+
+	query($node, <<EOS);
+CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \$\$
+BEGIN
+	PERFORM pg_advisory_xact_lock_shared(1);
+	RETURN NEW;
+END \$\$;
+CREATE TRIGGER hold BEFORE INSERT ON t FOR EACH ROW WHEN ($condition) EXECUTE FUNCTION hold();
+ALTER TABLE t ENABLE ALWAYS TRIGGER hold;
+EOS
+	my $session = open_session($node);
+	$session->query_safe('SELECT pg_advisory_lock(1)');
+	return $session;
+}
+
+sub wait_for_held_copy
+{
+	my ($node) = @_;
+	poll($node,
+		"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+	);
+	return;
 }
 
 # The number of processes that copied a table, according to the last message in the
