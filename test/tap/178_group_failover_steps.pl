@@ -171,6 +171,10 @@ query($d, 'DROP TABLE t');
 
 # --- after the copy, when the standby does not have the slot for the node: it must start again ---
 
+# nor the one of its earlier membership
+poll($standbys[0],
+	"SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = 'weft_g_a_d'"
+);
 set_on($standbys[0], sync_replication_slots => 'off');
 attach_point($d, 'weft-join-step');
 begin_join();
