@@ -58,6 +58,8 @@ MODES = {
 }
 
 results: list[tuple[str, str, str]] = []
+# of failed tests, for the last lines of the output
+reasons: dict[str, list[str]] = {}
 running: set[subprocess.Popen] = set()
 interrupted = False
 
@@ -218,10 +220,13 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
     else:
         report("FAILED", suite, file.stem, duration)
         log = directory / "log" / f"regress_log_{file.stem}"
-        shown = what_failed(text)
+        ended = []
         if log.exists() and "not ok" not in text:
-            shown += what_ended(log.read_text(errors="replace"))
-        print("\n".join("    " + line for line in shown), flush=True)
+            ended = what_ended(log.read_text(errors="replace"))
+        reasons[f"{suite}/{file.stem}"] = (
+            ended or [line for line in text.splitlines() if line.startswith("not ok")]
+        )[:2]
+        print("\n".join("    " + line for line in ended + what_failed(text)), flush=True)
 
 
 def make_templates() -> Path:
@@ -450,8 +455,8 @@ def main() -> int:
     failures = [f"{suite}/{name}" for status, suite, name in results if status == "FAILED"]
     print()
     print(f"{pg_config('--version')}, logs in {LOG}")
-    if failures:
-        print("failed:", *failures)
+    for failure in failures:
+        print(f"failed: {failure}", *(f"({reason[:300]})" for reason in reasons.get(failure, [])))
     if count["skipped"]:
         print(f"{count['skipped']} skipped, for the reasons above")
     print(f"{count['ok']} passed, {count['FAILED']} failed")
