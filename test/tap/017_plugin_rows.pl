@@ -765,7 +765,7 @@ my @random = (
 		sub { 'INSERT INTO accounts VALUES (' . $next_id++ . ", 1, 'x')" },
 		sub { 'DELETE FROM accounts WHERE id = ' . int(rand 6000) },
 		sub { "INSERT INTO journal (t) VALUES ('random')" },
-		sub { 'UPDATE types SET i8 = i8 + 1 WHERE id = ' . int(rand 20) }
+		sub { 'UPDATE types SET i8 = i8 # 1 WHERE id = ' . int(rand 20) }
 	) x 4,
 	sub {
 		'UPDATE accounts SET id = '
@@ -845,12 +845,14 @@ sub random_transactions
 				$sql .= "SAVEPOINT a;\n";
 				$saved = 1;
 			}
-			# The server may fail to decode a part of a transaction that has rewritten
-			# a table and was then aborted: "could not map filenumber".
+			# The server may fail to decode a part of a transaction that was then aborted, if it
+			# has rewritten a table ("could not map filenumber") or altered a publication, of
+			# which all versions that it could see may have been pruned ("does not exist").
 			do
 			{
 				$statement = $random[ rand @random ]->();
-			} while ($statement =~ /ALTER v TYPE/ && ($saved || $lost));
+			  } while ($statement =~ /ALTER v TYPE|ALTER PUBLICATION/
+				&& ($saved || $lost));
 			$sql .= "$statement;\n";
 			$sql .= "ROLLBACK TO a;\n" if $saved && rand() < 0.1;
 		}
