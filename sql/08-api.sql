@@ -378,10 +378,14 @@ BEGIN
 	LOOP
 		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
 	END LOOP;
-	EXECUTE format('GRANT EXECUTE ON FUNCTION pg_replication_origin_advance(text, pg_lsn),'
-		' pg_replication_origin_progress(text, boolean),'
-		' pg_replication_origin_session_setup(text),'
-		' pg_replication_origin_session_progress(boolean) TO %s', role);
+	-- Their arguments differ between major versions.
+	FOR func IN SELECT oid::regprocedure FROM pg_proc
+		WHERE pronamespace = 'pg_catalog'::regnamespace
+			AND proname IN ('pg_replication_origin_advance', 'pg_replication_origin_progress',
+				'pg_replication_origin_session_setup', 'pg_replication_origin_session_progress')
+	LOOP
+		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
+	END LOOP;
 	EXECUTE format('GRANT CREATE ON DATABASE %I TO %s', current_database(), role);
 	EXECUTE format('GRANT pg_create_subscription TO %s', role);
 END $$;

@@ -146,8 +146,10 @@
 
 /* From 19 on, backslashes in ordinary string constants are always literal. */
 #if PG_VERSION_NUM < 190000
+#define compat_fixed_string_syntax false
 #define compat_standard_conforming_strings standard_conforming_strings
 #else
+#define compat_fixed_string_syntax true
 #define compat_standard_conforming_strings true
 #endif
 

@@ -108,7 +108,7 @@ string_syntax_parse(const char *text, Node *statement, List *settings)
 	List	   *trees;
 	List	   *others;
 
-	if (settings == NIL || strchr(text, '\\') == NULL)
+	if (compat_fixed_string_syntax || settings == NIL || strchr(text, '\\') == NULL)
 		return pg_parse_query(text);
 	statement_settings_change(settings, "backslash_quote", "on");
 	trees = parse(text, current);

@@ -33,7 +33,7 @@ foreach my $seed ($first_seed .. $first_seed + $seeds - 1)
 	srand($seed);
 	query($a,
 		'ALTER DATABASE postgres SET standard_conforming_strings = '
-		  . ($seed % 2 ? 'on' : 'off'));
+		  . ($seed % 2 || major() >= 19 ? 'on' : 'off'));
 	my @schemas = map { hostile_schema($a, 'postgres', 2) } 1 .. 2;
 
 	create_group($a, 'g');

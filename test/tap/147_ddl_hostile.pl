@@ -144,7 +144,9 @@ query($pub, $_)
 	q{SET ROLE mallory; CREATE TABLE his."a; DROP TABLE secret; --" (id int, "b""'$$" text DEFAULT '''; DROP TABLE secret; --')},
 	q{SET ROLE mallory; CREATE TABLE his.t1 (a text DEFAULT $x$; DROP TABLE secret; $x$); DROP TABLE his.t1},
 	q{SET ROLE mallory; /* ; */ CREATE TABLE his.t2 (a int) /* ; DROP TABLE secret */ ; SELECT 1},
-	q{SET standard_conforming_strings = off; SET escape_string_warning = off; CREATE TABLE strings (a text DEFAULT 'a\'; DROP TABLE secret; --')},
+	major() < 19
+	? q{SET standard_conforming_strings = off; SET escape_string_warning = off; CREATE TABLE strings (a text DEFAULT 'a\'; DROP TABLE secret; --')}
+	: q{CREATE TABLE strings (a text DEFAULT E'a\'; DROP TABLE secret; --')},
 	qq{CREATE TABLE "tab\t\\" (a text DEFAULT E'\\n')},
 	q{CREATE TABLE "ünïcode ❤" ("列" text)},
 	q{SET quote_all_identifiers = on; SET DateStyle = 'SQL, DMY'; CREATE TABLE dates (d date DEFAULT '01/02/2003')},

@@ -745,9 +745,9 @@ is( query(
 	'alice',
 	'... and further on');
 
-# --- statements that were parsed under another setting ---
+# --- statements that were parsed under another setting, which 19 does not have ---
 
-foreach my $string ('a\\tb', 'a\\\'b')
+foreach my $string (major() < 19 ? ('a\\tb', 'a\\\'b') : ())
 {
 	query($pub, <<"EOS");
 SET standard_conforming_strings = off;
@@ -778,7 +778,9 @@ is( query(
 	1,
 	'... and published further on');
 query($sub, 'DROP PUBLICATION onward');
-my ($status, $output, $errors) = $pub->psql('postgres', <<'EOS');
+if (major() < 19)
+{
+	my ($status, $output, $errors) = $pub->psql('postgres', <<'EOS');
 SET standard_conforming_strings = off;
 SET escape_string_warning = off;
 CREATE OR REPLACE FUNCTION cached() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -791,12 +793,13 @@ DROP MATERIALIZED VIEW cached;
 SET standard_conforming_strings = on;
 SELECT cached();
 EOS
-like(
-	$errors,
-	qr/cannot replicate CREATE MATERIALIZED VIEW because its text has another meaning now/,
-	'a query of another meaning is refused');
+	like(
+		$errors,
+		qr/cannot replicate CREATE MATERIALIZED VIEW because its text has another meaning now/,
+		'a query of another meaning is refused');
+}
 query($pub, q{CREATE MATERIALIZED VIEW cached AS SELECT 'a\tb' AS v});
-query($pub, 'DROP MATERIALIZED VIEW cached; DROP FUNCTION cached');
+query($pub, 'DROP MATERIALIZED VIEW cached; DROP FUNCTION IF EXISTS cached');
 
 # --- settings that name what the subscriber does not have ---
 
