@@ -17,7 +17,8 @@ OBJS = $(patsubst $(tree)/%.c,%.o,$(sort $(wildcard $(tree)/src/*.c $(tree)/src/
 PG_CPPFLAGS = -I$(srcdir)/src -I$(libpq_srcdir) -DWEFT_VERSION='"$(version)"'
 PG_CFLAGS = -Wall -MMD -MP
 SHLIB_LINK = $(libpq)
-EXTRA_CLEAN = $(OBJS:.o=.d)
+server_stamp = $(CURDIR)/weft.server
+EXTRA_CLEAN = $(OBJS:.o=.d) $(server_stamp)
 
 # "make installcheck" tests a running server (CONTRIBUTING.md says how it must be
 # configured); TAP tests create servers of their own.
@@ -43,6 +44,15 @@ PG_CONFIG ?= pg_config
 pg_version := $(shell $(PG_CONFIG) --version)
 ifeq ($(shell expr '$(pg_version)' : 'PostgreSQL \([0-9]*\)' '>=' 17),0)
 $(error Weft needs PostgreSQL 17 or later, but $(PG_CONFIG) belongs to $(or $(pg_version),no server). Name another: make PG_CONFIG=/path/to/pg_config)
+endif
+
+# make would find objects of a build in the tree, and take them for those of this build.
+ifneq ($(abspath $(tree)),$(CURDIR))
+ifneq ($(wildcard $(tree)/weft.so $(OBJS:%=$(tree)/%)),)
+ifneq ($(MAKECMDGOALS),clean)
+$(error Weft has been built in $(tree). Before you build it elsewhere, run "make clean" there)
+endif
+endif
 endif
 
 # No function of Weft is called within a query plan, so bitcode would be useless.
@@ -78,9 +88,16 @@ folders := $(addprefix $(CURDIR)/,sql $(sort $(patsubst %/,%,$(dir $(OBJS)))))
 $(folders):
 	mkdir -p $@
 
+# Objects belong to one build of the server: for another one, all are compiled again.
+server := $(pg_version) $(shell $(PG_CONFIG) --configure | cksum)
+.PHONY: always
+always:
+$(server_stamp): always
+	@echo '$(server)' | cmp -s - $@ || echo '$(server)' >$@
+
 # PGXS does not track which headers an object depends on; the compiler writes it
-# into the .d files.
-$(OBJS): $(tree)/Makefile | $(folders)
+# into the .d files.  WEFT_VERSION is from weft.control.
+$(OBJS): $(tree)/Makefile $(tree)/weft.control $(server_stamp) | $(folders)
 -include $(OBJS:.o=.d)
 
 endif

@@ -45,6 +45,9 @@ fill_publisher()
 
 fill_subscriber()
 {
+	# An attempt that was interrupted may have left the slot.
+	sql -h publisher -d shop -c "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+		WHERE slot_name = 'shop' AND NOT active" >/dev/null
 	createdb -h /tmp shop
 	sql -d shop -c "CREATE EXTENSION weft" \
 		-c "SELECT object FROM weft.copy_schema('host=publisher user=postgres dbname=shop', '{shop}')" \

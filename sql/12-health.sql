@@ -4,14 +4,6 @@
 -- caller may: others than the owner of a subscription, and members of pg_read_all_stats, do not
 -- see its errors.
 
-CREATE FUNCTION weft.library_version()
-RETURNS text
-LANGUAGE C STRICT STABLE
-AS 'MODULE_PATHNAME', 'weft_library_version';
-
-COMMENT ON FUNCTION weft.library_version() IS
-	'the version of Weft that the server has loaded';
-
 CREATE FUNCTION weft.health_of_errors(
 	recent interval,
 	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)

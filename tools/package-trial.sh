@@ -8,8 +8,8 @@
 #   bootstrap     a bare chroot, from the archive that this machine uses
 #   dependencies  of the build, in a copy of it, and the control file for the suite's servers
 #   build         source and packages, by an ordinary user without a network, from "make dist"
-#   pgxn          "pgxn install" of the other archive of "make dist", there
 #   image         the files of an extension image for CloudNativePG (from PostgreSQL 18 on), there
+#   pgxn          "pgxn install" of the other archive of "make dist", with what docs/install.md names
 #   lintian       errors and warnings end the trial
 #   tests         what autopkgtest needs, in another copy, with packages from a local repository
 #   autopkgtest   debian/tests with the packages, without a network
@@ -120,7 +120,12 @@ step_build()
 	mv "$place/build/trial/out" "$place/repository"
 }
 
-step_pgxn() { enter "$place/build" alone pgxn; }
+step_pgxn()
+{
+	new_chroot pgxn "$dist"/weft-*
+	enter "$place/pgxn" network pgxn_packages
+	enter "$place/pgxn" alone pgxn
+}
 
 step_image() { enter "$place/build" alone image; }
 
@@ -177,7 +182,7 @@ try_suite()
 	local step
 	suite=$1 place=$work/$1 debs=$cache/packages/debs-$1
 	mkdir -p "$place" "$debs"
-	for step in bootstrap dependencies build pgxn image tests lintian autopkgtest install use purge image-use; do
+	for step in bootstrap dependencies build image pgxn tests lintian autopkgtest install use purge image-use; do
 		if [ $step = image-use ] && [ ! -d "$place/build/trial/image" ]; then
 			echo "skipped $suite $step (extension_control_path came with PostgreSQL 18)"
 			continue
@@ -202,7 +207,8 @@ trap 'exit 1' INT TERM
 
 # What git knows, with the changes that are not committed yet.
 dist=$work/dist
-"$tree/tools/make-dist.sh" "$dist" "$(git -C "$tree" stash create || true)"
+changes=$(git -c safe.directory="$tree" -C "$tree" stash create)
+"$tree/tools/make-dist.sh" "$dist" "$changes"
 for suite in "${suites[@]}"; do
 	try_suite "$suite"
 done

@@ -72,9 +72,12 @@ install_old_server()
 	say "installing postgresql-15"
 	apt_install postgresql-common
 	"${sudo[@]}" mkdir -p "${conf%/*}"
+	# It must not stay when the installation fails.
+	trap '"${sudo[@]}" rm -f /etc/postgresql-common/createcluster.d/weft.conf' EXIT
 	echo "create_main_cluster = false" | "${sudo[@]}" tee "$conf" >/dev/null
 	apt_install postgresql-15
 	"${sudo[@]}" rm "$conf"
+	trap - EXIT
 }
 
 install_packages()

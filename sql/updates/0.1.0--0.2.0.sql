@@ -1,5 +1,18 @@
 -- From 0.1.0 to 0.2.0: what has changed.  The parts of the install script from 13 on, which are new, follow (Makefile).
 
+-- A package may have replaced the files while the server runs with the library of an older version.
+DO $$
+DECLARE
+	loaded text := weft.library_version();
+	wanted text := (SELECT extversion FROM pg_extension WHERE extname = 'weft');
+BEGIN
+	IF string_to_array(loaded, '.')::int[] < string_to_array(wanted, '.')::int[] THEN
+		RAISE EXCEPTION 'the server has loaded version % of Weft, but this is the extension of version %', loaded, wanted
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Restart the server first, so that it loads the new library.';
+	END IF;
+END $$;
+
 ALTER TABLE weft.node_entry ADD COLUMN copied_lsn pg_lsn;
 
 -- The slots of a group that exists have no such option: weft.alter_node_group_config gives it to them.

@@ -31,7 +31,7 @@ SELECT 'object ' || pg_describe_object(classid, objid, 0)
 	FROM member
 UNION ALL SELECT pg_get_functiondef(p.oid) || coalesce(p.proacl::text, '')
 	FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid
-UNION ALL SELECT 'relation ' || concat_ws(' ', oid::regclass, relkind, relpersistence, relacl, reloptions, relrowsecurity,
+UNION ALL SELECT 'relation ' || concat_ws(' ', oid::regclass, relkind, relpersistence, relreplident, relacl, reloptions, relrowsecurity, relforcerowsecurity,
 		CASE relkind WHEN 'v' THEN pg_get_viewdef(oid) END) FROM relation
 UNION ALL SELECT 'column ' || concat_ws(' ', r.oid::regclass, row_number() OVER (PARTITION BY r.oid ORDER BY a.attnum), a.attname,
 		format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated, a.attstorage, a.attacl,
@@ -47,7 +47,11 @@ UNION ALL SELECT 'sequence ' || concat_ws(' ', s.seqrelid::regclass, s.seqtypid:
 	FROM relation r JOIN pg_sequence s ON s.seqrelid = r.oid
 UNION ALL SELECT 'event trigger ' || concat_ws(' ', evtname, evtevent, evtenabled, evtfoid::regproc, evttags)
 	FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_event_trigger'::regclass AND m.objid = t.oid
-UNION ALL SELECT 'value ' || concat_ws(' ', e.enumtypid::regtype, e.enumlabel)
+UNION ALL SELECT 'policy ' || concat_ws(' ', p.polrelid::regclass, p.polname, p.polcmd, p.polpermissive, p.polroles::regrole[],
+		pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid))
+	FROM relation r JOIN pg_policy p ON p.polrelid = r.oid
+UNION ALL SELECT 'value ' || concat_ws(' ', e.enumtypid::regtype, e.enumlabel,
+		row_number() OVER (PARTITION BY e.enumtypid ORDER BY e.enumsortorder))
 	FROM pg_enum e JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = e.enumtypid
 UNION ALL SELECT 'dumped ' || concat_ws(' ', x.relation::regclass, x.condition)
 	FROM pg_extension e, unnest(e.extconfig, e.extcondition) x (relation, condition) WHERE e.extname = 'weft'

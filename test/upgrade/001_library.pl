@@ -5,6 +5,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use File::Copy qw(copy);
 use FindBin;
 use lib "$FindBin::RealBin/../tap/lib";
 use GroupTest;
@@ -37,6 +38,26 @@ sub fails
 	like($err, $message, $node->name . ": $sql");
 	return;
 }
+
+# --- a package has replaced the files, and the server has not been restarted ---
+
+my ($directory) =
+  map { chomp; "$_/extension" } `$ENV{WEFT_OLD_BINDIR}/pg_config --sharedir`;
+my ($new_directory) = map { chomp; "$_/extension" } `pg_config --sharedir`;
+my ($library) =
+  slurp_file("$new_directory/weft.control") =~ /^default_version = '(.*)'/m;
+my $node = new_member('node', install_path => $released);
+my $too_old =
+  qr/ERROR:  the server has loaded version \Q$old\E of Weft, but this is the extension of version \Q$library\E.*HINT:  Restart the server first/s;
+
+copy($_, $directory) || die "$_: $!"
+  foreach map { "$new_directory/weft--$_.sql" } $library, "$old--$library";
+fails($node, "ALTER EXTENSION weft UPDATE TO '$library'", $too_old);
+fails($node,
+	"BEGIN; DROP EXTENSION weft; CREATE EXTENSION weft VERSION '$library'",
+	$too_old);
+unlink map { "$directory/weft--$_.sql" } $library, "$old--$library";
+$node->stop;
 
 # --- a publisher and a subscriber ---
 

@@ -19,8 +19,7 @@ step_dependencies()
 {
 	add_tester
 	apt-get -q update
-	apt-get -q -y install --no-install-recommends build-essential debhelper postgresql-server-dev-all \
-		pgxnclient unzip
+	apt-get -q -y install --no-install-recommends build-essential debhelper postgresql-server-dev-all
 	mkdir source
 	tar -C source -xzf weft-*.tar.gz --strip-components=1
 	cd source
@@ -59,6 +58,17 @@ step_build()
 pg_config_of() { local major=$1; shift; "/usr/lib/postgresql/$major/bin/pg_config" "$@"; }
 
 majors() { ls -v /usr/lib/postgresql; }
+
+# What docs/install.md says that a build from source needs, and nothing of the packages'.
+step_pgxn_packages()
+{
+	local servers
+	add_tester
+	apt-get -q update
+	mapfile -t servers < <(apt-cache pkgnames postgresql-server-dev- | grep '[0-9]$')
+	apt-get -q -y install --no-install-recommends build-essential "${servers[@]}" libicu-dev liblz4-dev \
+		pgxnclient unzip
+}
 
 # "pgxn install" builds with the archive alone, outside of git, and installs as root.
 step_pgxn()

@@ -1,5 +1,6 @@
 """META.json is valid and agrees with the source, and "make dist" packs what a build needs."""
 
+import hashlib
 import json
 import os
 import re
@@ -95,12 +96,31 @@ def test_the_version_is_the_same_everywhere(pattern: str, file: str) -> None:
     assert META["provides"]["weft"]["version"] == VERSION
 
 
+# Scripts of released versions never change: databases have what they created.
+RELEASED = {
+    "weft--0.1.0.sql": "cfead64f607a3f35e825b7d0c2b40176bd6ee83172d228ae17f94bd4cead4472",
+}
+
+
+def test_released_scripts_are_frozen() -> None:
+    scripts = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (TREE / "sql/released").iterdir()
+    }
+    assert scripts == RELEASED
+
+
+def test_the_license_of_the_command_is_that_of_weft() -> None:
+    assert (TREE / "cli/LICENSE").read_text() == (TREE / "LICENSE").read_text()
+
+
 def test_the_servers_are_those_that_the_source_accepts() -> None:
     oldest = int(found(r"PG_VERSION_NUM < (\d+)", "src/compat.h")) // 10000
     refused = int(found(r"PG_VERSION_NUM >= (\d+)", "src/compat.h")) // 10000
     range_ = META["prereqs"]["runtime"]["requires"]["PostgreSQL"]
     assert range_ == f">= {oldest}.0.0, < {refused}.0.0"
-    assert found(r"^(\d.*)$", "debian/pgversions") == f"{oldest}+"
+    packaged = re.findall(r"^\d+$", (TREE / "debian/pgversions").read_text(), re.MULTILINE)
+    assert packaged == [str(major) for major in range(oldest, refused)]
 
 
 def run(*command: str, folder: Path) -> str:
