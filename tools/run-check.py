@@ -201,7 +201,11 @@ def what_failed(output: str, most: int = 60) -> list[str]:
 def what_ended(log: str, most: int = 12) -> list[str]:
     """What a test has written to its log after its last check, but for what it did: why it died."""
     lines = re.split(r"^\[.*?\]\(.*?\) (?:not )?ok .*\n", log, flags=re.MULTILINE)[-1].splitlines()
-    own = re.compile(r"### |# |\[.*?\]\(.*?\) |(?:waiting for )?server |\s*$")
+    own = re.compile(
+        r"### |# |\[.*?\]\(.*?\) |(?:waiting for )?server |\s*$"
+        # what a new server is announced with
+        r"|(?:Name|Version|\w+ directory|Connection string|Log file): |[\w ]+ process|pg_basebackup: "
+    )
     return [line for line in lines if not own.match(line)][:most]
 
 
