@@ -559,6 +559,7 @@ BEGIN
 		'id', id,
 		'source', 'trigger',
 		'encoding', getdatabaseencoding(),
+		'server_version', current_setting('server_version_num')::int,
 		'tag', tag,
 		'role', role,
 		'powers', weft.ddl_powers(role),

@@ -144,6 +144,13 @@
 #define compat_slot_is_active(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #endif
 
+/* How the server writes an LSN in messages, for LSN_FORMAT_ARGS(). */
+#if PG_VERSION_NUM < 190000
+#define compat_lsn_format "%X/%X"
+#else
+#define compat_lsn_format "%X/%08X"
+#endif
+
 /* From 19 on, backslashes in ordinary string constants are always literal. */
 #if PG_VERSION_NUM < 190000
 #define compat_fixed_string_syntax false

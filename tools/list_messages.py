@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
-STRING_PART = re.compile(r'\s*(?:"(?P<literal>(?:[^"\\]|\\.)*)"|(?P<macro>U?INT64_FORMAT))')
+STRING_PART = re.compile(
+    r'\s*(?:"(?P<literal>(?:[^"\\]|\\.)*)"|(?P<macro>U?INT64_FORMAT|compat_\w+))'
+)
 CALL = re.compile(r"\b(errmsg|errmsg_plural|errdetail|errhint)\s*\(")
 PLACEHOLDER = re.compile(r"%(?:[-+0-9.*#]*)(?:ll|l|z)?[a-zA-Z]|%[A-Z_]+")
 RAISE = re.compile(r"RAISE\s+(EXCEPTION|WARNING)\s+('(?:[^']|'')*')(.*?);\n", re.DOTALL)

@@ -117,12 +117,12 @@ report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogR
 			(errcode(ERRCODE_QUERY_CANCELED),
 			 errmsg("timed out while waiting for subscription \"%s\"", subscription->name),
 			 tables > 0 ?
-			 errdetail_plural("%d table is not synchronized yet; applied up to LSN %X/%X of %X/%X.%s%s",
-							  "%d tables are not synchronized yet; applied up to LSN %X/%X of %X/%X.%s%s",
+			 errdetail_plural("%d table is not synchronized yet; applied up to LSN " compat_lsn_format " of " compat_lsn_format ".%s%s",
+							  "%d tables are not synchronized yet; applied up to LSN " compat_lsn_format " of " compat_lsn_format ".%s%s",
 							  tables, tables,
 							  LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target),
 							  copy_report_describe(subscription->oid), error) :
-			 errdetail("All tables are synchronized; applied up to LSN %X/%X of %X/%X.%s",
+			 errdetail("All tables are synchronized; applied up to LSN " compat_lsn_format " of " compat_lsn_format ".%s",
 					   LSN_FORMAT_ARGS(applied), LSN_FORMAT_ARGS(target), error),
 			 errhint("See the server log and \"weft.stat_subscription\" for the cause.")));
 }

@@ -18,6 +18,7 @@
 #include "apply/turn.h"
 #include "apply/writer.h"
 #include "catalog/pg_subscription_rel.h"
+#include "compat.h"
 #include "conflict/conflict_apply.h"
 #include "conflict/remote_transaction.h"
 #include "ddl/ddl_apply.h"
@@ -68,7 +69,7 @@ check_text(const RowChange *change)
 				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 				 errmsg("invalid logical replication message for subscription \"%s\"",
 						MySubscription->name),
-				 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
+				 errdetail("Message \"%s\" at LSN " compat_lsn_format ": the value of column %d is not valid in encoding \"%s\".",
 						   logicalrep_message_type((LogicalRepMsgType) (uint8) change->type),
 						   LSN_FORMAT_ARGS(attempt_subject()->final_lsn), column,
 						   GetDatabaseEncodingName()),

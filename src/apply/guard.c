@@ -13,6 +13,7 @@
 #include "apply/schema_wait.h"
 #include "apply/server_apply.h"
 #include "apply/writer.h"
+#include "compat.h"
 #include "conflict/remote_transaction.h"
 #include "ddl/ddl_failure.h"
 #include "fast/fast.h"
@@ -26,7 +27,7 @@ static void
 error_callback(void *arg)
 {
 	if (!server_apply_names_message())
-		errcontext("applying remote transaction %u of subscription \"%s\", finished at %X/%X",
+		errcontext("applying remote transaction %u of subscription \"%s\", finished at " compat_lsn_format,
 				   attempt_subject()->xid, MySubscription->name,
 				   LSN_FORMAT_ARGS(attempt_subject()->final_lsn));
 }

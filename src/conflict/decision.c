@@ -27,7 +27,7 @@ report(Target *target, ConflictKind kind, TupleTableSlot *key)
 			 errmsg("conflict %s on relation \"%s.%s\"", conflict_kind_name(kind),
 					get_namespace_name(RelationGetNamespace(target->rel)),
 					RelationGetRelationName(target->rel)),
-			 errdetail("Key %s, changed by remote transaction %u, which finished at %X/%X.",
+			 errdetail("Key %s, changed by remote transaction %u, which finished at " compat_lsn_format ".",
 					   JsonbToCString(NULL, &json->root, VARSIZE(json)),
 					   remote_transaction.xid, LSN_FORMAT_ARGS(remote_transaction.lsn)),
 			 errhint("Change the local row, or set another resolver with \"weft.alter_node_set_conflict_resolver\", or skip the transaction with ALTER SUBSCRIPTION ... SKIP.")));

@@ -326,6 +326,7 @@ message_with(List **messages, const Capture *capture, const char *text, const ch
 	message->powers = powers_of(GetUserId());
 	message->session_role = session_role(capture);
 	message->statement = pstrdup(text);
+	message->server_version = replayed ? replayed->server_version : 0;
 	message->concurrently = capture->concurrently;
 	message->settings = statement_settings_copy(capture->settings);
 	if (is_in_group())

@@ -2,10 +2,11 @@
  * concurrent_detach.c
  *	  DETACH PARTITION CONCURRENTLY.
  *
- * The server takes a partition out in two transactions.  The first one marks it, and adds a CHECK
+ * The server takes a partition out in two transactions.  Before 19, the first one marks it, and adds a CHECK
  * constraint to it that says the same as its bounds, unless it has constraints that imply it.  The
- * constraint stays.  A plain DETACH does not add one.  Therefore, if the statement is executed without
- * CONCURRENTLY here (concurrent.c), Weft adds the constraint.
+ * constraint stays.  A plain DETACH does not add one, nor does 19.  Therefore, if the statement is executed without
+ * CONCURRENTLY here (concurrent.c), Weft adds the constraint, if the publisher has done so; and if only one of the two
+ * servers does, the statement is executed without CONCURRENTLY.
  *
  * A partition of a table that is partitioned by hash gets no constraint.  Once it is detached on the publisher, it
  * may get rows there that do not belong to it.  They follow the schema change, and would fail as long
@@ -49,9 +50,16 @@ find_detach(Node *statement)
 	return NULL;
 }
 
-/* Must it be executed in its place? */
+/* Does a server of this version, or of an unknown one, add the constraint? */
+static bool
+adds_constraint(int server_version)
+{
+	return server_version < 190000;
+}
+
+/* Must it be executed in its place?  "server_version" is the publisher's, as in DdlMessage. */
 bool
-concurrent_detach_must_be_plain(Node *statement)
+concurrent_detach_must_be_plain(Node *statement, int server_version)
 {
 	AlterTableCmd *command = find_detach(statement);
 	Oid			relid = command == NULL ? InvalidOid :
@@ -65,7 +73,7 @@ concurrent_detach_must_be_plain(Node *statement)
 	parent = table_open(relid, NoLock);
 	result = RelationGetPartitionKey(parent)->strategy == PARTITION_STRATEGY_HASH;
 	table_close(parent, NoLock);
-	return result ||
+	return result || adds_constraint(server_version) != adds_constraint(PG_VERSION_NUM) ||
 		GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN;
 }
 
@@ -117,11 +125,11 @@ add_constraint(Relation rel, List *expression, char *name, bool local)
 }
 
 /*
- * The statement is about to be executed without CONCURRENTLY: adds the constraint that it would add
- * otherwise.  The statement itself says what is wrong with its tables, if anything is.
+ * The statement is about to be executed without CONCURRENTLY: adds the constraint that it has added on the
+ * publisher, whose version is "server_version".  The statement itself says what is wrong with its tables, if anything is.
  */
 void
-concurrent_detach_add_constraint(Node *statement)
+concurrent_detach_add_constraint(Node *statement, int server_version)
 {
 	AlterTableCmd *command = find_detach(statement);
 	Oid			relid;
@@ -130,7 +138,7 @@ concurrent_detach_add_constraint(Node *statement)
 	Relation	partition;
 	List	   *expression;
 
-	if (command == NULL)
+	if (command == NULL || !adds_constraint(server_version))
 		return;
 	relid = RangeVarGetRelid(((AlterTableStmt *) statement)->relation, NoLock, true);
 	child = RangeVarGetRelid(((PartitionCmd *) command->def)->name, NoLock, true);

@@ -159,7 +159,7 @@ execute(const DdlMessage *message, Oid made)
 	created_names_begin();
 	repeated_rows_begin();
 	if (concurrent)
-		concurrent_detach_add_constraint(tree->stmt);
+		concurrent_detach_add_constraint(tree->stmt, message->server_version);
 	ProcessUtility(linitial_node(PlannedStmt, plans), message->statement, false,
 				   PROCESS_UTILITY_QUERY, NULL, NULL, None_Receiver, NULL);
 	repeated_rows_end();
@@ -225,7 +225,8 @@ postpone(const DdlMessage *message, const char *json, int length, XLogRecPtr fin
 	statement_settings_set(message->settings);
 	tree = ddl_apply_parse(message);
 	if (tree != NULL &&
-		(!ddl_is_concurrent(tree->stmt) || concurrent_detach_must_be_plain(tree->stmt) ||
+		(!ddl_is_concurrent(tree->stmt) ||
+		 concurrent_detach_must_be_plain(tree->stmt, message->server_version) ||
 		 concurrent_index_must_be_plain(tree->stmt)))
 		tree = NULL;
 	AtEOXact_GUC(true, level);
@@ -250,7 +251,7 @@ fail(ErrorData *error, const DdlMessage *message, XLogRecPtr final_lsn)
 	if (message)
 		appendStringInfo(&hint, "If you have made the schema change by hand, run SELECT weft.skip_ddl(%s, " INT64_FORMAT "). ",
 						 quote_literal_cstr(MySubscription->name), message->id);
-	appendStringInfo(&hint, "If the schema change is not to be applied, skip its transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
+	appendStringInfo(&hint, "If the schema change is not to be applied, skip its transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '" compat_lsn_format "').",
 					 name, LSN_FORMAT_ARGS(final_lsn));
 	error->hint = hint.data;
 	ReThrowError(error);

@@ -13,6 +13,7 @@
  *		session_role	optional: name of the role that the statement means by SESSION_USER
  *		statement		its text, without those before and behind it
  *		encoding		optional: that of the publisher's database
+ *		server_version	optional: PG_VERSION_NUM of the server where a session has executed it
  *		concurrently	boolean
  *		explicitly		optional boolean: of weft.replicate_ddl_command()
  *		only_tables		optional boolean: the statement is not to be executed; only "tables",
@@ -230,6 +231,8 @@ ddl_message_write(const DdlMessage *message)
 		write_text(&json, "session_role", message->session_role);
 	write_text(&json, "statement", message->statement);
 	write_text(&json, "encoding", message->encoding ? message->encoding : GetDatabaseEncodingName());
+	write_key(&json, "server_version");
+	appendStringInfo(&json, "%d", message->server_version ? message->server_version : PG_VERSION_NUM);
 	write_key(&json, "concurrently");
 	appendStringInfoString(&json, message->concurrently ? "true" : "false");
 	write_flag(&json, "explicitly", message->explicitly);
@@ -492,6 +495,8 @@ ddl_message_read(const char *json, int length)
 	result->statement = read_text(object, "statement");
 	if (has_key(object, "encoding"))
 		result->encoding = read_text(object, "encoding");
+	if (has_key(object, "server_version"))
+		result->server_version = (int) read_number(object, "server_version");
 	result->concurrently = find_value(object, "concurrently", jbvBool)->val.boolean;
 	result->explicitly = read_flag(object, "explicitly");
 	result->only_tables = read_flag(object, "only_tables");

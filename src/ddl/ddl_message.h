@@ -63,6 +63,9 @@ typedef struct DdlMessage
 	char	   *statement;		/* not to be trusted, unlike the rest */
 	char	   *encoding;		/* of the publisher's database; NULL if it is
 								 * not known */
+	int			server_version; /* that of the server of the session that
+								 * executed it, such as 180000; zero if it is
+								 * not known, and for one that begins here */
 	int64		lock;			/* the group lock under which it was executed,
 								 * or zero */
 	bool		concurrently;	/* it must run outside of a transaction block */

@@ -110,7 +110,7 @@ seen_get(List **copied)
 		XLogRecPtr	progress = progress_of(member, &exists);
 
 		if (is_commit(progress, member))
-			result = add(result, member->name, psprintf("%X/%X", LSN_FORMAT_ARGS(progress)));
+			result = add(result, member->name, psprintf(compat_lsn_format, LSN_FORMAT_ARGS(progress)));
 		else if (member->copied)
 			*copied = add(*copied, member->name, member->copied);
 	}
@@ -137,9 +137,9 @@ seen_check(const List *seen)
 				continue;
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("changes of node \"%s\" up to %X/%X must be applied before the schema change",
+					 errmsg("changes of node \"%s\" up to " compat_lsn_format " must be applied before the schema change",
 							member->name, LSN_FORMAT_ARGS(position)),
-					 errdetail("They were there when it was made. The subscription \"%s\" has applied changes up to %X/%X.",
+					 errdetail("They were there when it was made. The subscription \"%s\" has applied changes up to " compat_lsn_format ".",
 							   member->subscription, LSN_FORMAT_ARGS(progress))));
 		}
 	}

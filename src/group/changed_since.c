@@ -27,6 +27,7 @@
 #include "access/xlogutils.h"
 #include "catalog/pg_type.h"
 #include "catalog/storage_xlog.h"
+#include "compat.h"
 #include "fmgr.h"
 #include "local_wal.h"
 #include "miscadmin.h"
@@ -169,7 +170,7 @@ check_records(XLogReaderState *reader, XLogRecPtr since, List *relations)
 	if (!page->end_of_wal)
 		ereport(ERROR,
 				(errcode_for_file_access(),
-				 errmsg("could not read WAL at %X/%X: %s", LSN_FORMAT_ARGS(reader->EndRecPtr),
+				 errmsg("could not read WAL at " compat_lsn_format ": %s", LSN_FORMAT_ARGS(reader->EndRecPtr),
 						problem ? problem : "no record")));
 }
 

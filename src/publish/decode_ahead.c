@@ -230,7 +230,7 @@ decode_ahead(XLogRecPtr record, XLogRecPtr limit, XLogRecPtr end)
 		return false;
 	XLogBeginRead(server, next);
 	ereport(DEBUG1,
-			(errmsg_internal("decoded ahead from LSN %X/%X to %X/%X",
+			(errmsg_internal("decoded ahead from LSN " compat_lsn_format " to " compat_lsn_format,
 							 LSN_FORMAT_ARGS(record), LSN_FORMAT_ARGS(next))));
 	return true;
 }

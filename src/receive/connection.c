@@ -18,6 +18,7 @@
 #include "access/xact.h"
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_type.h"
+#include "compat.h"
 #include "funcapi.h"
 #include "known_origin.h"
 #include "next_leader.h"
@@ -146,7 +147,7 @@ check_not_ahead(XLogRecPtr startpoint, XLogRecPtr wal_end)
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("subscription \"%s\" is ahead of its publisher", MySubscription->name),
-			 errdetail("It has applied everything up to %X/%X, but the publisher's WAL ends at %X/%X.",
+			 errdetail("It has applied everything up to " compat_lsn_format ", but the publisher's WAL ends at " compat_lsn_format ".",
 					   LSN_FORMAT_ARGS(startpoint), LSN_FORMAT_ARGS(wal_end)),
 			 errhint("If the publisher was restored to an earlier time, or lost transactions in a failover, create the subscription again with \"copy_data = false\", and compare it with weft.compare_subscription().")));
 }

@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "last_error.h"
 #include "mb/pg_wchar.h"
 #include "receive/damage.h"
@@ -36,7 +37,7 @@ damage_report(const char *payload, const char *problem)
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
 			 errmsg("invalid logical replication message for subscription \"%s\"",
 					MySubscription->name),
-			 errdetail("Message \"%s\" at LSN %X/%X: %s.",
+			 errdetail("Message \"%s\" at LSN " compat_lsn_format ": %s.",
 					   payload ? logicalrep_message_type((LogicalRepMsgType) (uint8) payload[0]) : "",
 					   LSN_FORMAT_ARGS(reception.message_lsn), problem),
 			 errhint("No change of this transaction has been applied. Check the publisher and the network between it and this server.")));
@@ -56,7 +57,7 @@ damage_report_text(char type, int column, XLogRecPtr final_lsn)
 			(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 			 errmsg("invalid logical replication message for subscription \"%s\"",
 					MySubscription->name),
-			 errdetail("Message \"%s\" at LSN %X/%X: the value of column %d is not valid in encoding \"%s\".",
+			 errdetail("Message \"%s\" at LSN " compat_lsn_format ": the value of column %d is not valid in encoding \"%s\".",
 					   logicalrep_message_type((LogicalRepMsgType) (uint8) type),
 					   LSN_FORMAT_ARGS(final_lsn), column,
 					   GetDatabaseEncodingName()),

@@ -62,6 +62,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "compat.h"
 #include "ddl/ddl_apply.h"
 #include "ddl/ddl_failure.h"
 #include "last_error.h"
@@ -490,7 +491,7 @@ ddl_rows_refuse_prepared(XLogRecPtr final_lsn)
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 			 errmsg("a prepared transaction for subscription \"%s\" changes the schema",
 					MySubscription->name),
-			 errhint("Use a subscription without \"two_phase\", or skip the transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '%X/%X').",
+			 errhint("Use a subscription without \"two_phase\", or skip the transaction with ALTER SUBSCRIPTION %s SKIP (lsn = '" compat_lsn_format "').",
 					 quote_identifier(MySubscription->name), LSN_FORMAT_ARGS(final_lsn))));
 }
 
@@ -498,7 +499,7 @@ ddl_rows_refuse_prepared(XLogRecPtr final_lsn)
 static void
 native_context(void *arg)
 {
-	errcontext("processing remote data for subscription \"%s\" in the transaction finished at %X/%X",
+	errcontext("processing remote data for subscription \"%s\" in the transaction finished at " compat_lsn_format,
 			   MySubscription->name, LSN_FORMAT_ARGS(*(XLogRecPtr *) arg));
 }
 

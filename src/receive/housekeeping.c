@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/xlogdefs.h"
+#include "compat.h"
 #include "guc.h"
 #include "receive/concurrent_start.h"
 #include "receive/connection.h"
@@ -153,7 +154,7 @@ housekeeping_finish(void)
 		pause_drain(leader_ring.producer.seq);
 	replorigin_session_advance(led.until_lsn, InvalidXLogRecPtr);
 	ereport(LOG,
-			(errmsg("subscription \"%s\" has applied everything up to LSN %X/%X, where it ends",
+			(errmsg("subscription \"%s\" has applied everything up to LSN " compat_lsn_format ", where it ends",
 					MySubscription->name, LSN_FORMAT_ARGS(led.until_lsn))));
 	proc_exit(0);
 }

@@ -78,7 +78,7 @@ drain(const SwitchAttempt *attempt, TimestampTz deadline)
 					(errcode(ERRCODE_QUERY_CANCELED),
 					 errmsg("timed out while waiting for the changes of subscription \"%s\"",
 							attempt->subscription->name),
-					 errdetail("Applied up to LSN %X/%X of %X/%X.%s",
+					 errdetail("Applied up to LSN " compat_lsn_format " of " compat_lsn_format ".%s",
 							   LSN_FORMAT_ARGS(lsn), LSN_FORMAT_ARGS(target),
 							   attempt->back ? "" : last_error_describe(attempt->subscription->oid))));
 		if (now >= next_nudge)

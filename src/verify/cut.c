@@ -195,7 +195,7 @@ describe_failure(const Cut *cut)
 			break;
 	}
 	if (cut->given)
-		return psprintf("It has not applied everything that the publisher had at LSN %X/%X.",
+		return psprintf("It has not applied everything that the publisher had at LSN " compat_lsn_format ".",
 						LSN_FORMAT_ARGS(cut->seen->lsn));
 	return "Its apply worker did not come to the end of a transaction.";
 }

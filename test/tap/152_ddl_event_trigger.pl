@@ -227,7 +227,7 @@ EOS
 CREATE TABLE m9 (a text DEFAULT E'it''s; \' -- \\'
 	'\'; x'); CREATE TABLE m10 (x$y$z int, b int /* /* */ ; */); ALTER TABLE m10 ADD c text DEFAULT U&'\0041;', ADD d int
 EOS
-	query($pub, <<'EOS');
+	query($pub, <<'EOS') if major() < 19;
 SET standard_conforming_strings = off;
 SET escape_string_warning = off;
 CREATE TABLE strings (a text DEFAULT 'a\'; x') \; CREATE TABLE strings2 (a text DEFAULT '\\');
@@ -244,7 +244,8 @@ EOS
 	);
 	refused(
 		q{SET standard_conforming_strings = off; CREATE TABLE lost (a text DEFAULT 'a\')},
-		qr/cannot replicate CREATE TABLE because its text is not known/);
+		qr/cannot replicate CREATE TABLE because its text is not known/
+	) if major() < 19;
 
 	# Strings that are hard to read, at random.
 	srand(1);

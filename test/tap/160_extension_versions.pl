@@ -17,6 +17,8 @@ plan skip_all => 'about Weft alone' unless weft();
 my @released = map { basename($_) =~ /^weft--(.*)\.sql$/ }
   sort glob("$FindBin::RealBin/../../sql/released/weft--*.sql");
 cmp_ok(scalar @released, '>', 0, 'there are released versions');
+# 0.1.0 has views that 19 refuses.
+@released = grep { major() < 19 || $_ ne '0.1.0' } @released;
 
 # Everything that belongs to the extension, as text.
 my $catalog = <<'EOS';
