@@ -161,7 +161,7 @@ step_install()
 	mapfile -t packages < <(built)
 	# What a user would type, with nothing installed before.
 	apt-get -q -y install "${packages[@]}"
-	dpkg -L "${packages[@]}" | sort -u >/trial/installed
+	dpkg -L "${packages[@]}" | grep -v '^/\.$' | sort -u >/trial/installed
 	figure "installed: ${packages[*]}; with $(dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' 'postgresql-[0-9]*' |
 		sed -n 's/^installed //p' | grep -v weft | tr '\n' ' ')"
 }
