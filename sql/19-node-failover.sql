@@ -48,7 +48,7 @@ CREATE TABLE weft.promotion_loss (
 	node_name name NOT NULL,
 	of_node name NOT NULL,
 	generation integer NOT NULL,
-	-- null if the timelines have nothing in common
+	-- null if the timelines have nothing in common, or the node has an older state of its files
 	from_lsn pg_lsn,
 	until_lsn pg_lsn NOT NULL,
 	server text NOT NULL,
@@ -212,9 +212,13 @@ BEGIN
 	INSERT INTO weft.promotion_loss (node_name, of_node, generation, from_lsn, until_lsn, server, accepted)
 		VALUES (node, record_loss.of_node, record_loss.generation, record_loss.from_lsn,
 			record_loss.until_lsn, record_loss.server, record_loss.accepted)
-		ON CONFLICT DO NOTHING;
+		-- What was accepted says nothing about what it lacks now.
+		ON CONFLICT ON CONSTRAINT promotion_loss_pkey DO UPDATE
+			SET from_lsn = excluded.from_lsn, until_lsn = excluded.until_lsn, server = excluded.server,
+				found_at = excluded.found_at, accepted = false
+			WHERE promotion_loss.accepted AND NOT excluded.accepted;
 	IF FOUND THEN
-		RAISE LOG 'node "%" was promoted and may lack transactions of node "%" between % and %',
+		RAISE LOG 'node "%" was promoted or restored, and may lack transactions of node "%" between % and %',
 			node, of_node, coalesce(from_lsn::text, 'an unknown position'), until_lsn
 			USING HINT = 'weft.health() says what to do.';
 	END IF;
@@ -223,6 +227,20 @@ END $$;
 COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) IS
 	'records that a promoted member lacks transactions';
 REVOKE ALL ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) FROM PUBLIC;
+
+-- Has this node found that another one, in the state of this copy, lacks transactions of its own, which nobody can send it?
+CREATE FUNCTION weft.is_set_back(node name, generation integer, server text)
+RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT EXISTS (SELECT FROM weft.promotion_loss l
+		WHERE l.node_name = node AND l.of_node = node AND l.generation = is_set_back.generation
+			AND l.server = is_set_back.server AND l.from_lsn IS NULL AND NOT l.accepted)
+$$;
+
+COMMENT ON FUNCTION weft.is_set_back(name, integer, text) IS
+	'whether a member must be parted because it lacks transactions of its own that this node has';
+REVOKE ALL ON FUNCTION weft.is_set_back(name, integer, text) FROM PUBLIC;
 
 -- On the publisher, called by the leader of a subscriber.
 CREATE FUNCTION weft.member_meet(node_identity uuid, node_server text, node_generation integer,
@@ -252,6 +270,16 @@ BEGIN
 	IF followed <> own.server AND split_part(followed, '/', 1) = split_part(own.server, '/', 1) THEN
 		ended := weft.timeline_end(split_part(followed, '/', 2)::integer);
 		other_branch := ended IS NULL;
+	END IF;
+	-- This server was started from an older state of its files: nobody knows where that ended.
+	IF ended IS NULL AND applied > pg_current_wal_flush_lsn() THEN
+		other_branch := true;
+	END IF;
+	IF weft.is_set_back(node, node_generation, node_server) THEN
+		RAISE EXCEPTION 'node "%" was promoted or restored without transactions of its own that node "%" has',
+				node, weft.local_node()
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Part that node with weft.part_node(..., force => true), and let it join again.';
 	END IF;
 
 	IF known.following_generation < node_generation THEN
@@ -293,9 +321,19 @@ BEGIN
 	IF lost_until IS NOT NULL THEN
 		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
 	END IF;
-	IF other_branch OR applied > ended THEN
+	-- What was found once holds, though the node's WAL may have reached that position since.
+	IF other_branch OR applied > ended OR weft.is_set_back(node, generation, server) THEN
 		PERFORM weft.record_loss(node, node, generation, ended, applied, server, false);
-		RETURN format('node "%s" was promoted without transactions of its own that are applied here, up to %s', node, applied);
+		-- It may have begun to follow this node before that was known: it meets this node again, and is told.
+		IF weft.is_set_back(node, generation, server) THEN
+			BEGIN
+				PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s
+					WHERE s.active AND s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), node);
+			EXCEPTION WHEN insufficient_privilege THEN
+				RAISE LOG 'node "%" goes on following node "%": %', node, weft.local_node(), SQLERRM;
+			END;
+		END IF;
+		RETURN format('node "%s" was promoted or restored without transactions of its own that are applied here, up to %s', node, applied);
 	END IF;
 	IF known.followed IS DISTINCT FROM server THEN
 		UPDATE weft.node_copy c SET followed = note_publisher.server WHERE c.identity = publisher.identity;
@@ -333,7 +371,7 @@ BEGIN
 			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Look at weft.health().';
 	END IF;
 	IF loss.from_lsn IS NULL THEN
-		RAISE EXCEPTION 'node "%" has followed node "%" on a timeline that is not in its history', weft.local_node(), node_name
+		RAISE EXCEPTION 'it is not known from where on node "%" lacks transactions that node "%" has', node_name, weft.local_node()
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				HINT = 'Part that node with weft.part_node(..., force => true), and let it join again.';
 	END IF;
@@ -378,9 +416,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
 		CASE WHEN accepted
-			THEN format('node "%s" was promoted at %s, and may lack transactions of node "%s" between %s and %s',
+			THEN format('node "%s" was promoted or restored at %s, and may lack transactions of node "%s" between %s and %s',
 				node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
-			ELSE format('node "%s" was promoted without transactions of its own that this node has, between %s and %s; its changes are not applied',
+			ELSE format('node "%s" was promoted or restored without transactions of its own that this node has, between %s and %s; its changes are not applied',
 				node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
 		CASE WHEN accepted
 			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', node_name)

@@ -83,9 +83,9 @@ $a1->append_conf('postgresql.conf', 'max_logical_replication_workers = 20');
 $a1->restart;
 
 my $own =
-  qr/^error\|node "a" was promoted without transactions of its own that this node has, between \S+ and \S+; its changes are not applied$/m;
+  qr/^error\|node "a" was promoted or restored without transactions of its own that this node has, between \S+ and \S+; its changes are not applied$/m;
 my $confirmed =
-  qr/^warning\|node "a" was promoted at .*, and may lack transactions of node "b" between \S+ and \S+$/m;
+  qr/^warning\|node "a" was promoted or restored at .*, and may lack transactions of node "b" between \S+ and \S+$/m;
 poll($_,
 	"SELECT count(*) > 0 FROM weft.health() WHERE id = 'H015' AND severity = 'error'"
 ) foreach ($b, $c);
@@ -101,12 +101,12 @@ foreach my $node ($b, $c)
 {
 	like(
 		slurp_file($node->logfile),
-		qr/ERROR: .*node "a" was promoted without transactions of its own that are applied here, up to/,
+		qr/ERROR: .*node "a" was promoted or restored without transactions of its own that are applied here, up to/,
 		'the log of ' . $node->name . ' says so');
 }
 like(
 	slurp_file($b->logfile),
-	qr/LOG: .*node "a" was promoted and may lack transactions of node "b" between/,
+	qr/LOG: .*node "a" was promoted or restored, and may lack transactions of node "b" between/,
 	'and the other one');
 
 query($a1, "INSERT INTO t VALUES (6, 'new')");
