@@ -178,6 +178,15 @@ def test_upgrade(old_shop: Pair, weft: Weft) -> None:
     assert "CREATE EXTENSION weft" in pair.subscriber.log.read_text()
     assert secret not in pair.subscriber.log.read_text()
 
+    # When everything of the upgrade is removed, the old server is not copied into the new one.
+    pair.subscriber.query(f"DROP SUBSCRIPTION {names(pair)[1]}")
+    rows = pair.subscriber.value("SELECT count(*) FROM event")
+    done = weft(*arguments, "--yes", server=pair.subscriber)
+    assert done.returncode == ExitCode.REFUSED, done.stdout + done.stderr
+    assert "have rows on the new server already" in done.stderr
+    assert pair.subscriber.value("SELECT count(*) FROM event") == rows
+    assert pair.subscriber.value("SELECT count(*) FROM pg_subscription") == 0
+
 
 def test_upgrade_continues(old_shop: Pair, weft: Weft) -> None:
     """Whatever exists already is used."""

@@ -160,9 +160,8 @@ def add_publication(context: Context, target: Target) -> None:
     target.old.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES")
 
 
-def missing_tables(target: Target) -> list[str]:
-    """Published tables that the new server does not have."""
-    published = [
+def published_tables(target: Target) -> list[str]:
+    return [
         row["name"]
         for row in target.old.rows(
             "SELECT format('%%I.%%I', schemaname, tablename) AS name FROM pg_publication_tables"
@@ -170,11 +169,25 @@ def missing_tables(target: Target) -> list[str]:
             target.publication,
         )
     ]
+
+
+def missing_tables(target: Target) -> list[str]:
+    """Published tables that the new server does not have."""
     return [
         row["name"]
         for row in target.new.rows(
-            "SELECT name FROM unnest(%s::text[]) name WHERE to_regclass(name) IS NULL", published
+            "SELECT name FROM unnest(%s::text[]) name WHERE to_regclass(name) IS NULL",
+            published_tables(target),
         )
+    ]
+
+
+def filled_tables(target: Target) -> list[str]:
+    """Published tables in which the new server has rows."""
+    return [
+        table
+        for table in published_tables(target)
+        if target.new.value(f"SELECT 1 FROM {table} LIMIT 1")
     ]
 
 
@@ -217,6 +230,13 @@ def has_subscription(target: Target) -> bool:
 
 
 def add_subscription(context: Context, target: Target) -> None:
+    if filled := filled_tables(target):
+        shown = ", ".join(filled[:5]) + (", ..." if len(filled) > 5 else "")
+        raise Refused(
+            f"these tables have rows on the new server already: {shown}",
+            "A copy would double them. If the upgrade is complete, nothing is left to do. Otherwise"
+            " empty the tables first.",
+        )
     statement = sql.SQL("CREATE SUBSCRIPTION {} CONNECTION {} PUBLICATION {}").format(
         sql.Identifier(target.subscription),
         sql.Literal(target.connection),
