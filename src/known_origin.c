@@ -15,7 +15,7 @@
  *
  * Therefore a leader that detects conflicts stores in weft.known_origin, before it asks for the first
  * change, which origin its subscription has, and the system identifier of the server.  The new
- * server has another one.  A leader that finds its subscription under another server's identifier fails, until
+ * server has another one.  A leader that finds a subscription under another server's identifier fails, until
  * weft.finish_upgrade() has restored the commit timestamps from the old server's files
  * (api/finish_upgrade.c).  Nothing can be applied before that.  What local sessions write
  * meanwhile is newer than everything that they find, as ever.
@@ -152,7 +152,7 @@ fail_upgraded(const char *subname)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("subscription \"%s\" cannot resolve conflicts before weft.finish_upgrade() has been called",
 					subname),
-			 errdetail("The changes that it has applied so far were applied on another server, whose commit times are not known here."),
+			 errdetail("Changes of subscriptions were applied on another server, whose commit times are not known here."),
 			 errhint("If this server was made with pg_upgrade, call weft.finish_upgrade() in this database, with the data directory of the old server.")));
 }
 
@@ -164,10 +164,14 @@ check(const char *subname, Oid subid)
 
 	foreach_ptr(KnownOrigin, row, known_origin_rows())
 	{
-		if (strcmp(row->subname, subname) != 0)
-			continue;
+		/*
+		 * Of any subscription: one that is new here, or has another name now,
+		 * finds rows without their times, too.
+		 */
 		if (!known_origin_is_here(row))
 			fail_upgraded(subname);
+		if (strcmp(row->subname, subname) != 0)
+			continue;
 		if (row->subid == subid && row->origin == origin_of(subid))
 			found = true;
 		else

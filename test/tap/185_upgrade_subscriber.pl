@@ -101,6 +101,19 @@ is( query(
 	'the health check names the one that waits');
 my $waiting = query($new, 'SELECT count(*) FROM log_conflicts');
 
+# A subscription that is new, or has a new name, finds the same rows, without their times.
+my $log = -s $new->logfile;
+query_all([ $pub, $new ], 'CREATE TABLE late (id int PRIMARY KEY)');
+query($pub, 'CREATE PUBLICATION p_late FOR TABLE late');
+query(
+	$new,
+	sprintf
+	  "CREATE SUBSCRIPTION late CONNECTION '%s dbname=postgres' PUBLICATION p_late WITH (detect_conflicts = on, origin = none, copy_data = off)",
+	$pub->connstr);
+$new->wait_for_log(
+	qr/ERROR:  subscription "late" cannot resolve conflicts before weft\.finish_upgrade\(\) has been called/,
+	$log);
+
 foreach my $name (qw(plain prepared native))
 {
 	my $count = query($new, "SELECT count(*) FROM log_$name");
@@ -109,6 +122,10 @@ foreach my $name (qw(plain prepared native))
 is(query($new, 'SELECT count(*) FROM log_conflicts'),
 	$waiting, 'nothing is applied to it');
 query($new, "SELECT weft.finish_upgrade('$old_directory')");
+query($pub, 'INSERT INTO late VALUES (1)');
+wait_for_apply($pub, $new, 'late');
+is(query($new, 'SELECT count(*) FROM late'), 1, 'then it is applied');
+query($new, 'DROP SUBSCRIPTION late');
 poll($new, "SELECT count(*) > $waiting + 50 FROM log_conflicts");
 is( query(
 		$new,
