@@ -144,6 +144,9 @@
 #define compat_slot_is_active(slot) ((slot)->active_proc != INVALID_PROC_NUMBER)
 #endif
 
+/* The version of this server as data, for messages to servers of other versions. */
+#define compat_server_version PG_VERSION_NUM
+
 /* How the server writes an LSN in messages, for LSN_FORMAT_ARGS(). */
 #if PG_VERSION_NUM < 190000
 #define compat_lsn_format "%X/%X"

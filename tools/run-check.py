@@ -204,7 +204,7 @@ def what_ended(log: str, most: int = 12) -> list[str]:
     own = re.compile(
         r"### |# |\[.*?\]\(.*?\) |(?:waiting for )?server |\s*$"
         # what a new server is announced with
-        r"|(?:Name|Version|\w+ directory|Connection string|Log file): |[\w ]+ process|pg_basebackup: "
+        r"|(?:Name|Version|\w+ directory|Connection string|Log file): "
     )
     return [line for line in lines if not own.match(line)][:most]
 

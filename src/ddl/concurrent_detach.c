@@ -73,7 +73,7 @@ concurrent_detach_must_be_plain(Node *statement, int server_version)
 	parent = table_open(relid, NoLock);
 	result = RelationGetPartitionKey(parent)->strategy == PARTITION_STRATEGY_HASH;
 	table_close(parent, NoLock);
-	return result || adds_constraint(server_version) != adds_constraint(PG_VERSION_NUM) ||
+	return result || adds_constraint(server_version) != adds_constraint(compat_server_version) ||
 		GetSubscriptionRelState(MySubscription->oid, relid, &lsn) != SUBREL_STATE_UNKNOWN;
 }
 

@@ -232,7 +232,7 @@ ddl_message_write(const DdlMessage *message)
 	write_text(&json, "statement", message->statement);
 	write_text(&json, "encoding", message->encoding ? message->encoding : GetDatabaseEncodingName());
 	write_key(&json, "server_version");
-	appendStringInfo(&json, "%d", message->server_version ? message->server_version : PG_VERSION_NUM);
+	appendStringInfo(&json, "%d", message->server_version ? message->server_version : compat_server_version);
 	write_key(&json, "concurrently");
 	appendStringInfoString(&json, message->concurrently ? "true" : "false");
 	write_flag(&json, "explicitly", message->explicitly);

@@ -1,0 +1,78 @@
+-- What a member lacks that was promoted, or started from an older state of its files (19-node-failover.sql finds it).
+
+CREATE FUNCTION weft.accept_promotion(node_name name)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	loss weft.promotion_loss;
+	subscription oid := weft.local_subscription(accept_promotion.node_name);
+	until timestamptz := clock_timestamp() + interval '30 s';
+BEGIN
+	SELECT * INTO loss FROM weft.promotion_loss l
+		WHERE l.node_name = accept_promotion.node_name AND l.of_node = l.node_name AND NOT l.accepted
+		ORDER BY l.generation DESC LIMIT 1;
+	IF NOT FOUND OR subscription IS NULL THEN
+		RAISE EXCEPTION 'node "%" follows node "%", or waits for something else', weft.local_node(), node_name
+			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Look at weft.health().';
+	END IF;
+	IF loss.from_lsn IS NULL THEN
+		RAISE EXCEPTION 'it is not known from where on node "%" lacks transactions that node "%" has', node_name, weft.local_node()
+			USING ERRCODE = 'object_not_in_prerequisite_state',
+				HINT = 'Part that node with weft.part_node(..., force => true), and let it join again.';
+	END IF;
+	LOOP
+		BEGIN
+			PERFORM pg_replication_origin_advance('pg_' || subscription, loss.from_lsn);
+			EXIT;
+		EXCEPTION WHEN object_in_use THEN
+			IF clock_timestamp() > until THEN
+				RAISE;
+			END IF;
+			PERFORM pg_sleep(0.01);
+		END;
+	END LOOP;
+	UPDATE weft.node_copy c SET followed = loss.server
+		FROM weft.node_entry n WHERE n.node_name = loss.node_name AND c.identity = n.identity;
+	UPDATE weft.promotion_loss l SET accepted = true
+		WHERE l.node_name = loss.node_name AND l.of_node = loss.node_name;
+	PERFORM weft.start_apply(subscription);
+END $$;
+
+COMMENT ON FUNCTION weft.accept_promotion(name) IS
+	'makes this node follow a member again that was promoted without transactions which this node has';
+REVOKE ALL ON FUNCTION weft.accept_promotion(name) FROM PUBLIC;
+
+CREATE FUNCTION weft.forget_promotion(node_name name)
+RETURNS void LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	DELETE FROM weft.promotion_loss l WHERE l.node_name = forget_promotion.node_name AND l.accepted
+$$;
+
+COMMENT ON FUNCTION weft.forget_promotion(name) IS
+	'removes the findings about a promoted member, after the tables were compared and repaired';
+REVOKE ALL ON FUNCTION weft.forget_promotion(name) FROM PUBLIC;
+
+-- H015 of weft.health().
+CREATE FUNCTION weft.health_of_promotion(
+	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
+RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
+		CASE WHEN accepted
+			THEN format('node "%s" was promoted or restored at %s, and may lack transactions of node "%s" between %s and %s',
+				node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
+			ELSE format('node "%s" was promoted or restored without transactions of its own that this node has, between %s and %s; its changes are not applied',
+				node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
+		CASE WHEN accepted
+			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', node_name)
+			WHEN from_lsn IS NULL
+			THEN 'Part the node with weft.part_node(..., force => true), and let it join again.'
+			ELSE format('Call weft.accept_promotion(%L) here, then compare the members.', node_name) END
+	FROM weft.promotion_loss
+$$;
+
+COMMENT ON FUNCTION weft.health_of_promotion() IS
+	'what promoted members lack';
