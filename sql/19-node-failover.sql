@@ -11,7 +11,8 @@
 -- (src/node_copy.c): they accept a higher generation than the one they know, and refuse a lower one,
 -- and another incarnation of the same one.  Therefore P, if it comes back beside P', is refused by every
 -- member that has met P', and of two standbys that were promoted, the second one.  A member stores
--- what it is before it tells others.  A file copy that is started without recovery is not told apart.
+-- what it is before it tells others.  A file copy that is started without recovery has all of
+-- P's numbers, and is told apart only by what it lacks (3).
 --
 -- What P' may lack, with an asynchronous standby:
 --
@@ -26,6 +27,10 @@
 --    restart of S it does not, and takes the confirmed position instead.  If P' begins before that, both
 --    sides record the loss, and P' goes on.  A transaction of S that has changed nothing on P counts, too.
 --    A synchronous standby prevents this case if the subscriptions have "synchronous_commit = on".
+--
+-- 3. An older state of P's files (a snapshot of the disk) is started instead of P.  S finds that its origin is
+--    beyond the end of P's WAL, if it connects before P has written that much again.  Nobody knows where the snapshot
+--    ended, so the loss has no beginning, cannot be accepted, and S neither follows P nor lets it follow until P is parted.
 --
 -- Lock order: a leader locks rows of weft.node_copy for moments, and waits for no other process meanwhile.
 
