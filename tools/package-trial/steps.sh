@@ -211,7 +211,8 @@ left()
 		if [ -e "$path" ] && ! dpkg -S "$path" >/dev/null 2>&1; then echo "$path"; fi
 	done </trial/installed
 	find / -xdev -iname '*weft*' -not -path '/trial' -not -path '/trial/*'
-	find /tmp /var/tmp -mindepth 1
+	# those that systemd makes
+	find /tmp /var/tmp -mindepth 1 -not -path '/tmp/.*-unix'
 }
 
 step_purge()
