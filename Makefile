@@ -5,7 +5,7 @@ PGFILEDESC = "weft - parallel apply for logical replication"
 # "make -f /path/to/Makefile".
 tree := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 # The install script is the concatenation of its parts, in the order of their numbers.  That of an older version is in
-# sql/released.  The script that updates from there consists of the changes and of the parts that are new.
+# sql/released.  The script that updates from there consists of a check, the changes, and the parts that are new.
 version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.control)
 install_script = sql/weft--$(version).sql
 update_script = sql/weft--0.1.0--$(version).sql
@@ -47,12 +47,9 @@ $(error Weft needs PostgreSQL 17 or later, but $(PG_CONFIG) belongs to $(or $(pg
 endif
 
 # make would find objects of a build in the tree, and take them for those of this build.
-ifneq ($(abspath $(tree)),$(CURDIR))
-ifneq ($(wildcard $(tree)/weft.so $(OBJS:%=$(tree)/%)),)
-ifneq ($(MAKECMDGOALS),clean)
+built_in_tree := $(if $(filter-out $(CURDIR),$(abspath $(tree))),$(wildcard $(tree)/weft.so $(OBJS:%=$(tree)/%)))
+ifneq ($(and $(built_in_tree),$(filter-out clean,$(or $(MAKECMDGOALS),all))),)
 $(error Weft has been built in $(tree). Before you build it elsewhere, run "make clean" there)
-endif
-endif
 endif
 
 # No function of Weft is called within a query plan, so bitcode would be useless.
@@ -68,7 +65,7 @@ export with_icu enable_injection_points
 $(install_script): $(sort $(wildcard $(tree)/sql/[0-9][0-9]-*.sql)) | $(CURDIR)/sql
 	cat $^ >$@
 
-$(update_script): $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) | $(CURDIR)/sql
+$(update_script): $(tree)/sql/02-library-version.sql $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) | $(CURDIR)/sql
 	cat $^ >$@
 
 # Use LZ4 if the server does.  Debian's packages of the server do not include the

@@ -1,17 +1,5 @@
--- From 0.1.0 to 0.2.0: what has changed.  The parts of the install script from 13 on, which are new, follow (Makefile).
-
--- A package may have replaced the files while the server runs with the library of an older version.
-DO $$
-DECLARE
-	loaded text := weft.library_version();
-	wanted text := (SELECT extversion FROM pg_extension WHERE extname = 'weft');
-BEGIN
-	IF string_to_array(loaded, '.')::int[] < string_to_array(wanted, '.')::int[] THEN
-		RAISE EXCEPTION 'the server has loaded version % of Weft, but this is the extension of version %', loaded, wanted
-			USING ERRCODE = 'object_not_in_prerequisite_state',
-				HINT = 'Restart the server first, so that it loads the new library.';
-	END IF;
-END $$;
+-- From 0.1.0 to 0.2.0: what has changed.  The parts of the install script from 13 on, which are new, follow (Makefile), and
+-- replace the functions of 0.1.0 that they define.
 
 ALTER TABLE weft.node_entry ADD COLUMN copied_lsn pg_lsn;
 
@@ -193,37 +181,6 @@ BEGIN
 				'SELECT array_agg(r::text) FROM weft.published_tables() r'), '{}')::text[],
 			weft.node_query(n.dsn, n.node_name, 'SELECT weft.group_ddl()'))
 		FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node;
-END $$;
-
-CREATE OR REPLACE FUNCTION weft.grant_node_admin(role regrole)
-RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-	func regprocedure;
-BEGIN
-	EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON weft.node_group_entry, weft.node_entry,'
-		' weft.member, weft.arriving_node, weft.join_entry, weft.join_recent, weft.join_tombstone,'
-		' weft.join_merged_row, weft.conflict_node, weft.conflict_resolver, weft.tombstone, weft.merged_row TO %s', role);
-	FOR func IN SELECT d.objid::regprocedure
-		FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
-		WHERE e.extname = 'weft' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
-			AND NOT EXISTS (SELECT FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-				WHERE p.oid = d.objid AND a.grantee = 0)
-			AND d.objid <> 'weft.grant_node_admin(regrole)'::regprocedure
-	LOOP
-		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
-	END LOOP;
-	-- Their arguments differ between major versions.
-	FOR func IN SELECT oid::regprocedure FROM pg_proc
-		WHERE pronamespace = 'pg_catalog'::regnamespace
-			AND proname IN ('pg_replication_origin_advance', 'pg_replication_origin_progress',
-				'pg_replication_origin_session_setup', 'pg_replication_origin_session_progress')
-	LOOP
-		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
-	END LOOP;
-	EXECUTE format('GRANT CREATE ON DATABASE %I TO %s', current_database(), role);
-	EXECUTE format('GRANT pg_create_subscription TO %s', role);
 END $$;
 
 CREATE OR REPLACE FUNCTION weft.refresh_node_group(node_group_name name)

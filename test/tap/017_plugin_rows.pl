@@ -6,6 +6,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 use IPC::Run;
+use PgOutput qw(lsn_text);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
@@ -214,7 +215,7 @@ sub parse_batches
 			die "no message at $offset" if $type ne 'w' || $length < 26;
 			push @messages,
 			  [
-				sprintf('%X/%X', $high, $low),
+				lsn_text($high << 32 | $low),
 				substr $output,
 				$offset + 4 + 25,
 				$length - 25
@@ -256,13 +257,6 @@ sub show
 	  substr $message->[1], 0, 300;
 }
 
-# From 19 on, the server writes all zeros of an LSN.
-sub plain_lsn
-{
-	my ($lsn) = @_;
-	return $lsn =~ s{/0+(?=.)}{/}r;
-}
-
 sub same_messages
 {
 	my ($what, $theirs, $ours) = @_;
@@ -274,8 +268,8 @@ sub same_messages
 	  while $i < @$theirs
 	  && $i < @$ours
 	  && $theirs->[$i][1] eq $ours->[$i][1]
-	  && ( $ours->[$i][0] eq '0/0'
-		|| $ours->[$i][0] eq plain_lsn($theirs->[$i][0]));
+	  && ( $ours->[$i][0] eq lsn_text(0)
+		|| $ours->[$i][0] eq $theirs->[$i][0]);
 	return pass("$what: the same "
 		  . @$theirs
 		  . ' messages: '

@@ -11,6 +11,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use WeftTest qw(major);
 
 our @EXPORT = qw(
   $commit_time
@@ -43,10 +44,13 @@ our @EXPORT = qw(
 # The commit time of a transaction, in microseconds since 2000; any time will do.
 our $commit_time = 800_000_000_000_000;
 
+# An LSN as the server writes it; from 19 on, with all zeros.
+my $lsn_format = major() < 19 ? '%X/%X' : '%X/%08X';
+
 sub lsn_text
 {
 	my ($lsn) = @_;
-	return sprintf('%X/%X', $lsn >> 32, $lsn & 0xffffffff);
+	return sprintf($lsn_format, $lsn >> 32, $lsn & 0xffffffff);
 }
 
 sub parse_lsn
