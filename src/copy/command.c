@@ -8,6 +8,7 @@
  *	  COPY name (column, ...) TO STDOUT
  *	  COPY (SELECT column, ... FROM [ONLY] name [WHERE filter]) TO STDOUT
  *
+ * the first of them also for a partitioned table if both servers are of version 19 or later;
  * followed by "WITH (FORMAT binary)" or nothing.  Everything is taken from that command, so
  * that the rows copied are those that the server wanted.  A command that does not look
  * exactly like one of these is not understood, and is left to the server.
@@ -131,6 +132,14 @@ copy_command_parse(const char *text, const char *nspname, const char *relname,
 	return skip(&position, command->relation) && skip(&position, " (") &&
 		read_columns(&position, command) && skip(&position, ")" TO_STDOUT) &&
 		*position == '\0';
+}
+
+/* Returns the second form of a command of the first form, for a partitioned table. */
+char *
+copy_command_partitioned(const CopyCommand *command)
+{
+	return psprintf("COPY (SELECT %s FROM %s)" TO_STDOUT "%s", command->column_list,
+					command->relation, command->binary ? WITH_BINARY : "");
 }
 
 /* Returns a command of the same format that sends no row and reads no table. */

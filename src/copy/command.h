@@ -29,6 +29,7 @@ typedef struct CopyTarget
 
 extern bool copy_command_parse(const char *text, const char *nspname,
 							   const char *relname, CopyCommand *command);
+extern char *copy_command_partitioned(const CopyCommand *command);
 extern char *copy_command_nothing(const CopyCommand *command);
 extern char *copy_command_range(const CopyCommand *command, const CopyTarget *target,
 								bool binary, BlockNumber first, BlockNumber end);

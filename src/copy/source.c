@@ -50,6 +50,9 @@
 /* Ranges of ctid are scanned as such from this version on. */
 #define FIRST_VERSION_WITH_RANGES 140000
 
+/* COPY of a partitioned table's name sends the rows of its partitions from this version on. */
+#define FIRST_VERSION_COPYING_PARTITIONED 190000
+
 /* How long a helper waits for a lock on the publisher, in milliseconds. */
 #define LOCK_TIMEOUT "1000"
 
@@ -173,6 +176,24 @@ bool
 copy_source_supported(WalReceiverConn *conn)
 {
 	return walrcv_server_version(conn) >= FIRST_VERSION_WITH_RANGES;
+}
+
+/*
+ * Does the command name a partitioned table?  Before version 19, the server selects from such a
+ * table.
+ */
+bool
+copy_source_partitioned(WalReceiverConn *conn, const CopyCommand *command)
+{
+	char	   *query = psprintf("SELECT (relkind = 'p')::pg_catalog.text FROM pg_catalog.pg_class"
+								 " WHERE oid = %s::pg_catalog.regclass",
+								 quote_literal_cstr(command->relation));
+	RemoteValue *values;
+
+	if (!command->only || walrcv_server_version(conn) < FIRST_VERSION_COPYING_PARTITIONED)
+		return false;
+	values = ask(conn, command, query, 1);
+	return values[0] && strcmp(values[0], "true") == 0;
 }
 
 /* Returns the approximate number of bytes to copy.  Locks nothing. */

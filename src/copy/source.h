@@ -22,6 +22,7 @@ typedef struct CopySource
 } CopySource;
 
 extern bool copy_source_supported(WalReceiverConn *conn);
+extern bool copy_source_partitioned(WalReceiverConn *conn, const CopyCommand *command);
 extern uint64 copy_source_size(WalReceiverConn *conn, const CopyCommand *command);
 extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
 							CopySource *source);

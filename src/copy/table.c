@@ -234,6 +234,23 @@ remember_error(CopyProgress *progress, MemoryContext context)
 }
 
 /*
+ * Takes the server's command apart; returns false if it has another form.  Changes one that
+ * does not say that the table has partitions.
+ */
+static bool
+parse_command(WalReceiverConn *conn, Relation rel, const char **text, CopyCommand *command)
+{
+	char	   *nspname = get_namespace_name(RelationGetNamespace(rel));
+
+	if (!copy_command_parse(*text, nspname, RelationGetRelationName(rel), command))
+		return false;
+	if (!copy_source_partitioned(conn, command))
+		return true;
+	*text = copy_command_partitioned(command);
+	return copy_command_parse(*text, nspname, RelationGetRelationName(rel), command);
+}
+
+/*
  * Copies the rows of a table, if possible.
  *
  * "conn" has begun the transaction on the publisher, and "text" is the server's command for
@@ -253,8 +270,7 @@ copy_table_rows(const CopyPublisher *publisher, WalReceiverConn *conn, Relation 
 	const char *result = NULL;
 
 	MemoryContextSwitchTo(context);
-	if (!copy_command_parse(text, get_namespace_name(RelationGetNamespace(rel)),
-							RelationGetRelationName(rel), &command))
+	if (!parse_command(conn, rel, &text, &command))
 		leave_to_server(LOG, publisher, rel, "the server's COPY command has an unknown form");
 	else if (suitable(publisher, conn, rel, &command))
 	{
