@@ -2,7 +2,7 @@
 """Measures what Weft is to reach, run after run, and says what it has reached.
 
 Started by bench/targets.  Each run writes a file of its own.  A run whose file is complete and of
-the same commit is not repeated, so a call that was interrupted continues where it was.
+the same program is not repeated, so a call that was interrupted continues where it was.
 """
 
 import argparse
@@ -16,6 +16,9 @@ from weft_bench.figures import Figure, figures_from_json, format_value
 from weft_bench.targets import MORE_RUNS, RUNS, Run
 
 BENCH = Path(__file__).parent.resolve()
+
+# What may differ between two commits that are measured as one: it is not part of what runs.
+NOT_MEASURED = ("docs", "test", "debian", "*.md", "bench/results", "bench/tests", ".ci")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -50,11 +53,25 @@ def read(file: Path) -> tuple[dict, list[Figure]]:
         return {}, []
 
 
-def is_of(about: dict, commit: str) -> bool:
-    """Whether it was measured at a commit.  Changes that are not committed cannot be told apart
-    from each other, but from none."""
+def same_files(commit: str, other: str, tree: Path) -> bool:
+    """Whether two commits differ in nothing that runs; not if one of them is unknown."""
+    git = ("git", "-c", "safe.directory=*", "-C", str(tree))
+    but = [f":(top,exclude){path}" for path in NOT_MEASURED]
+    command = (*git, "diff", "--quiet", commit, other, "--", ":(top)", *but)
+    return subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0
+
+
+def is_of(about: dict, commit: str, tree: Path = BENCH) -> bool:
+    """Whether it was measured at a commit, or at one that differs in documents and tests only.
+    Changes that are not committed cannot be told apart from each other, but from none."""
     found = about.get("provenance", {})
-    return {name: found.get(name) for name in ("commit", "dirty")} == parse_commit(commit)
+    measured = {name: found.get(name) for name in ("commit", "dirty")}
+    now = parse_commit(commit)
+    if measured == now:
+        return True
+    if None in (measured["commit"], now["commit"]) or measured["dirty"] or now["dirty"]:
+        return False
+    return same_files(str(measured["commit"]), str(now["commit"]), tree)
 
 
 def measure(run: Run, directory: Path) -> bool:

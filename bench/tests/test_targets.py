@@ -1,6 +1,7 @@
 """Tests of bench/targets that need no server: pytest bench/tests"""
 
 import json
+import subprocess
 
 import pytest
 import targets as program
@@ -158,3 +159,28 @@ def test_a_file_that_is_not_complete_is_measured_again(tmp_path):
     assert program.read(file) == ({}, [])
     file.write_text(json.dumps([{}])[:-1])
     assert program.read(file) == ({}, [])
+
+
+def test_a_commit_to_documents_changes_nothing_that_is_measured(tmp_path):
+    def git(*arguments):
+        git = ("git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@example.org")
+        return subprocess.run([*git, *arguments], check=True, capture_output=True, text=True).stdout
+
+    def commit(file):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(file)
+        git("add", ".")
+        git("commit", "-qm", file)
+        return git("rev-parse", "HEAD").strip()
+
+    git("init", "-q")
+    measured = commit("src/weft.c")
+    about = {"provenance": {"commit": measured, "dirty": False}}
+    for file in ("docs/index.md", "README.md", "test/x.pl", "bench/README.md"):
+        assert program.is_of(about, commit(file), tmp_path)
+    now = commit("bench/results/drain.json")
+    assert not program.is_of(about, f"{now} dirty", tmp_path)
+    assert not program.is_of(about, "0123abcd", tmp_path)
+    assert not program.is_of({"provenance": {"commit": measured, "dirty": True}}, now, tmp_path)
+    assert not program.is_of(about, commit("bench/weft.py"), tmp_path)
+    assert not program.is_of(about, commit("src/docs.c"), tmp_path)
