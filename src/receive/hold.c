@@ -341,11 +341,29 @@ take_queued(char **message)
 }
 
 /*
- * A keepalive comes behind something that is held: answers it now, and makes its position
- * one that is valid when its turn comes.
+ * A keepalive has been read from the stream.  Notes how far the publisher is.  If that may hold
+ * transactions which end before, puts in the end of what has arrived so far, because nothing that
+ * arrives later, and is queued behind the keepalive, may count when its turn comes.
  */
 static void
-answer_keepalive(char *message, int length)
+bound_keepalive(char *message, int length)
+{
+	WireCursor	cursor;
+	XLogRecPtr	end_lsn;
+
+	wire_start(&cursor, message + 1, length - 1);
+	end_lsn = wire_uint64(&cursor);
+	/* Damage is reported when it is its turn. */
+	if (cursor.failed)
+		return;
+	reception_told(end_lsn);
+	if (batch_publisher_holds())
+		(void) message_put_uint64(message + 1, reception.received_lsn);
+}
+
+/* A keepalive comes behind something that is held: answers it now. */
+static void
+answer_keepalive(const char *message, int length)
 {
 	WireCursor	cursor;
 	XLogRecPtr	end_lsn;
@@ -357,11 +375,7 @@ answer_keepalive(char *message, int length)
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
 		return;
-	reception_told(end_lsn);
-	if (batch_publisher_holds())
-		(void) message_put_uint64(message + 1, reception.received_lsn);
-	else
-		reception_arrived(end_lsn);
+	reception_arrived(end_lsn);
 	feedback_send(reception.conn, reception.received_lsn, reply_requested, false);
 }
 
@@ -439,6 +453,8 @@ read_stream(char **message)
 		if (length > 0)
 			return length;
 		length = reception_take(message);
+		if (length > 0 && (*message)[0] == 'k')
+			bound_keepalive(*message, length);
 		if (length <= 0 || !batch_open(*message, length))
 			return length;
 	}

@@ -19,9 +19,7 @@
 
 #include "compat.h"
 #include "last_error.h"
-#include "message_builder.h"
 #include "next_leader.h"
-#include "receive/batch.h"
 #include "receive/damage.h"
 #include "receive/ddl_rows.h"
 #include "receive/feedback.h"
@@ -413,7 +411,7 @@ messages_data(char *message, int length)
 	reception_show();
 }
 
-/* A keepalive. */
+/* A keepalive.  Everything that ends before its position has arrived (hold.c). */
 void
 messages_keepalive(char *message, int length)
 {
@@ -427,14 +425,6 @@ messages_keepalive(char *message, int length)
 	reply_requested = wire_uint8(&cursor) != 0;
 	if (cursor.failed)
 		damage_report(NULL, "a keepalive ends too early");
-	reception_told(end_lsn);
-	if (batch_publisher_holds())
-	{
-		/* Transactions that end before that position may not have arrived. */
-		end_lsn = reception.received_lsn;
-		(void) message_put_uint64(message + 1, end_lsn);
-	}
-
 	if (end_lsn >= led.until_lsn && position == BETWEEN_TRANSACTIONS)
 		housekeeping_finish();
 
