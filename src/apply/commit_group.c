@@ -321,8 +321,6 @@ commit_transaction(void)
 	else if (stream != NULL)
 		local_end = stream->local_end;
 	in_remote_transaction = false;
-	if (writer.detect_conflicts)
-		conflict_committed();
 	pg_atomic_write_u64(&writer.shared->remote_lsn, transaction->end_lsn);
 	ring_commit(writer.ring, group.first, group.seq, local_end);
 }
@@ -469,6 +467,13 @@ commit_group_apply(uint64 first, int count)
 			schema_wait();
 			continue;
 		}
+
+		/*
+		 * No error of this may count as one of the attempt, which has
+		 * committed.
+		 */
+		if (writer.detect_conflicts)
+			conflict_committed();
 		pg_atomic_fetch_add_u64(&writer.shared->transactions, group.seq - group.first + 1);
 		group.first = group.seq + 1;
 	}

@@ -213,7 +213,11 @@ flush_as_asked(void)
 		HOLD_INTERRUPTS();
 		SyncRepWaitForLSN(end, true);
 		RESUME_INTERRUPTS();
-		/* A wait that is cancelled must not be followed by a report. */
+
+		/*
+		 * If it was cancelled, then, as natively, somebody has decided that
+		 * it is not needed.
+		 */
 		CHECK_FOR_INTERRUPTS();
 	}
 	if (synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
