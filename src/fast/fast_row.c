@@ -40,15 +40,19 @@
 #include "replication/conflict.h"
 #endif
 
-/* Checks privileges, once for each kind of change while the table is open. */
+/*
+ * Checks privileges, once for each kind of change while the table is open.  A row that is to be
+ * changed is read.
+ */
 static void
 check_privileges(FastRelation *relation, CmdType command, AclMode mode)
 {
 	Oid			relid = RelationGetRelid(relation->rel);
+	AclMode		needed = mode == ACL_INSERT ? ACL_INSERT : mode | ACL_SELECT;
 
 	if (relation->allowed & mode)
 		return;
-	if (pg_class_aclcheck(relid, GetUserId(), mode) != ACLCHECK_OK ||
+	if (pg_class_aclmask(relid, GetUserId(), needed, ACLMASK_ALL) != needed ||
 		check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

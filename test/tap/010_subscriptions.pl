@@ -78,6 +78,33 @@ EOS
 	  if $run_as_owner eq 'false';
 }
 
+# A row that is to be changed is read.
+foreach my $change ('UPDATE read SET v = -1', 'DELETE FROM read')
+{
+	my $log_start;
+	feature(
+		"no SELECT: $change",
+		tables => 'CREATE TABLE read (id int PRIMARY KEY, v int)',
+		publisher => "INSERT INTO read $fill",
+		subscriber => 'ALTER TABLE read OWNER TO table_owner',
+		options => 'run_as_owner = true, password_required = false',
+		load => changes('read'),
+		after => sub {
+			wait_for_apply($pub, $sub, 'sub');
+			query($sub, <<EOS);
+GRANT INSERT, UPDATE, DELETE ON read TO sub_owner;
+ALTER SUBSCRIPTION sub OWNER TO sub_owner;
+EOS
+			$log_start = -s $sub->logfile;
+			query($pub, "$change WHERE id = (SELECT min(id) FROM read)");
+			$sub->wait_for_log(qr/ERROR:.*permission denied for table read/,
+				$log_start);
+			query($sub, 'GRANT SELECT ON read TO sub_owner');
+		},
+		equal => ['read'],
+		may_fail => 1);
+}
+
 {
 	my $log_start;
 	feature(
