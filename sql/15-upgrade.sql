@@ -43,6 +43,4 @@ AS $$
 		'Call weft.finish_upgrade() with the data directory of the old server.'
 	FROM weft.known_origin k, pg_control_system() c
 	WHERE k.system_identifier <> c.system_identifier
-		AND k.subname IN (SELECT s.subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-			WHERE d.datname = current_database())
 $$;

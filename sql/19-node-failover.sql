@@ -28,9 +28,12 @@
 --    sides record the loss, and P' goes on.  A transaction of S that has changed nothing on P counts, too.
 --    A synchronous standby prevents this case if the subscriptions have "synchronous_commit = on".
 --
--- 3. An older state of P's files (a snapshot of the disk) is started instead of P.  S finds that its origin is
---    beyond the end of P's WAL, if it connects before P has written that much again.  Nobody knows where the snapshot
---    ended, so the loss has no beginning, cannot be accepted, and S neither follows P nor lets it follow until P is parted.
+-- 3. An older state of P's files (a snapshot of the disk) is started instead of P.  S finds that its origin, or
+--    what P's walsender has told it ("seen", src/next_leader.c), is beyond the end of P's WAL, if it connects before P
+--    has written that much again.  The latter counts as well because P may have written nothing but what S had sent
+--    it, which S does not send again.  Nobody knows where the snapshot ended, so the loss has no beginning, and S
+--    neither follows P nor lets it follow, on whatever server P is then, until P is parted, or somebody says
+--    that another server, which lacks nothing, has taken P's place (weft.accept_promotion).
 --
 -- Lock order: a leader locks rows of weft.node_copy for moments, and waits for no other process meanwhile.
 
@@ -233,23 +236,24 @@ COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, 
 	'records that a promoted member lacks transactions';
 REVOKE ALL ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) FROM PUBLIC;
 
--- Has this node found that another one, in the state of this copy, lacks transactions of its own, which nobody can send it?
-CREATE FUNCTION weft.is_set_back(node name, generation integer, server text)
+-- Has this node found that another one lacks transactions of its own, which nobody can send it?  A server that was
+-- made from that one lacks them, too.
+CREATE FUNCTION weft.is_set_back(node name)
 RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT EXISTS (SELECT FROM weft.promotion_loss l
-		WHERE l.node_name = node AND l.of_node = node AND l.generation = is_set_back.generation
-			AND l.server = is_set_back.server AND l.from_lsn IS NULL AND NOT l.accepted)
+		WHERE l.node_name = node AND l.of_node = node AND l.from_lsn IS NULL AND NOT l.accepted)
 $$;
 
-COMMENT ON FUNCTION weft.is_set_back(name, integer, text) IS
+COMMENT ON FUNCTION weft.is_set_back(name) IS
 	'whether a member must be parted because it lacks transactions of its own that this node has';
-REVOKE ALL ON FUNCTION weft.is_set_back(name, integer, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.is_set_back(name) FROM PUBLIC;
 
--- On the publisher, called by the leader of a subscriber.
+-- On the publisher, called by the leader of a subscriber.  "seen": how far the server "followed" has sent its WAL to
+-- that node, as far as it remembers.
 CREATE FUNCTION weft.member_meet(node_identity uuid, node_server text, node_generation integer,
-	node_incarnation uuid, applied pg_lsn, followed text,
+	node_incarnation uuid, applied pg_lsn, followed text, seen pg_lsn,
 	OUT server text, OUT generation integer, OUT incarnation uuid,
 	OUT ended pg_lsn, OUT other_branch boolean, OUT lost_until pg_lsn)
 RETURNS record LANGUAGE plpgsql SECURITY DEFINER
@@ -277,10 +281,12 @@ BEGIN
 		other_branch := ended IS NULL;
 	END IF;
 	-- This server was started from an older state of its files: nobody knows where that ended.
-	IF ended IS NULL AND applied > pg_current_wal_flush_lsn() THEN
+	IF ended IS NULL AND applied > pg_current_wal_flush_lsn()
+		OR followed = own.server AND seen > pg_current_wal_flush_lsn()
+	THEN
 		other_branch := true;
 	END IF;
-	IF weft.is_set_back(node, node_generation, node_server) THEN
+	IF weft.is_set_back(node) THEN
 		RAISE EXCEPTION 'node "%" was promoted or restored without transactions of its own that node "%" has',
 				node, weft.local_node()
 			USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -306,9 +312,9 @@ BEGIN
 	END IF;
 END $$;
 
-COMMENT ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text) IS
+COMMENT ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text, pg_lsn) IS
 	'makes this node and one that follows it look whether the other one was promoted';
-REVOKE ALL ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.member_meet(uuid, text, integer, uuid, pg_lsn, text, pg_lsn) FROM PUBLIC;
 
 -- On the subscriber, with what weft.member_meet has returned.  Returns why it must not follow the publisher.
 CREATE FUNCTION weft.note_publisher(subscription name, applied pg_lsn,
@@ -326,11 +332,13 @@ BEGIN
 	IF lost_until IS NOT NULL THEN
 		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
 	END IF;
-	-- What was found once holds, though the node's WAL may have reached that position since.
-	IF other_branch OR applied > ended OR weft.is_set_back(node, generation, server) THEN
+	IF other_branch OR applied > ended THEN
 		PERFORM weft.record_loss(node, node, generation, ended, applied, server, false);
+	END IF;
+	-- What was found once holds, though the node's WAL may have reached that position since.
+	IF other_branch OR applied > ended OR weft.is_set_back(node) THEN
 		-- It may have begun to follow this node before that was known: it meets this node again, and is told.
-		IF weft.is_set_back(node, generation, server) THEN
+		IF weft.is_set_back(node) THEN
 			BEGIN
 				PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s
 					WHERE s.active AND s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), node);

@@ -1,6 +1,7 @@
 -- What a member lacks that was promoted, or started from an older state of its files (19-node-failover.sql finds it).
 
-CREATE FUNCTION weft.accept_promotion(node_name name)
+-- "complete" says that a member which was found to lack transactions of its own is on another server now, which has them.
+CREATE FUNCTION weft.accept_promotion(node_name name, complete boolean DEFAULT false)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -9,14 +10,29 @@ DECLARE
 	subscription oid := weft.local_subscription(accept_promotion.node_name);
 	until timestamptz := clock_timestamp() + interval '30 s';
 BEGIN
+	IF complete THEN
+		DELETE FROM weft.promotion_loss l USING weft.node_entry n, weft.node_copy c
+			WHERE l.node_name = accept_promotion.node_name AND l.of_node = l.node_name
+				AND l.from_lsn IS NULL AND NOT l.accepted
+				AND n.node_name = l.node_name AND c.identity = n.identity AND c.generation > l.generation;
+		IF NOT FOUND THEN
+			RAISE EXCEPTION 'node "%" has not met another server of node "%" since that one was found to lack transactions',
+					weft.local_node(), node_name
+				USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Look at weft.health().';
+		END IF;
+	END IF;
 	SELECT * INTO loss FROM weft.promotion_loss l
 		WHERE l.node_name = accept_promotion.node_name AND l.of_node = l.node_name AND NOT l.accepted
 		ORDER BY l.generation DESC LIMIT 1;
+	IF NOT FOUND AND complete AND subscription IS NOT NULL THEN
+		PERFORM weft.start_apply(subscription);
+		RETURN;
+	END IF;
 	IF NOT FOUND OR subscription IS NULL THEN
 		RAISE EXCEPTION 'node "%" follows node "%", or waits for something else', weft.local_node(), node_name
 			USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Look at weft.health().';
 	END IF;
-	IF loss.from_lsn IS NULL THEN
+	IF weft.is_set_back(node_name) THEN
 		RAISE EXCEPTION 'it is not known from where on node "%" lacks transactions that node "%" has', node_name, weft.local_node()
 			USING ERRCODE = 'object_not_in_prerequisite_state',
 				HINT = 'Part that node with weft.part_node(..., force => true), and let it join again.';
@@ -39,9 +55,9 @@ BEGIN
 	PERFORM weft.start_apply(subscription);
 END $$;
 
-COMMENT ON FUNCTION weft.accept_promotion(name) IS
+COMMENT ON FUNCTION weft.accept_promotion(name, boolean) IS
 	'makes this node follow a member again that was promoted without transactions which this node has';
-REVOKE ALL ON FUNCTION weft.accept_promotion(name) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.accept_promotion(name, boolean) FROM PUBLIC;
 
 CREATE FUNCTION weft.forget_promotion(node_name name)
 RETURNS void LANGUAGE sql SECURITY DEFINER
@@ -60,18 +76,23 @@ CREATE FUNCTION weft.health_of_promotion(
 RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, node_name::text,
+	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, l.node_name::text,
 		CASE WHEN accepted
 			THEN format('node "%s" was promoted or restored at %s, and may lack transactions of node "%s" between %s and %s',
-				node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
+				l.node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
 			ELSE format('node "%s" was promoted or restored without transactions of its own that this node has, between %s and %s; its changes are not applied',
-				node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
+				l.node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
 		CASE WHEN accepted
-			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', node_name)
+			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', l.node_name)
+			WHEN from_lsn IS NULL AND c.generation > l.generation
+			THEN format('If the server that node "%s" is on now was not made from the one that lacked them, call weft.accept_promotion(%L, complete => true) here. Otherwise part the node with weft.part_node(..., force => true), and let it join again.',
+				l.node_name, l.node_name)
 			WHEN from_lsn IS NULL
 			THEN 'Part the node with weft.part_node(..., force => true), and let it join again.'
-			ELSE format('Call weft.accept_promotion(%L) here, then compare the members.', node_name) END
-	FROM weft.promotion_loss
+			ELSE format('Call weft.accept_promotion(%L) here, then compare the members.', l.node_name) END
+	FROM weft.promotion_loss l
+		LEFT JOIN weft.node_entry n ON n.node_name = l.node_name
+		LEFT JOIN weft.node_copy c ON c.identity = n.identity
 $$;
 
 COMMENT ON FUNCTION weft.health_of_promotion() IS

@@ -1,7 +1,6 @@
 -- The rights of roles that manage this node.
 
--- Only roles that are granted this may manage groups.
-CREATE OR REPLACE FUNCTION weft.grant_node_admin(role regrole)
+CREATE FUNCTION weft.grant_node_objects(role regrole)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,10 +15,26 @@ BEGIN
 		WHERE e.extname = 'weft' AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
 			AND NOT EXISTS (SELECT FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
 				WHERE p.oid = d.objid AND a.grantee = 0)
-			AND d.objid <> 'weft.grant_node_admin(regrole)'::regprocedure
+			AND d.objid NOT IN ('weft.grant_node_objects(regrole)'::regprocedure,
+				'weft.grant_node_admin(regrole)'::regprocedure)
 	LOOP
 		EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', func, role);
 	END LOOP;
+END $$;
+
+COMMENT ON FUNCTION weft.grant_node_objects(regrole) IS
+	'grants a role what it needs of Weft to manage this node';
+REVOKE ALL ON FUNCTION weft.grant_node_objects(regrole) FROM PUBLIC;
+
+-- Only roles that are granted this may manage groups.
+CREATE OR REPLACE FUNCTION weft.grant_node_admin(role regrole)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	func regprocedure;
+BEGIN
+	PERFORM weft.grant_node_objects(role);
 	-- Their arguments differ between major versions.
 	FOR func IN SELECT oid::regprocedure FROM pg_proc
 		WHERE pronamespace = 'pg_catalog'::regnamespace
@@ -36,11 +51,13 @@ COMMENT ON FUNCTION weft.grant_node_admin(regrole) IS
 	'grants a role what it needs to manage this node; it needs REPLICATION and LOGIN besides';
 REVOKE ALL ON FUNCTION weft.grant_node_admin(regrole) FROM PUBLIC;
 
--- After an update: roles that manage this node get the rights on what is new.  In a new installation, there are none.
+-- After an update: roles that manage this node, which is to say that they have the rights on a table that nobody else
+-- needs, get the rights on what is new.  In a new installation, there are none.  What a script of an extension grants
+-- on the server's own functions would not be part of a dump any more.
 DO $$
 BEGIN
-	PERFORM weft.grant_node_admin(a.grantee::regrole)
-		FROM pg_proc p, aclexplode(p.proacl) a
-		WHERE p.oid = 'weft.member_list()'::regprocedure AND a.privilege_type = 'EXECUTE'
-			AND a.grantee NOT IN (0, p.proowner);
+	PERFORM weft.grant_node_objects(a.grantee::regrole)
+		FROM pg_class c, aclexplode(c.relacl) a
+		WHERE c.oid = 'weft.arriving_node'::regclass AND a.privilege_type = 'UPDATE'
+			AND a.grantee NOT IN (0, c.relowner);
 END $$;

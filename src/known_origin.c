@@ -145,6 +145,16 @@ known_origin_remove(const KnownOrigin *row)
 	table_close(rel, NoLock);
 }
 
+/* Does this server have rows that subscriptions have applied on another one, of which it does not know everything? */
+bool
+known_origin_outdated(void)
+{
+	foreach_ptr(KnownOrigin, row, known_origin_rows())
+		if (!known_origin_is_here(row))
+		return true;
+	return false;
+}
+
 static void
 fail_upgraded(const char *subname)
 {
@@ -162,17 +172,18 @@ check(const char *subname, Oid subid)
 {
 	bool		found = false;
 
+	/*
+	 * Whichever subscription has applied them: one that is new here, or has
+	 * another name now, finds rows without their times, too.
+	 */
+	if (known_origin_outdated())
+		fail_upgraded(subname);
 	foreach_ptr(KnownOrigin, row, known_origin_rows())
 	{
-		/*
-		 * Of any subscription: one that is new here, or has another name now,
-		 * finds rows without their times, too.
-		 */
-		if (!known_origin_is_here(row))
-			fail_upgraded(subname);
-		if (strcmp(row->subname, subname) != 0)
+		if (strcmp(row->subname, subname) != 0 && row->subid != subid)
 			continue;
-		if (row->subid == subid && row->origin == origin_of(subid))
+		if (strcmp(row->subname, subname) == 0 && row->subid == subid &&
+			row->origin == origin_of(subid))
 			found = true;
 		else
 			known_origin_remove(row);

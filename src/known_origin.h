@@ -23,6 +23,7 @@ typedef struct KnownOrigin
 extern List *known_origin_rows(void);
 extern void known_origin_store(const char *subname, Oid subid);
 extern void known_origin_remove(const KnownOrigin *row);
+extern bool known_origin_outdated(void);
 extern bool known_origin_is_here(const KnownOrigin *row);
 extern void known_origin_note(void);
 

@@ -10,6 +10,9 @@
  *	 - There are no writers, and the transaction is streamed while it is in progress: do not ask for
  *	   that.  The next leader takes this once; the one after it asks for streams again.
  *
+ * Every leader of a subscription between members of a group leaves word how far the publisher has sent
+ * its WAL (node_copy.c).
+ *
  * A subscription whose entry has been evicted, or forgotten by a restart of the server, finds the
  * schema change once more.
  */
@@ -27,6 +30,8 @@ typedef struct NextLeader
 	Oid			subid;			/* InvalidOid while the entry is free */
 	XLogRecPtr	wait;			/* end of the transaction that is to wait */
 	bool		unstreamed;
+	uint32		server;			/* a hash: of which server "sent" is */
+	XLogRecPtr	sent;
 } NextLeader;
 
 typedef struct NextLeaders
@@ -131,6 +136,33 @@ next_leader_take_unstreamed(Oid subid)
 	result = entry != NULL && entry->unstreamed;
 	if (entry != NULL)
 		entry->unstreamed = false;
+	LWLockRelease(shared->lock);
+	return result;
+}
+
+/* A publisher, on the server with this hash, has sent its WAL up to "sent" to the subscription. */
+void
+next_leader_tell_sent(Oid subid, uint32 server, XLogRecPtr sent)
+{
+	NextLeader *entry;
+
+	LWLockAcquire(shared->lock, LW_EXCLUSIVE);
+	entry = find_or_make(subid);
+	entry->sent = entry->server == server ? Max(entry->sent, sent) : sent;
+	entry->server = server;
+	LWLockRelease(shared->lock);
+}
+
+/* Returns how far that server has sent its WAL; InvalidXLogRecPtr if that is not known. */
+XLogRecPtr
+next_leader_sent(Oid subid, uint32 server)
+{
+	NextLeader *entry;
+	XLogRecPtr	result;
+
+	LWLockAcquire(shared->lock, LW_SHARED);
+	entry = find(subid);
+	result = entry && entry->server == server ? entry->sent : InvalidXLogRecPtr;
 	LWLockRelease(shared->lock);
 	return result;
 }

@@ -13,5 +13,7 @@ extern void next_leader_tell_wait(Oid subid, XLogRecPtr final_lsn);
 extern XLogRecPtr next_leader_wait(Oid subid);
 extern void next_leader_tell_unstreamed(Oid subid);
 extern bool next_leader_take_unstreamed(Oid subid);
+extern void next_leader_tell_sent(Oid subid, uint32 server, XLogRecPtr sent);
+extern XLogRecPtr next_leader_sent(Oid subid, uint32 server);
 
 #endif							/* WEFT_NEXT_LEADER_H */

@@ -12,13 +12,15 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "local_query.h"
+#include "next_leader.h"
 #include "node_copy.h"
 #include "remote_query.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
-#define MEET "weft.member_meet(uuid,text,integer,uuid,pg_lsn,text)"
+#define MEET "weft.member_meet(uuid,text,integer,uuid,pg_lsn,text,pg_lsn)"
 
 /* What this node tells the publisher, and what it knows of it; columns of weft.own_copy_for(). */
 enum
@@ -28,11 +30,32 @@ enum
 
 /* What the publisher answers; columns of weft.member_meet(). */
 #define NUM_ANSWERS 6
+#define ANSWERED_SERVER 0
+
+/* The server of the publisher that this leader has met, as a hash. */
+static uint32 met_server;
+static bool met = false;
 
 static char *
 literal(const char *value)
 {
 	return value ? quote_literal_cstr(value) : "NULL";
+}
+
+/* Servers are compared with those that were met before; one in 2^32 looks like another. */
+static uint32
+hash_of(const char *server)
+{
+	return hash_bytes((const unsigned char *) server, strlen(server));
+}
+
+/* How far the publisher, on the server that this node has followed, has sent its WAL to it; as text. */
+static char *
+sent_by(Oid subid, const char *followed)
+{
+	XLogRecPtr	sent = followed ? next_leader_sent(subid, hash_of(followed)) : InvalidXLogRecPtr;
+
+	return XLogRecPtrIsInvalid(sent) ? NULL : psprintf("%X/%X", LSN_FORMAT_ARGS(sent));
 }
 
 static bool
@@ -80,12 +103,12 @@ own_copy(const char *subscription)
 
 /*
  * Makes the publisher of a subscription between members look at this node, and this node at it.
- * "applied" is where the stream is to start.  Fails if one of the two is a copy that the other one
+ * "applied" is where the stream is to start, after what was sent to this node before.  Fails if one of the two is a copy that the other one
  * does not follow any more, or if the publisher was promoted without transactions that are applied
  * here.  Called outside of transactions, in the caller's memory context.
  */
 void
-node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *identity,
+node_copy_meet(WalReceiverConn *conn, Oid subid, const char *subscription, const char *identity,
 			   XLogRecPtr applied)
 {
 	MemoryContext old = CurrentMemoryContext;
@@ -99,9 +122,10 @@ node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *iden
 	own = own_copy(subscription);
 	initStringInfo(&query);
 	if (own)
-		appendStringInfo(&query, "SELECT * FROM weft.member_meet(%s, %s, %s, %s, %s, %s)",
+		appendStringInfo(&query, "SELECT * FROM weft.member_meet(%s, %s, %s, %s, %s, %s, %s)",
 						 literal(identity), literal(own[OWN_SERVER]), literal(own[OWN_GENERATION]),
-						 literal(own[OWN_INCARNATION]), literal(position), literal(own[FOLLOWED]));
+						 literal(own[OWN_INCARNATION]), literal(position), literal(own[FOLLOWED]),
+						 literal(sent_by(subid, own[FOLLOWED])));
 	query.data = MemoryContextStrdup(old, query.data);
 	CommitTransactionCommand();
 	if (query.data[0] == '\0')
@@ -124,6 +148,9 @@ node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *iden
 		problem = local_value_of_weft(note.data);
 		if (problem)
 			problem = MemoryContextStrdup(old, problem);
+		else
+			met_server = hash_of(answers[ANSWERED_SERVER]);
+		met = problem == NULL;
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);
@@ -132,4 +159,15 @@ node_copy_meet(WalReceiverConn *conn, const char *subscription, const char *iden
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s", problem),
 				 errhint("See weft.health() and the documentation of failover.")));
+}
+
+/*
+ * The leader of a subscription ends; its publisher has sent its WAL up to "sent", which it had flushed.  Between
+ * members, the next leader shows that to the publisher.
+ */
+void
+node_copy_leave(Oid subid, XLogRecPtr sent)
+{
+	if (met && !XLogRecPtrIsInvalid(sent))
+		next_leader_tell_sent(subid, met_server, sent);
 }

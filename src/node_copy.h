@@ -8,7 +8,8 @@
 #include "access/xlogdefs.h"
 #include "replication/walreceiver.h"
 
-extern void node_copy_meet(WalReceiverConn *conn, const char *subscription,
+extern void node_copy_meet(WalReceiverConn *conn, Oid subid, const char *subscription,
 						   const char *identity, XLogRecPtr applied);
+extern void node_copy_leave(Oid subid, XLogRecPtr sent);
 
 #endif							/* WEFT_NODE_COPY_H */

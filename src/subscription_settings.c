@@ -20,6 +20,7 @@
 #include "catalog/pg_subscription.h"
 #include "commands/extension.h"
 #include "commands/seclabel.h"
+#include "compat.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "nodes/miscnodes.h"
@@ -226,7 +227,7 @@ subscription_settings_set(Oid subid, SubscriptionSettings settings)
 		appendStringInfo(&label, "%s%s%s", label.len > 0 ? ", " : "", DDL,
 						 ddl_names[settings.ddl]);
 	if (settings.until_lsn != NO_END)
-		appendStringInfo(&label, "%s%s%X/%X", label.len > 0 ? ", " : "", UNTIL_LSN,
+		appendStringInfo(&label, "%s%s" compat_lsn_format, label.len > 0 ? ", " : "", UNTIL_LSN,
 						 LSN_FORMAT_ARGS(settings.until_lsn));
 
 	ObjectAddressSet(object, SubscriptionRelationId, subid);

@@ -183,11 +183,11 @@ def missing_tables(target: Target) -> list[str]:
 
 
 def filled_tables(target: Target) -> list[str]:
-    """Published tables in which the new server has rows."""
+    """Published tables in which the new server has rows.  Weft does not copy its own tables."""
     return [
         table
         for table in published_tables(target)
-        if target.new.value(f"SELECT 1 FROM {table} LIMIT 1")
+        if not table.startswith("weft.") and target.new.value(f"SELECT 1 FROM {table} LIMIT 1")
     ]
 
 

@@ -156,7 +156,7 @@ past_source_here(List *rows, int node)
 	if (node >= 0)
 		return node;
 	foreach_ptr(KnownOrigin, row, rows)
-		if (row->origin == -node)
+		if (row->origin == -node && OidIsValid(get_subscription_oid(row->subname, true)))
 		return source_here(row);
 	return 0;
 }
@@ -208,8 +208,10 @@ subscription_here(List *rows, Oid subid)
 
 		if (row->subid != subid)
 			continue;
+		/* It may have had another name at times. */
 		result = get_subscription_oid(row->subname, true);
-		return OidIsValid(result) ? result : subid;
+		if (OidIsValid(result))
+			return result;
 	}
 	return subid;
 }

@@ -8,7 +8,8 @@
  * replication origin.  Here, the segments of the new server are made like them:
  *	 - of segments before that of L, the whole file is copied.  The server does not read those pages, nor has it any in
  *	   its buffers, because it knows of no time before L.  Files that a new server's very first transactions
- *	   have left there are replaced;
+ *	   have left there are replaced.  Segments that the old server had not begun, because L is of a later
+ *	   start of the new one, are made without times;
  *	 - in the segment of L, the times before L are set one by one, in the server's buffers.  If L is its first
  *	   transaction, there may be none.
  * Then L is set to the oldest transaction ID of what was copied.  The caller makes a checkpoint, which writes L and
@@ -158,6 +159,21 @@ write_segment(uint32 segment, const char *contents)
 	durable_rename(TEMPORARY_FILE, path_of(".", segment), ERROR);
 }
 
+/*
+ * Transactions of segments between two of them have no times, but may be asked for.  This server has
+ * the later one already.
+ */
+static void
+write_empty(uint32 segment, uint32 later)
+{
+	char	   *contents = palloc0(SEGMENT_SIZE);
+
+	if (segment != later)
+		for (later = segment_before(later); later != segment; later = segment_before(later))
+			write_segment(later, contents);
+	pfree(contents);
+}
+
 /* Sets the times of those transactions of a segment that are before a limit. */
 static void
 set_times(uint32 segment, const char *contents, TransactionId limit)
@@ -237,11 +253,16 @@ commit_files_restore(const char *directory, uint64 server)
 		memset(contents, 0, SEGMENT_SIZE);
 		if (read_file(path_of(directory, segment), contents, SEGMENT_SIZE) < 0)
 		{
-			/* The old server had not begun this one. */
-			if (known == first_of(segment))
-				continue;
-			break;
+			/*
+			 * The old server may not have begun those of this server's first
+			 * transactions.
+			 */
+			if (count > 0 || TransactionIdPrecedesOrEquals(first_of(segment), needed))
+				break;
+			continue;
 		}
+		if (count == 0)
+			write_empty(segment, segment_of(known));
 		if (segment == segment_of(known))
 			set_times(segment, contents, known);
 		else

@@ -27,6 +27,7 @@
 #include "commands/extension.h"
 #include "conflict/past_origin.h"
 #include "conflict/settings.h"
+#include "known_origin.h"
 #include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "store.h"
@@ -35,7 +36,8 @@
 
 /*
  * Returns the origin and node of a subscription that is about to be dropped.  The node is
- * 0 if nothing is to be remembered.
+ * 0 if nothing is to be remembered.  Fails after pg_upgrade, as long as the origin's number is
+ * not the one that its rows have.
  */
 ConflictLegacy
 conflict_legacy(const char *subscription)
@@ -52,6 +54,13 @@ conflict_legacy(const char *subscription)
 	ReplicationOriginNameForLogicalRep(subid, InvalidOid, name, sizeof(name));
 	result.origin = replorigin_by_name(name, true);
 	result.node = settings_subscription_node(result.origin);
+	if (result.node != 0 && known_origin_outdated())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" cannot be dropped before weft.finish_upgrade() has been called",
+						subscription),
+				 errdetail("Nobody would know which node has changed the rows that it has applied."),
+				 errhint("Call weft.finish_upgrade() in this database, with the data directory of the old server.")));
 	return result;
 }
 

@@ -321,7 +321,7 @@ check_membership(WalReceiverConn *conn, XLogRecPtr startpoint)
 	if (known)
 	{
 		if (identity)
-			node_copy_meet(conn, MySubscription->name, identity, startpoint);
+			node_copy_meet(conn, MySubscription->oid, MySubscription->name, identity, startpoint);
 		return;
 	}
 	if (values == NULL)

@@ -50,6 +50,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "node_copy.h"
 #include "receive/concurrent_start.h"
 #include "receive/connection.h"
 #include "receive/ddl_rows.h"
@@ -118,6 +119,7 @@ leader_exit(int code, Datum arg)
 	sampler_stop();
 	if (!COMPAT_ORIGIN_COUNTS_USERS || !origin_is_shared())
 		replorigin_session_reset();
+	node_copy_leave(led.shared->subid, Max(reception.told_lsn, reception.received_lsn));
 	shmem_release(led.shared);
 }
 

@@ -37,13 +37,15 @@ sub other_errors
 	  split /\n/, errors_logged($node);
 }
 
-# A role that manages the group from before the update.
+# A role that manages the group from before the update, and one that does not, but may call what others may.
 query_all(\@nodes, <<EOS);
 DROP EXTENSION weft;
 CREATE EXTENSION weft VERSION '$old';
 CREATE ROLE manager LOGIN SUPERUSER;
 SELECT weft.grant_node_admin('manager');
 ALTER ROLE manager NOSUPERUSER;
+CREATE ROLE watcher;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA weft TO watcher;
 CREATE TABLE ledger (node text, id int, PRIMARY KEY (node, id));
 CREATE TABLE account (id int PRIMARY KEY, v int, node text);
 CREATE SEQUENCE entry;
@@ -164,6 +166,19 @@ is(other_errors($_), '',
 query($a, 'SET ROLE manager; ' . $_)
   foreach q(SELECT weft.check_protocol(weft.member_info(), 2)),
   'SELECT weft.group_ddl()';
+my $in_dump = <<'EOS';
+SELECT count(*) FROM pg_proc p JOIN pg_init_privs i ON i.objoid = p.oid AND i.classoid = 'pg_proc'::regclass
+WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.proname LIKE 'pg\_replication\_origin%'
+	AND p.proacl::text LIKE '%manager=%' AND p.proacl <> i.initprivs
+EOS
+is(query($a, $in_dump),
+	4, q(its rights on the server's own functions are dumped));
+is( query(
+		$a,
+		q(SELECT has_table_privilege('watcher', 'weft.node_entry', 'UPDATE') OR has_function_privilege('watcher', 'weft.accept_promotion(name, boolean)', 'EXECUTE'))
+	),
+	'f',
+	'another role gets no more rights by an update');
 
 # --- nodes that do not understand each other ---
 

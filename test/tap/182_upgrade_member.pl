@@ -31,6 +31,25 @@ sub glob_count
 	return scalar @files;
 }
 
+# SQL for so many transactions that change nothing.
+sub spend
+{
+	my ($count) = @_;
+
+	return <<"EOS";
+CREATE TEMPORARY TABLE spent (id int);
+DO \$\$ BEGIN
+	FOR i IN 1..$count LOOP
+		BEGIN
+			INSERT INTO spent VALUES (i);
+		EXCEPTION WHEN division_by_zero THEN NULL;
+		END;
+	END LOOP;
+END \$\$;
+DROP TABLE spent;
+EOS
+}
+
 my ($a, $b, $c) = map { new_member($_, install_path => $previous) } qw(a b c);
 
 # --- a group, of which a's origins will have other numbers ---
@@ -41,17 +60,10 @@ CREATE TABLE counter (id int PRIMARY KEY, v text, n int NOT NULL DEFAULT 0);
 ALTER TABLE counter REPLICA IDENTITY FULL;
 INSERT INTO counter VALUES (6), (7);
 INSERT INTO t SELECT g, 'first' FROM generate_series(1, 1000) g;
--- So many transactions that their commit times are in three files.
-CREATE TABLE spent (id int);
-DO $$ BEGIN
-	FOR i IN 1..60000 LOOP
-		BEGIN
-			INSERT INTO spent VALUES (i);
-		EXCEPTION WHEN division_by_zero THEN NULL;
-		END;
-	END LOOP;
-END $$;
-DROP TABLE spent;
+EOS
+# Their commit times are in three files.
+query($a, spend(60000));
+query($a, <<'EOS');
 CREATE SUBSCRIPTION first CONNECTION 'host=/nowhere' PUBLICATION nothing WITH (connect = false, slot_name = NONE);
 EOS
 create_group($a, 'g');
@@ -105,6 +117,14 @@ my $old_directory = $a->data_dir;
 my $new = upgrade_server($a);
 is(query($new, $origins), '1 2', 'numbers of origins are others');
 is(states($new), 'a active, b active, c active', 'the list of members');
+# Commit times are not recorded at first, so that the oldest one that is known is of a later file.
+$new->adjust_conf('postgresql.conf', 'track_commit_timestamp', 'off');
+$new->restart;
+query($new, spend(60000));
+my $without_time = query($new, 'SELECT pg_current_xact_id()');
+query($new, spend(5));
+$new->adjust_conf('postgresql.conf', 'track_commit_timestamp', 'on');
+$new->restart;
 query($new, q(ALTER SUBSCRIPTION weft_g_b_a ENABLE));
 $new->wait_for_log(
 	qr/ERROR:  subscription "weft_g_${_}_a" cannot resolve conflicts before weft\.finish_upgrade\(\) has been called/
@@ -132,7 +152,19 @@ fails(
 	sprintf('SET ROLE someone; SELECT weft.finish_upgrade($$%s$$)',
 		$old_directory),
 	qr/ERROR:  only a superuser may complete an upgrade/);
+# Which node has changed its rows, nobody would know.
+fails(
+	$new,
+	'DROP SUBSCRIPTION weft_g_b_a',
+	qr/ERROR:  subscription "weft_g_b_a" cannot be dropped before weft\.finish_upgrade\(\) has been called/
+);
 query($new, sprintf 'SELECT weft.finish_upgrade($$%s$$)', $old_directory);
+is( query(
+		$new,
+		"SELECT count(pg_xact_commit_timestamp((x || '')::xid)) FROM generate_series($without_time - 59000, $without_time) x"
+	),
+	0,
+	'those that were not recorded are unknown, and can be asked for');
 # As they were, but for the one row that was written since.
 my $without = sub {
 	join ',', grep { !/^[58] / } split /,/, $_[0];
@@ -145,7 +177,7 @@ is( $without->(query($new, $exact)),
 	'exact ones, too');
 
 # a crash after it, and once more
-is(glob_count($new->data_dir . '/pg_commit_ts/*'), 3,
+is(glob_count($new->data_dir . '/pg_commit_ts/*'), 5,
 	'files of commit times');
 $new->stop('immediate');
 $new->start;
