@@ -55,6 +55,8 @@ query($a, 'INSERT INTO account SELECT g, 0 FROM generate_series(1, 100) g');
 wait_for_group('g', @nodes);
 
 my $joining = new_member('d');
+# Rights are part of the schema that it copies.
+query($joining, 'CREATE ROLE manager; CREATE ROLE watcher');
 my $number = 0;
 
 # What members do to each other.
