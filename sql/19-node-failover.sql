@@ -266,6 +266,8 @@ DECLARE
 	slot record;
 	sent pg_lsn;
 BEGIN
+	-- The commit must not wait for a synchronous standby, which may be the very subscription that is about to start.
+	PERFORM set_config('synchronous_commit', 'local', true);
 	IF node IS NULL THEN
 		RAISE EXCEPTION 'node "%" knows no other node with this identity', weft.local_node()
 			USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -329,6 +331,7 @@ DECLARE
 	own weft.node_copy := weft.own_copy();
 	known weft.node_copy := weft.meet_copy(node, publisher.identity, server, generation, incarnation);
 BEGIN
+	PERFORM set_config('synchronous_commit', 'local', true);
 	IF lost_until IS NOT NULL THEN
 		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
 	END IF;

@@ -38,6 +38,7 @@
 #include "replication/worker_internal.h"
 #include "store.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -203,6 +204,13 @@ known_origin_note(void)
 
 	replorigin_session_origin = InvalidRepOriginId;
 	StartTransactionCommand();
+
+	/*
+	 * A synchronous standby may be a subscription to this server that waits
+	 * for this leader.
+	 */
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
 	check(MySubscription->name, MySubscription->oid);
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;
