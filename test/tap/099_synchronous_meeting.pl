@@ -50,7 +50,7 @@ foreach my $node ($a, $b)
 	);
 	pass("$name: a commit that waits for the other one ends");
 }
-# The statement's timeout does not end a wait for a standby, but leaves a warning.
+# The timeout would have ended the wait with no more than a warning, and without the row on the other one.
 is(query($_, 'SELECT count(*) FROM t'), 2, $_->name . ' has both rows')
   foreach $a, $b;
 

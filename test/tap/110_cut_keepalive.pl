@@ -13,10 +13,8 @@ use WeftTest;
 
 plan skip_all => 'about Weft alone' unless weft();
 
-# The publisher sends a keepalive for each transaction of which nothing is published, because it waits for a
-# standby, as it believes.
 my $pub =
-  new_publisher('publisher', conf => "synchronous_standby_names = 'nobody'");
+  new_publisher('publisher', conf => "synchronous_standby_names = ''");
 my $sub = new_subscriber('subscriber');
 $ENV{PGOPTIONS} = '-c synchronous_commit=local';
 
@@ -24,6 +22,38 @@ query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v text)');
 query($pub,
 	'CREATE TABLE unpublished (id int); CREATE PUBLICATION pub FOR TABLE t');
 query($sub, 'CREATE EXTENSION weft_test');
+
+# If the publisher believes that it waits for a standby, it sends a keepalive for each transaction of which
+# nothing is published.
+sub wait_for_standby
+{
+	my ($name) = @_;
+
+	$pub->adjust_conf('postgresql.conf', 'synchronous_standby_names',
+		"'$name'");
+	$pub->reload;
+	poll($pub,
+		"SELECT current_setting('synchronous_standby_names') = '$name'");
+	return;
+}
+
+# Each in a transaction of its own, followed by other statements.
+sub insert_rows
+{
+	my ($from, $to, $length, $then) = @_;
+
+	query($pub, <<"EOS");
+SET synchronous_commit = off;
+DO \$\$ BEGIN
+	FOR i IN $from..$to LOOP
+		INSERT INTO t VALUES (i, repeat('x', $length));
+		COMMIT;
+		$then
+	END LOOP;
+END \$\$;
+EOS
+	return;
+}
 
 foreach my $options (
 	'num_writers = 0, synchronous_commit = on',
@@ -37,6 +67,7 @@ foreach my $options (
 	wait_for_apply($pub, $sub, 'sub');
 	query($sub, 'INSERT INTO t VALUES (4000)');
 
+	wait_for_standby('nobody');
 	my $session = open_session($sub);
 	$session->query_safe('BEGIN');
 	is( $session->query_safe("SELECT weft_test_cut_write('sub', 'SELECT 1')"),
@@ -45,27 +76,9 @@ foreach my $options (
 	# because the subscriber does not queue all of this.
 	my $walsender = query($pub, 'SELECT pid FROM pg_stat_replication');
 	kill 'STOP', $walsender;
-	query($pub, <<'EOS');
-SET synchronous_commit = off;
-DO $$ BEGIN
-	FOR i IN 1..5000 LOOP
-		INSERT INTO t VALUES (i, repeat('x', 100));
-		COMMIT;
-		INSERT INTO unpublished VALUES (i);
-		COMMIT;
-	END LOOP;
-END $$;
-EOS
+	insert_rows(1, 5000, 100, 'INSERT INTO unpublished VALUES (i); COMMIT;');
 	my $end = query($pub, 'SELECT pg_current_wal_flush_lsn()');
-	query($pub, <<'EOS');
-SET synchronous_commit = off;
-DO $$ BEGIN
-	FOR i IN 5001..11000 LOOP
-		INSERT INTO t VALUES (i, repeat('x', 8000));
-		COMMIT;
-	END LOOP;
-END $$;
-EOS
+	insert_rows(5001, 11000, 8000, '');
 	kill 'CONT', $walsender;
 	poll($sub, "SELECT received_lsn >= '$end' FROM weft.stat_subscription");
 	my $log = -s $sub->logfile;
@@ -81,6 +94,8 @@ EOS
 	query($sub, 'DELETE FROM t WHERE id = 4000 AND v IS NULL');
 	wait_for_apply($pub, $sub, 'sub');
 	same_tables($pub, $sub, ['t'], "$what: nothing is lost");
+	# Whoever has waited for it goes on.
+	wait_for_standby('');
 	query($sub, 'DROP SUBSCRIPTION sub');
 }
 
