@@ -331,7 +331,6 @@ DECLARE
 	own weft.node_copy := weft.own_copy();
 	known weft.node_copy := weft.meet_copy(node, publisher.identity, server, generation, incarnation);
 BEGIN
-	PERFORM set_config('synchronous_commit', 'local', true);
 	IF lost_until IS NOT NULL THEN
 		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
 	END IF;

@@ -35,10 +35,10 @@
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "known_origin.h"
+#include "local_query.h"
 #include "replication/worker_internal.h"
 #include "store.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -173,18 +173,19 @@ check(const char *subname, Oid subid)
 {
 	bool		found = false;
 
-	/*
-	 * Whichever subscription has applied them: one that is new here, or has
-	 * another name now, finds rows without their times, too.
-	 */
-	if (known_origin_outdated())
-		fail_upgraded(subname);
 	foreach_ptr(KnownOrigin, row, known_origin_rows())
 	{
-		if (strcmp(row->subname, subname) != 0 && row->subid != subid)
+		bool		same_name = strcmp(row->subname, subname) == 0;
+
+		/*
+		 * Of any subscription: one that is new here, or has another name now,
+		 * finds rows without their times, too.
+		 */
+		if (!known_origin_is_here(row))
+			fail_upgraded(subname);
+		if (!same_name && row->subid != subid)
 			continue;
-		if (strcmp(row->subname, subname) == 0 && row->subid == subid &&
-			row->origin == origin_of(subid))
+		if (same_name && row->subid == subid && row->origin == origin_of(subid))
 			found = true;
 		else
 			known_origin_remove(row);
@@ -203,14 +204,7 @@ known_origin_note(void)
 	RepOriginId origin = replorigin_session_origin;
 
 	replorigin_session_origin = InvalidRepOriginId;
-	StartTransactionCommand();
-
-	/*
-	 * A synchronous standby may be a subscription to this server that waits
-	 * for this leader.
-	 */
-	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
+	local_start_writing();
 	check(MySubscription->name, MySubscription->oid);
 	CommitTransactionCommand();
 	replorigin_session_origin = origin;

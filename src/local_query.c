@@ -5,14 +5,31 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "local_query.h"
 #include "miscadmin.h"
 #include "publication_settings.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+
+/*
+ * Starts a transaction in which this node may write, and sees what others have written meanwhile, whatever
+ * the defaults of this database are.  Its commit is flushed, but does not wait for synchronous standbys: one of
+ * them may be a subscription to this server that waits for this process.
+ */
+void
+local_start_writing(void)
+{
+	StartTransactionCommand();
+	XactReadOnly = false;
+	XactIsoLevel = XACT_READ_COMMITTED;
+	(void) set_config_option("synchronous_commit", "local", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
 
 static void
 execute(const char *command)

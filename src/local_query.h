@@ -10,6 +10,7 @@
 /* A value of a row, as text; NULL if it is null. */
 typedef char *LocalValue;
 
+extern void local_start_writing(void);
 extern void local_run(const char *command);
 extern char *local_value(const char *query);
 extern char *local_value_of_weft(const char *query);

@@ -82,10 +82,9 @@ void
 local_table_check_rights(Relation rel, AclMode mode)
 {
 	Oid			relid = RelationGetRelid(rel);
-	AclResult	result = pg_class_aclcheck(relid, GetUserId(), mode);
 
-	if (result != ACLCHECK_OK)
-		aclcheck_error(result, get_relkind_objtype(rel->rd_rel->relkind),
+	if (pg_class_aclmask(relid, GetUserId(), mode, ACLMASK_ALL) != mode)
+		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(rel->rd_rel->relkind),
 					   RelationGetRelationName(rel));
 	if (check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
 		ereport(ERROR,

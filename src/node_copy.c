@@ -64,18 +64,6 @@ asks_true(char *answer)
 	return answer != NULL && answer[0] == 't';
 }
 
-/*
- * Starts a transaction in which this node may write, and sees what others have written meanwhile, whatever
- * the defaults of this database are.
- */
-static void
-start_transaction(void)
-{
-	StartTransactionCommand();
-	XactReadOnly = false;
-	XactIsoLevel = XACT_READ_COMMITTED;
-}
-
 /* Does the publisher answer?  Makes sure of the same for its transactions. */
 static bool
 publisher_answers(WalReceiverConn *conn, const char *subscription)
@@ -103,7 +91,7 @@ own_copy(const char *subscription)
 
 /*
  * Makes the publisher of a subscription between members look at this node, and this node at it.
- * "applied" is where the stream is to start, after what was sent to this node before.  Fails if one of the two is a copy that the other one
+ * "applied" is where the stream is to start.  Fails if one of the two is a copy that the other one
  * does not follow any more, or if the publisher was promoted without transactions that are applied
  * here.  Called outside of transactions, in the caller's memory context.
  */
@@ -118,7 +106,7 @@ node_copy_meet(WalReceiverConn *conn, Oid subid, const char *subscription, const
 	char	   *problem = NULL;
 
 	/* What this node says of itself must be on disk before. */
-	start_transaction();
+	local_start_writing();
 	own = own_copy(subscription);
 	initStringInfo(&query);
 	if (own)
@@ -131,7 +119,7 @@ node_copy_meet(WalReceiverConn *conn, Oid subid, const char *subscription, const
 	if (query.data[0] == '\0')
 		return;
 
-	start_transaction();
+	local_start_writing();
 	if (publisher_answers(conn, subscription))
 	{
 		RemoteValue *answers = remote_query_row(conn,
@@ -149,8 +137,10 @@ node_copy_meet(WalReceiverConn *conn, Oid subid, const char *subscription, const
 		if (problem)
 			problem = MemoryContextStrdup(old, problem);
 		else
+		{
 			met_server = hash_of(answers[ANSWERED_SERVER]);
-		met = problem == NULL;
+			met = true;
+		}
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(old);

@@ -67,6 +67,19 @@ wire_read_begin(const char *data, int length, WireBegin *begin)
 	return finish(&cursor);
 }
 
+/* Reads a keepalive; what may follow is ignored, as by the server. */
+const char *
+wire_read_keepalive(const char *message, int length, WireKeepalive *keepalive)
+{
+	WireCursor	cursor;
+
+	wire_start(&cursor, message + 1, length - 1);
+	keepalive->end_lsn = wire_uint64(&cursor);
+	keepalive->sent_time = wire_uint64(&cursor);
+	keepalive->reply_requested = wire_uint8(&cursor) != 0;
+	return cursor.failed ? "a keepalive ends too early" : NULL;
+}
+
 /* Reads a COMMIT message. */
 const char *
 wire_read_commit(const char *data, int length, WireCommit *commit)

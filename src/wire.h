@@ -75,6 +75,14 @@ typedef struct WireBegin
 	TransactionId xid;
 } WireBegin;
 
+/* A message of the stream itself, not of a transaction in it. */
+typedef struct WireKeepalive
+{
+	XLogRecPtr	end_lsn;
+	TimestampTz sent_time;
+	bool		reply_requested;
+} WireKeepalive;
+
 typedef struct WireCommit
 {
 	XLogRecPtr	commit_lsn;
@@ -168,6 +176,7 @@ wire_column(WireCursor *cursor, WireColumn *column)
 	return !cursor->failed;
 }
 
+extern const char *wire_read_keepalive(const char *message, int length, WireKeepalive *keepalive);
 extern const char *wire_read_begin(const char *data, int length, WireBegin *begin);
 extern const char *wire_read_commit(const char *data, int length, WireCommit *commit);
 extern const char *wire_read_change(const char *data, int length, bool streamed,

@@ -74,9 +74,8 @@ static void
 check_privileges(Relation rel, char type)
 {
 	local_table_check_rights(rel, type == LOGICAL_REP_MSG_INSERT ? ACL_INSERT :
-							 type == LOGICAL_REP_MSG_UPDATE ? ACL_UPDATE : ACL_DELETE);
-	if (type != LOGICAL_REP_MSG_INSERT)
-		local_table_check_rights(rel, ACL_SELECT);
+							 type == LOGICAL_REP_MSG_UPDATE ? ACL_UPDATE | ACL_SELECT :
+							 ACL_DELETE | ACL_SELECT);
 }
 
 /* Sets up what the executor's functions need for the open table. */

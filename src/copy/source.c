@@ -185,14 +185,14 @@ copy_source_supported(WalReceiverConn *conn)
 bool
 copy_source_partitioned(WalReceiverConn *conn, const CopyCommand *command)
 {
-	char	   *query = psprintf("SELECT (relkind = 'p')::pg_catalog.text FROM pg_catalog.pg_class"
-								 " WHERE oid = %s::pg_catalog.regclass",
-								 quote_literal_cstr(command->relation));
 	RemoteValue *values;
 
 	if (!command->only || walrcv_server_version(conn) < FIRST_VERSION_COPYING_PARTITIONED)
 		return false;
-	values = ask(conn, command, query, 1);
+	values = ask(conn, command,
+				 psprintf("SELECT (relkind = 'p')::pg_catalog.text FROM pg_catalog.pg_class"
+						  " WHERE oid = %s::pg_catalog.regclass",
+						  quote_literal_cstr(command->relation)), 1);
 	return values[0] && strcmp(values[0], "true") == 0;
 }
 

@@ -348,15 +348,12 @@ take_queued(char **message)
 static void
 bound_keepalive(char *message, int length)
 {
-	WireCursor	cursor;
-	XLogRecPtr	end_lsn;
+	WireKeepalive keepalive;
 
-	wire_start(&cursor, message + 1, length - 1);
-	end_lsn = wire_uint64(&cursor);
 	/* Damage is reported when it is its turn. */
-	if (cursor.failed)
+	if (wire_read_keepalive(message, length, &keepalive) != NULL)
 		return;
-	reception_told(end_lsn);
+	reception_told(keepalive.end_lsn);
 	if (batch_publisher_holds())
 		(void) message_put_uint64(message + 1, reception.received_lsn);
 }
@@ -365,18 +362,12 @@ bound_keepalive(char *message, int length)
 static void
 answer_keepalive(const char *message, int length)
 {
-	WireCursor	cursor;
-	XLogRecPtr	end_lsn;
-	bool		reply_requested;
+	WireKeepalive keepalive;
 
-	wire_start(&cursor, message + 1, length - 1);
-	end_lsn = wire_uint64(&cursor);
-	(void) wire_uint64(&cursor);
-	reply_requested = wire_uint8(&cursor) != 0;
-	if (cursor.failed)
+	if (wire_read_keepalive(message, length, &keepalive) != NULL)
 		return;
-	reception_arrived(end_lsn);
-	feedback_send(reception.conn, reception.received_lsn, reply_requested, false);
+	reception_arrived(keepalive.end_lsn);
+	feedback_send(reception.conn, reception.received_lsn, keepalive.reply_requested, false);
 }
 
 /* Notes how far the stream is, by a message of which nothing else is looked at yet. */

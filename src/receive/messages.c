@@ -415,32 +415,28 @@ messages_data(char *message, int length)
 void
 messages_keepalive(char *message, int length)
 {
-	WireCursor	cursor;
-	XLogRecPtr	end_lsn;
-	bool		reply_requested;
+	WireKeepalive keepalive;
+	const char *problem = wire_read_keepalive(message, length, &keepalive);
 
-	wire_start(&cursor, message + 1, length - 1);
-	end_lsn = wire_uint64(&cursor);
-	reception.sent_time = wire_uint64(&cursor);
-	reply_requested = wire_uint8(&cursor) != 0;
-	if (cursor.failed)
-		damage_report(NULL, "a keepalive ends too early");
-	if (end_lsn >= led.until_lsn && position == BETWEEN_TRANSACTIONS)
+	if (problem)
+		damage_report(NULL, problem);
+	reception.sent_time = keepalive.sent_time;
+	if (keepalive.end_lsn >= led.until_lsn && position == BETWEEN_TRANSACTIONS)
 		housekeeping_finish();
 
-	ddl_rows_passed(end_lsn);
-	reception_arrived(end_lsn);
+	ddl_rows_passed(keepalive.end_lsn);
+	reception_arrived(keepalive.end_lsn);
 	reception_show();
 	if (pause_drained())
 	{
 		handover_keep_end(message, length,
-						  position == BETWEEN_TRANSACTIONS ? end_lsn : InvalidXLogRecPtr,
+						  position == BETWEEN_TRANSACTIONS ? keepalive.end_lsn : InvalidXLogRecPtr,
 						  0);
 		return;
 	}
-	reception_settled(end_lsn);
+	reception_settled(keepalive.end_lsn);
 
-	feedback_send(reception.conn, reception.received_lsn, reply_requested, false);
+	feedback_send(reception.conn, reception.received_lsn, keepalive.reply_requested, false);
 	MyLogicalRepWorker->last_lsn = MyLogicalRepWorker->reply_lsn = reception.received_lsn;
 	MyLogicalRepWorker->last_send_time = MyLogicalRepWorker->reply_time = reception.sent_time;
 	MyLogicalRepWorker->last_recv_time = reception.received_time;
