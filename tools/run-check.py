@@ -224,12 +224,11 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
     else:
         report("FAILED", suite, file.stem, duration)
         log = directory / "log" / f"regress_log_{file.stem}"
+        failed = [line for line in text.splitlines() if line.startswith("not ok")]
         ended = []
-        if log.exists() and "not ok" not in text:
+        if log.exists() and not re.search(r"^1\.\.\d+$", text, re.MULTILINE):
             ended = what_ended(log.read_text(errors="replace"))
-        reasons[f"{suite}/{file.stem}"] = (
-            ended or [line for line in text.splitlines() if line.startswith("not ok")]
-        )[:2]
+        reasons[f"{suite}/{file.stem}"] = failed[:2] + ended[:2]
         print("\n".join("    " + line for line in ended + what_failed(text)), flush=True)
 
 

@@ -189,6 +189,8 @@ withdraw(void)
 
 	if (!gate_withdraw(lock) || !gate_look(lock, &status))
 		return false;
+	elog(DEBUG1, "the gate of node \"%s\" was open for a moment: its worker has withdrawn",
+		 NameStr(status.requester));
 	for (int i = 0; i < status.num_tables; i++)
 	{
 		LOCKTAG		tag = tag_of(status.tables[i].relid);
@@ -250,6 +252,8 @@ close_table(const GateTable *table, bool after)
 		preferred = list_delete_oid(preferred, table->relid);
 		preferred = lcons_oid(table->relid, preferred);
 	}
+	elog(DEBUG1, "a gate could not be closed yet: table %u is in use%s", table->relid,
+		 deadlock ? ", by a deadlock" : "");
 	gate_nap(LOCK_PAUSE);
 }
 

@@ -144,6 +144,13 @@ begin_where_sent(void)
 		handover_settled(connection_confirmed());
 }
 
+/* All processes of the last leader have ended, so what the origin counts can be seen. */
+static void
+begin_where_applied(void)
+{
+	pg_atomic_write_u64(&led.shared->applied_lsn, replorigin_session_get_progress(false));
+}
+
 /* First call: become a leader. */
 static void
 leader_start(WalReceiverConn *conn)
@@ -154,6 +161,7 @@ leader_start(WalReceiverConn *conn)
 	pg_atomic_write_u32(&led.shared->compression, connection_compression());
 	reception_start(conn);
 	handover_start();
+	begin_where_applied();
 	begin_where_sent();
 	sampler_start();
 	ddl_rows_start(replorigin_session_get_progress(false));

@@ -114,4 +114,23 @@ $blocker->quit;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'everything is there');
 
+# A row is waited for until it can be seen: the server's own apply loop has written the commit record, and waits
+# for a standby.
+query($sub,
+	'ALTER SUBSCRIPTION sub SET (num_writers = 0, synchronous_commit = on)');
+set_conf($sub, synchronous_standby_names => 'missing');
+query($pub, "INSERT INTO t VALUES (12, 'must be seen')");
+poll($sub,
+	"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type <> 'client backend'"
+);
+is(query($sub, 'SELECT count(*) FROM t WHERE id = 12'),
+	0, 'a row cannot be seen');
+like(
+	wait_fails('1 s'),
+	qr{applied up to LSN (?!0/0 )[0-9A-F]+/[0-9A-F]+ of },
+	'a row that cannot be seen yet is not there');
+set_conf($sub, synchronous_standby_names => '');
+wait_for_apply($pub, $sub, 'sub');
+same_tables($pub, $sub, ['t'], 'now it is');
+
 done_testing();

@@ -17,7 +17,8 @@ my @nodes =
   map {
 	new_member($_,
 		conf =>
-		  "max_worker_processes = 40\nlogical_decoding_work_mem = 64kB\n")
+		  "max_worker_processes = 40\nlogical_decoding_work_mem = 64kB\nlog_min_messages = debug1\n"
+	)
   } qw(a b c);
 my ($a, $b, $c) = @nodes;
 
@@ -129,7 +130,11 @@ finish($blocked_on_c);
 no_locks('writers that wait');
 same_schemas('writers that wait');
 is(query($a, 'SELECT id, n FROM t WHERE id > 10 ORDER BY 1'),
-	"11|7\n12|7", 'the writers waited, and have used the new definition');
+	"11|7\n12|7", 'the writers waited, and have used the new definition')
+  or diag(
+	map   { /WARNING|ERROR|gate|lock for a schema/ ? "$_\n" : () }
+	  map { split /\n/, slurp_file($_->logfile) } $b,
+	$c);
 
 # --- transactions that have read a table, and write to it behind the schema change ---
 
