@@ -86,6 +86,7 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/resowner.h"
 
@@ -439,7 +440,15 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 			check_cycle(local, way);
 	}
 	if (way == WAY_PASS)
+	{
+		/*
+		 * Who had the table before the gate worker may have changed it.  The
+		 * writer may have a lock of this mode since before that, from a check
+		 * of a foreign key, and then the server does not look.
+		 */
+		AcceptInvalidationMessages();
 		*mode = RowShareLock;
+	}
 	return logicalrep_rel_open(relid, *mode);
 }
 

@@ -211,9 +211,9 @@ RUNS = (
     writers_run("writers-weft", 20, 250_000, "weft", "weft-timestamps"),
     writers_run("writers-stock", 20, 200_000, "weft-stock", "weft-strict"),
     writers_run("writers-group", 21, 150_000, "weft-group"),
-    load_run("uuid", 13, 200_000),
-    load_run("composite", 12, 200_000),
-    load_run("tpcc", 11, 80_000),
+    load_run("uuid", 26, 450_000),
+    load_run("composite", 25, 450_000),
+    load_run("tpcc", 21, 160_000),
     Run(
         "io-drain", 32,
         ("io-drain", "--transactions", "50000", "--systems", "native,weft", "--writers", "8",

@@ -124,6 +124,10 @@ extern PGDLLEXPORT void weft_gate_main(Datum main_arg);
 /*
  * Acquires a lock for the session, outside of a transaction.  Returns false if that has failed or takes
  * longer than "slice"; *deadlock says whether it was a deadlock.
+ *
+ * The lock may be granted just before the time is over, and the error comes all the same.  LockErrorCleanup() then accepts the
+ * lock, but has already allowed others to lock the table by the server's fast path, which does not see this one:
+ * it is written for transactions that are aborted.  So such a lock is given back.
  */
 static bool
 acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout, bool *deadlock)
@@ -139,13 +143,18 @@ acquire(const LOCKTAG *tag, LOCKMODE mode, int slice, int deadlock_timeout, bool
 	PG_TRY();
 	{
 		result = LockAcquire(tag, mode, true, false) != LOCKACQUIRE_NOT_AVAIL;
+
+		/* The time may have been over just after the last look at that. */
+		if (get_timeout_indicator(LOCK_TIMEOUT, false))
+			CHECK_FOR_INTERRUPTS();
 	}
 	PG_CATCH();
 	{
-		/* The lock may have been granted just before the time was over. */
 		LockErrorCleanup();
-		result = LockHeldByMe(tag, mode, false);
-		*deadlock = !result && geterrcode() == ERRCODE_T_R_DEADLOCK_DETECTED;
+		if (LockHeldByMe(tag, mode, false))
+			LockRelease(tag, mode, true);
+		result = false;
+		*deadlock = geterrcode() == ERRCODE_T_R_DEADLOCK_DETECTED;
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
 	}

@@ -19,7 +19,7 @@ use WeftTest;
 
 # Weft takes a second or two at most; the machine may be busy with other things, see
 # in_time().
-my $limit = 5;
+my $limit = 20;
 
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber', conf => 'deadlock_timeout = 1s');

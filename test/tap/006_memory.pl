@@ -130,7 +130,7 @@ if (weft())
 	query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 	wait_for_apply($pub, $sub, 'sub');
 }
-set_conf($pub, wal_sender_timeout => '12s');
+set_conf($pub, wal_sender_timeout => '20s');
 my $local = open_session($sub);
 $local->query_safe('BEGIN; SELECT FROM counter WHERE id = 0 FOR UPDATE');
 query($pub, 'UPDATE counter SET v = 1 WHERE id = 0');
@@ -150,7 +150,7 @@ if (weft())
 	# in the ring must still answer.
 	my $since = query($sub, 'SELECT clock_timestamp()');
 	$peak = peak_memory_until(<<EOS);
-SELECT ring_used > ring_size * 0.9 AND clock_timestamp() > '$since'::timestamptz + '15 s'
+SELECT ring_used > ring_size * 0.9 AND clock_timestamp() > '$since'::timestamptz + '25 s'
 FROM weft.stat_subscription
 EOS
 	cmp_ok($peak, '<', $limit, 'waiting transactions: memory is bounded');

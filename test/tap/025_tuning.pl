@@ -50,7 +50,7 @@ sub apply_backlog
 }
 
 my $found = qr/writers in use: (\d+), transactions in a commit: up to \d+/;
-my ($log, $used) = apply_backlog(4000);
+my ($log, $used) = apply_backlog(16000);
 is($used, 8, 'not tuned: all writers are used');
 unlike($log, $found, 'and nothing is tried');
 

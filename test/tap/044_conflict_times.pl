@@ -212,7 +212,7 @@ my $start = time;
 publish(2, microseconds(), insert(4, 'before'));
 arrived(2);
 query($node, 'SELECT 1');
-my $ahead = 3 + 10 * (time - $start);
+my $ahead = 12 + 10 * (time - $start);
 publish(1, microseconds() + $ahead * 1_000_000, insert(1, 'from the future'));
 poll($node,
 	q{SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'WeftWriterClock')}

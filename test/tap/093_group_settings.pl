@@ -88,6 +88,9 @@ foreach my $where ($b, $c)
 	$session->query_safe('COMMIT');
 	$session->quit;
 }
+query($_,
+	"ALTER FUNCTION weft.member_make_slot(name, uuid) SET lock_timeout = '1min'"
+) foreach ($b, $c);
 join_group($c, $a, 'g');
 
 # What a standby shows of a member.

@@ -256,9 +256,7 @@ applies_again('enabled again');
 
 # A transaction has been applied here by a leader that has ended, and waits there for a standby,
 # so that no snapshot sees it.  The next leader does not know whether it was applied.
-$pub->safe_psql('postgres',
-	"ALTER SYSTEM SET synchronous_standby_names = 'nobody'; SELECT pg_reload_conf()"
-);
+set_conf($pub, synchronous_standby_names => 'nobody');
 my $waiting = open_session($pub);
 $id++;
 $waiting->query_until(qr/begun/,

@@ -83,6 +83,7 @@ foreach
 
 # The caller's own statement_timeout ends it while it waits for a writer: once, and not the
 # undoing as well.  The triggers exist already, so that nothing else waits for the writer.
+wait_until_connected($pub, $sub, 'sub');
 attach_point($sub, 'weft-switch-publish', 'error');
 like(call_switch($sub, "$over)"), qr/has been undone/, 'all is prepared');
 detach_point($sub, 'weft-switch-publish');

@@ -179,10 +179,11 @@ end_load($_) foreach @load;
 # what differs in a row that is changed all the time cannot be told
 query($a, "INSERT INTO counters VALUES (302, 0, 'x')");
 wait_for_group('g', @nodes);
-my $hot =
-  start_pgbench($c,
-	{ "UPDATE counters SET total = total + 1 WHERE id = 302;\n" => 1 },
-	'-c', 1, '-T', 3600, '--rate=100');
+my @hot = map {
+	start_pgbench($_,
+		{ "UPDATE counters SET total = total + 1 WHERE id = 302;\n" => 1 },
+		'-c', 1, '-T', 3600, '--rate=100')
+} $a, $c;
 plant($b, 'UPDATE counters SET total = total + 1000 WHERE id = 302');
 $id = compare($b, $a, ", tables => '{counters}'");
 is( query(
@@ -197,7 +198,7 @@ is( query(
 	),
 	'counters|{"id": "302"}|12',
 	'and not as a difference');
-end_load($hot);
+end_load($_) foreach @hot;
 wait_for_group('g', @nodes);
 
 # at rest

@@ -91,8 +91,11 @@ foreach my $plugin (qw(weft pgoutput))
 	poll_figure($sub, 'sub', "publisher_lsn - '0/0' >= $end");
 	cmp_ok(figure($sub, 'sub', "publisher_lsn - '0/0'") - $end,
 		'<', 1_000_000, "$plugin: the end of the publisher's WAL is known");
-	is(figure($sub, 'sub', 'catch_up_time IS NULL'),
-		't', "$plugin: it will not catch up while it is held back");
+	is( figure(
+			$sub, 'sub',
+			"catch_up_time IS NULL OR catch_up_time > interval '10 min'"),
+		't',
+		"$plugin: it will not catch up while it is held back");
 	my $time = figure($sub, 'sub', 'publisher_lsn_time');
 	poll_figure($sub, 'sub', "publisher_lsn_time > '$time'");
 	pass("$plugin: the knowledge is renewed");
@@ -120,7 +123,7 @@ begin_with($pub, 'num_writers = 1');
 query($sub, <<'EOS');
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM pg_sleep(0.01);
+	PERFORM pg_sleep(0.05);
 	RETURN NEW;
 END $$;
 CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow();
@@ -134,20 +137,20 @@ is( figure(
 	),
 	't',
 	'no figures without an apply worker');
-write_rows($pub, 1, 2400);
+write_rows($pub, 1, 480);
 query($sub, 'ALTER SUBSCRIPTION sub ENABLE');
 poll_figure($sub, 'sub',
 	"extract(epoch FROM catch_up_time) BETWEEN 0.1 AND 20");
 my $estimated = figure($sub, 'sub', 'extract(epoch FROM catch_up_time)');
 my $begin = time;
-cmp_ok(figure($sub, 'sub', 'apply_rate'), '>', 10, 'transactions per second');
+cmp_ok(figure($sub, 'sub', 'apply_rate'), '>', 4, 'transactions per second');
 cmp_ok(figure($sub, 'sub', 'apply_rate'),
-	'<', 100, 'as fast as the trigger lets them');
+	'<', 20, 'as fast as the trigger lets them');
 poll_figure($sub, 'sub', 'publisher_lag_bytes = 0');
 my $taken = time - $begin;
 note("estimated $estimated s, taken $taken s");
-cmp_ok($estimated, '>', 0.75 * $taken, 'the estimate is not too short');
-cmp_ok($estimated, '<', 1.25 * $taken, 'nor too long');
+cmp_ok($estimated, '>', 0.6 * $taken, 'the estimate is not too short');
+cmp_ok($estimated, '<', 1.6 * $taken, 'nor too long');
 query($sub, 'DROP SUBSCRIPTION sub; DROP TABLE t');
 
 # --- a publisher that cannot be asked ---

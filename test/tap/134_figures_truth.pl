@@ -92,7 +92,7 @@ poll_figure($sub, 'sub',
 	"num_writers = 0 AND native_reason IS NOT NULL AND applied_lsn IS NOT NULL"
 );
 query($pub,
-	"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 150) i"
+	"INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 300) i"
 );
 poll($sub,
 	'SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = $$PgSleep$$'

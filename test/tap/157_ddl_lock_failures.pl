@@ -126,7 +126,7 @@ recovered('a subscription was disabled');
 my $session = open_session($b);
 $session->query_safe('BEGIN; UPDATE t SET v = v');
 ($result, $out, $err) = $a->psql('postgres',
-	"SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v TYPE bigint");
+	"SET weft.ddl_lock_timeout = '5s'; ALTER TABLE t ALTER v TYPE bigint");
 like(
 	$err,
 	qr/node "b".*timed out waiting for transactions/s,
@@ -149,17 +149,17 @@ $session->quit;
 my @pids = server_pids($c);
 kill 'STOP', @pids;
 ($result, $out, $err) = $a->psql('postgres',
-	"SET weft.ddl_lock_timeout = '1s'; ALTER TABLE t ALTER v TYPE bigint");
+	"SET weft.ddl_lock_timeout = '5s'; ALTER TABLE t ALTER v TYPE bigint");
 kill 'CONT', @pids;
 like($err, qr/node "c" does not answer/, 'a member that is frozen is named');
 recovered('a member was frozen');
 
 # --- the requester is frozen ---
 
-set_conf($_, 'weft.ddl_lock_timeout' => '1s') foreach $b, $c;
+set_conf($_, 'weft.ddl_lock_timeout' => '5s') foreach $b, $c;
 $session = open_session($a);
 $session->query_safe(
-	"SET weft.ddl_lock_timeout = '1s'; BEGIN; ALTER TABLE t ADD CHECK (v > 0)"
+	"SET weft.ddl_lock_timeout = '5s'; BEGIN; ALTER TABLE t ADD CHECK (v > 0)"
 );
 @pids = server_pids($a);
 kill 'STOP', @pids;
@@ -182,7 +182,7 @@ query($a, 'CREATE DATABASE d');
 $a->safe_psql('d', 'CREATE EXTENSION weft');
 $session = open_session($a);
 $session->query_safe(
-	"SET weft.ddl_lock_timeout = '1s'; SELECT weft.ddl_gate_open(3, 'a', 0, '{}', 1000)"
+	"SET weft.ddl_lock_timeout = '5s'; SELECT weft.ddl_gate_open(3, 'a', 0, '{}', 5000)"
 );
 is( query($a, 'SELECT weft.ddl_gate_is_open(3)')
 	  . $a->safe_psql('d', 'SELECT weft.ddl_gate_is_open(3)'),

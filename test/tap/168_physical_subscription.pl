@@ -101,6 +101,9 @@ query($pub,
 query($first,
 	"ALTER SUBSCRIPTION s_first SET (slot_name = 's_first_weft'); ALTER SUBSCRIPTION s_first ENABLE"
 );
+poll($pub,
+	"SELECT NOT active FROM pg_replication_slots WHERE slot_name = 's_first'"
+);
 query($pub, "SELECT pg_drop_replication_slot('s_first')");
 poll($pub,
 	"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name = 's_first_weft' AND active AND plugin = 'weft'"

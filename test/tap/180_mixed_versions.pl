@@ -77,12 +77,11 @@ sub check_functions
 		query($node,
 			"SELECT weft.alter_node_group_set_conflict_resolver('g', 'update_missing', 'skip')"
 		);
-		is( query(
-				$node,
-				"SELECT count(*) FROM weft.node_group_replication() WHERE state IN ('streaming', 'catching up')"
-			),
-			6,
-			"$what: $name sees all pairs");
+		poll(
+			$node,
+			"SELECT count(*) FROM weft.node_group_replication() WHERE state IN ('streaming', 'catching up')",
+			6);
+		pass("$what: $name sees all pairs");
 		query($node, "INSERT INTO $table VALUES (ascii('$name'), '$name')");
 	}
 	wait_for_group('g', @nodes);

@@ -203,6 +203,9 @@ sub set_conf
 	}
 	query($node, 'SELECT pg_reload_conf()');
 	poll($node, "SELECT pg_conf_load_time() > '$before'");
+
+	# Commits wait for standbys once the checkpointer has seen that, and it looks before a checkpoint.
+	query($node, 'CHECKPOINT') if exists $values{synchronous_standby_names};
 	return;
 }
 
