@@ -32,11 +32,14 @@ static bool
 any_writes(Oid subid, SubscriptionShared *entry)
 {
 	bool		result = false;
+	List	   *workers;
 
 	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	foreach_ptr(LogicalRepWorker, worker, compat_workers_find(subid))
+	workers = compat_workers_find(subid);
+	foreach_ptr(LogicalRepWorker, worker, workers)
 		result = result || (!compat_is_tablesync(worker) && writes(worker->proc));
 	LWLockRelease(LogicalRepWorkerLock);
+	list_free(workers);
 	for (int i = 0; entry != NULL && i < WEFT_MAX_PROCESSES && !result; i++)
 	{
 		int			pid = pg_atomic_read_u32(&entry->writers[i].pid);

@@ -18,7 +18,7 @@
  *	4. Each M applies what all others have written up to those positions.  W needs T, so W passes the
  *	   gate: while G holds T, W locks it in mode ROW SHARE only (gate_open_relation).  What ROW EXCLUSIVE
  *	   would keep away from T, such as CREATE INDEX, is kept away by G, which therefore keeps
- *	   its lock, or one of mode ROW EXCLUSIVE in its place, until no transaction of a writer that
+ *	   its lock, or one of mode SHARE UPDATE EXCLUSIVE in its place, until no transaction of a writer that
  *	   has passed is open ("passing").  Passing is counted before the lock is requested.
  *	5. A confirms the gates of all members.  A confirmed gate outlives the connection of A, and a
  *	   crash of M (gate_file.c).  All rows of T that arrive from other members than A were written after
@@ -108,8 +108,9 @@
 
 static ExecutorCheckPerms_hook_type previous_check_permissions = NULL;
 
-/* The gate that the current transaction of this process has passed. */
+/* The gate that the current transaction of this process has passed, and how many workers of it had failed then. */
 static Gate *passed = NULL;
+static uint32 passed_failures;
 
 /* The gate whose locks the current transaction wants or has. */
 static int64 taken_gate = 0;
@@ -192,11 +193,28 @@ let_go(bool committed)
 	taken_gate = 0;
 }
 
+/*
+ * Fails if the gate worker has failed since this transaction passed: somebody may have had the tables for a moment, and
+ * made an index that misses rows of this transaction.
+ */
+static void
+check_passed(void)
+{
+	if (passed != NULL && pg_atomic_read_u32(&passed->failures) != passed_failures)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("the worker that holds the lock of a schema change of the node group has failed"),
+				 errdetail("The transaction has used its tables under that lock, and is applied again.")));
+}
+
 /* What the current transaction has passed or taken ends with it. */
 static void
 transaction_event(XactEvent event, void *arg)
 {
 	bool		committed = event == XACT_EVENT_COMMIT;
+
+	if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+		check_passed();
 
 	/* What is prepared contains no schema change (ddl_queue.c). */
 	if (!committed && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE)
@@ -365,7 +383,10 @@ find_way(Oid relid, const char *publisher)
 				  (table->state == TABLE_GIVING || table->state == TABLE_WITHDRAWN)))
 		{
 			if (passed != gate)
+			{
 				pg_atomic_fetch_add_u32(&gate->passing, 1);
+				passed_failures = pg_atomic_read_u32(&gate->failures);
+			}
 			passed = gate;
 			result = WAY_PASS;
 		}
@@ -449,7 +470,13 @@ gate_open_relation(LogicalRepRelId relid, LOCKMODE *mode)
 		AcceptInvalidationMessages();
 		*mode = RowShareLock;
 	}
-	return logicalrep_rel_open(relid, *mode);
+	entry = logicalrep_rel_open(relid, *mode);
+	if (entry->localreloid == local)
+		return entry;
+
+	/* Another table has got the name meanwhile, and it may have a gate. */
+	logicalrep_rel_close(entry, *mode);
+	return gate_open_relation(relid, mode);
 }
 
 /* Announces that the current transaction wants the locks; returns false if there is no gate. */

@@ -177,7 +177,10 @@ gate_startup(void)
 		pg_atomic_init_u32(&gates->count, 0);
 		ConditionVariableInit(&gates->changed);
 		for (int i = 0; i < GATE_COUNT; i++)
+		{
 			pg_atomic_init_u32(&gates->entries[i].passing, 0);
+			pg_atomic_init_u32(&gates->entries[i].failures, 0);
+		}
 		restore();
 	}
 	LWLockRelease(AddinShmemInitLock);
@@ -554,6 +557,7 @@ gate_detach(void)
 
 		if (status->state == GATE_FREE || status->worker_pid != MyProcPid)
 			continue;
+		pg_atomic_fetch_add_u32(&gates->entries[i].failures, 1);
 		status->worker_pid = 0;
 		status->worker = INVALID_PROC_NUMBER;
 		status->round++;

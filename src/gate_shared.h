@@ -17,6 +17,9 @@ typedef struct Gate
 
 	/* Transactions of writers with rows under a lock of mode ROW SHARE. */
 	pg_atomic_uint32 passing;
+
+	/* How many times its worker has ended without having removed it. */
+	pg_atomic_uint32 failures;
 } Gate;
 
 typedef struct Gates

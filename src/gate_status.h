@@ -23,8 +23,8 @@ typedef enum GateTableState
 {
 	TABLE_WANTED,				/* the gate worker waits for its lock */
 	TABLE_HELD,					/* it has the lock; writers of members pass */
-	TABLE_WITHDRAWN,			/* it has gone back to ROW EXCLUSIVE; those
-								 * that have passed pass */
+	TABLE_WITHDRAWN,			/* it has gone back to SHARE UPDATE EXCLUSIVE;
+								 * those that have passed pass */
 	TABLE_GIVING,				/* it is handing the lock over */
 	TABLE_GIVEN,				/* who executes a schema change has it */
 } GateTableState;

@@ -12,10 +12,10 @@
  *
  * Tables in another order.  G has T1 and waits for T2, which session S has written to; then S wants to write to
  * T1.  S would get the server's error for a deadlock.  Therefore G looks for deadlocks several times before S
- * does, and withdraws: it goes back to ROW EXCLUSIVE on what it has, so that S goes on, and begins with T2.
+ * does, and withdraws: it goes back to SHARE UPDATE EXCLUSIVE on what it has, so that S goes on, and begins with T2.
  *	 - The gate was open for a moment, which costs a new round.  What is confirmed must not be opened.  So if T1
  *	   is confirmed, and a further statement of A needs T2, then S gets its error.
- *	 - Writers W may have passed T1.  G keeps ROW EXCLUSIVE for them, as when the gate ends, but does not wait for
+ *	 - Writers W may have passed T1.  G keeps SHARE UPDATE EXCLUSIVE for them, as when the gate ends, but does not wait for
  *	   them: W may wait for S, or for a session that holds T2 and waits for T1.  They go on passing T1 until none
  *	   of them is left; other writers lock T1 as if there was no gate.
  *	 - A taker finds nothing to take at T1, as at T2.  It is offered the rest when none passes.
@@ -26,7 +26,7 @@
  *	   statement fails, not the sessions.
  *
  * When the gate ends.  Writers may have passed it, under locks of mode ROW SHARE.  G goes on holding
- * ROW EXCLUSIVE in their stead until their transactions are over; sessions go on meanwhile.
+ * SHARE UPDATE EXCLUSIVE in their stead until their transactions are over; sessions go on meanwhile.
  *
  * The requester A tells G nothing: it may crash at any time.  G ends an unconfirmed gate when the connection that
  * A has asked through is lost (gate.c).  Afterwards, G asks A for the outcome, repeatedly.  If the transaction was
@@ -65,6 +65,12 @@
 #include "utils/memutils.h"
 #include "utils/timeout.h"
 #include "wait_event.h"
+
+/*
+ * What is held in the stead of writers that have passed.  Sessions go on.  CREATE INDEX CONCURRENTLY does not: it waits for
+ * the transactions of those who have the table, and would find neither this session lock nor the writers' ROW SHARE.
+ */
+#define PASSING_LOCK ShareUpdateExclusiveLock
 
 /* Milliseconds. */
 #define LOCK_SLICE 1000
@@ -206,7 +212,7 @@ withdraw(void)
 
 		if (status.tables[i].state == TABLE_WITHDRAWN &&
 			LockHeldByMe(&tag, ShareRowExclusiveLock, false))
-			exchange(status.tables[i].relid, ShareRowExclusiveLock, RowExclusiveLock);
+			exchange(status.tables[i].relid, ShareRowExclusiveLock, PASSING_LOCK);
 	}
 	return true;
 }
@@ -224,7 +230,7 @@ finish_withdrawal(void)
 		{
 			LOCKTAG		tag = tag_of(status.tables[i].relid);
 
-			LockRelease(&tag, RowExclusiveLock, true);
+			LockRelease(&tag, PASSING_LOCK, true);
 		}
 }
 
@@ -253,7 +259,7 @@ close_table(const GateTable *table, bool after)
 	{
 		gate_set_tables(lock, table->state, TABLE_HELD, table->relid);
 		if (table->state == TABLE_WITHDRAWN)
-			LockRelease(&tag, RowExclusiveLock, true);
+			LockRelease(&tag, PASSING_LOCK, true);
 		return;
 	}
 	if (deadlock && withdraw())
@@ -527,13 +533,13 @@ finish(void)
 		return;
 	for (int i = 0; i < status.num_tables; i++)
 		if (status.tables[i].state == TABLE_HELD)
-			exchange(status.tables[i].relid, ShareRowExclusiveLock, RowExclusiveLock);
+			exchange(status.tables[i].relid, ShareRowExclusiveLock, PASSING_LOCK);
 	wait_until_none_passes();
 	for (int i = 0; i < status.num_tables; i++)
 		if (status.tables[i].state == TABLE_HELD || status.tables[i].state == TABLE_WITHDRAWN)
 		{
 			tag = tag_of(status.tables[i].relid);
-			LockRelease(&tag, RowExclusiveLock, true);
+			LockRelease(&tag, PASSING_LOCK, true);
 		}
 	gate_remove(lock);
 }

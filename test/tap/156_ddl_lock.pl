@@ -626,7 +626,7 @@ $holder->query_safe('INSERT INTO three VALUES (1, 1)');
 pass('a session that uses the tables in another order goes on');
 is( query(
 		$b,
-		"$of_three IN (SELECT pid FROM weft.ddl_gates()) AND mode = 'RowExclusiveLock'"
+		"$of_three IN (SELECT pid FROM weft.ddl_gates()) AND mode = 'ShareUpdateExclusiveLock'"
 	),
 	't',
 	'what the writer has passed is kept from others');
