@@ -385,10 +385,7 @@ gate_add_own(int64 lock, List *tables)
 	LWLockRelease(gates->lock);
 }
 
-/*
- * Another member's gate was open for a moment, after this one was confirmed: what has slipped through there
- * must pass here.
- */
+/* Another gate was open for a moment, after this one was confirmed: what has slipped through there must pass here. */
 static void
 forget_confirmation(int64 lock)
 {
