@@ -20,6 +20,7 @@
  *	   would keep away from T, such as CREATE INDEX, is kept away by G, which therefore keeps
  *	   its lock, or one of mode SHARE UPDATE EXCLUSIVE in its place, until no transaction of a writer that
  *	   has passed is open ("passing").  Passing is counted before the lock is requested.
+ *	   If G fails meanwhile, the transaction of W is applied again (check_passed).
  *	5. A confirms the gates of all members.  A confirmed gate outlives the connection of A, and a
  *	   crash of M (gate_file.c).  All rows of T that arrive from other members than A were written after
  *	   D from now on, so their writers do not pass it any more, and wait for D: in the server's queue while WD
