@@ -149,8 +149,8 @@ cmp_ok(figure($sub, 'sub', 'apply_rate'),
 poll_figure($sub, 'sub', 'publisher_lag_bytes = 0');
 my $taken = time - $begin;
 note("estimated $estimated s, taken $taken s");
-cmp_ok($estimated, '>', 0.6 * $taken, 'the estimate is not too short');
-cmp_ok($estimated, '<', 1.6 * $taken, 'nor too long');
+cmp_ok($estimated, '>', 0.75 * $taken, 'the estimate is not too short');
+cmp_ok($estimated, '<', 1.25 * $taken, 'nor too long');
 query($sub, 'DROP SUBSCRIPTION sub; DROP TABLE t');
 
 # --- a publisher that cannot be asked ---
