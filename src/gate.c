@@ -272,7 +272,8 @@ find_slipping(void)
 	gate = gate_find_active();
 	if (gate != NULL && gate->status.state == GATE_ACTIVE)
 		for (int i = 0; i < gate->status.num_tables; i++)
-			if (gate->status.tables[i].confirmed && gate->status.tables[i].state == TABLE_WANTED)
+			if (gate->status.tables[i].confirmed &&
+				(gate->status.tables[i].state == TABLE_WANTED || gate->status.tables[i].state == TABLE_WITHDRAWN))
 				result = lappend_oid(result, gate->status.tables[i].relid);
 	LWLockRelease(gates->lock);
 	return result;

@@ -193,32 +193,44 @@ release(int pid, List **seen)
 	return result;
 }
 
+/* The same for all writers of a member. */
+static bool
+release_member(const NodeMember *member, List **seen)
+{
+	Oid			subid = get_subscription_oid(member->subscription, true);
+	SubscriptionShared *shared = OidIsValid(subid) ? shmem_find(subid) : NULL;
+	bool		result = false;
+
+	for (int i = 0; shared != NULL && i < WEFT_MAX_PROCESSES; i++)
+	{
+		int			pid = pg_atomic_read_u32(&shared->writers[i].pid);
+
+		if (pid != 0 && !list_member_int(*seen, pid))
+			result = release(pid, seen) || result;
+	}
+	return result;
+}
+
 /*
  * For the gate worker, once the gate is closed: cancels what keeps the schema change from arriving, or from being
- * made, and waits for the gate.  Returns whether a writer waits for the gate itself, with rows that cannot pass.  Needs a
- * transaction.
+ * made, and waits for the gate.  Returns which writers wait for the gate itself, with rows that cannot pass, or for
+ * such ones.  Needs a transaction.
  */
-bool
+GateWaiter
 gate_cycle_release(const GateStatus *status)
 {
 	List	   *seen = NIL;
-	bool		result = false;
+	List	   *members = node_identity_members();
+	GateWaiter	result = WAITER_NONE;
 
 	/* The schema change is this node's own, and waits for no member any more. */
 	if (status->confirmed && !status->durable)
-		return false;
-	foreach_ptr(NodeMember, member, node_identity_members())
-	{
-		Oid			subid = get_subscription_oid(member->subscription, true);
-		SubscriptionShared *shared = OidIsValid(subid) ? shmem_find(subid) : NULL;
-
-		for (int i = 0; shared != NULL && i < WEFT_MAX_PROCESSES; i++)
-		{
-			int			pid = pg_atomic_read_u32(&shared->writers[i].pid);
-
-			if (pid != 0 && !list_member_int(seen, pid))
-				result = release(pid, &seen) || result;
-		}
-	}
+		return result;
+	foreach_ptr(NodeMember, member, members)
+		if (strcmp(member->name, NameStr(status->requester)) == 0 && release_member(member, &seen))
+		result = WAITER_BEFORE;
+	foreach_ptr(NodeMember, member, members)
+		if (release_member(member, &seen) && result == WAITER_NONE)
+		result = WAITER_ANY;
 	return result;
 }

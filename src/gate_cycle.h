@@ -8,8 +8,18 @@
 #include "gate_status.h"
 #include "storage/lockdefs.h"
 
+/* Who waits for a gate worker, apart from sessions. */
+typedef enum GateWaiter
+{
+	WAITER_NONE,
+	WAITER_ANY,					/* a writer, whose rows may come after the
+								 * schema change */
+	WAITER_BEFORE,				/* a writer of the requester, whose rows come
+								 * before it */
+} GateWaiter;
+
 extern void gate_cycle_break(const GateStatus *status);
 extern void gate_cycle_clear(LOCKMODE mode);
-extern bool gate_cycle_release(const GateStatus *status);
+extern GateWaiter gate_cycle_release(const GateStatus *status);
 
 #endif							/* WEFT_GATE_CYCLE_H */

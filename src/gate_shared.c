@@ -600,11 +600,11 @@ gate_set_tables(int64 lock, GateTableState from, GateTableState to, Oid relid)
 }
 
 /*
- * The gate worker withdraws from the tables of the current request that are not confirmed; returns
+ * The gate worker withdraws from the tables of the current request that are not confirmed, or from all; returns
  * whether there are any.
  */
 bool
-gate_withdraw(int64 lock)
+gate_withdraw(int64 lock, bool all)
 {
 	Gate	   *gate;
 	bool		result = false;
@@ -615,8 +615,8 @@ gate_withdraw(int64 lock)
 	{
 		GateTable  *table = &gate->status.tables[i];
 
-		if (table->state != TABLE_HELD || table->confirmed ||
-			table->request != gate->status.request)
+		if (table->state != TABLE_HELD ||
+			(!all && (table->confirmed || table->request != gate->status.request)))
 			continue;
 		table->state = TABLE_WITHDRAWN;
 		result = true;

@@ -62,7 +62,7 @@ extern bool gate_attach(int64 lock);
 extern void gate_detach(void);
 extern bool gate_look(int64 lock, GateStatus *status);
 extern void gate_set_tables(int64 lock, GateTableState from, GateTableState to, Oid relid);
-extern bool gate_withdraw(int64 lock);
+extern bool gate_withdraw(int64 lock, bool all);
 extern bool gate_finish_withdrawal(int64 lock);
 extern void gate_offer(int64 lock);
 extern int	gate_passing(int64 lock);

@@ -19,8 +19,10 @@
  *	   them: W may wait for S, or for a session that holds T2 and waits for T1.  They go on passing T1 until none
  *	   of them is left; other writers lock T1 as if there was no gate.
  *	 - A taker finds nothing to take at T1, as at T2.  It is offered the rest when none passes.
- *	 - So does G if a writer W waits for T1, with what the server's own code applies: TRUNCATE, and changes of tables without
- *	   a key.  W cannot pass the gate then, and A waits for W.
+ *	 - So does G if a writer W waits for T1 itself, and A waits for W.  W cannot pass with what the server's own code applies:
+ *	   TRUNCATE, changes of tables without a key, and what triggers write.  Rows of A that are committed while its
+ *	   schema change is in progress come before it.  If W waits for T1 with one of them, G withdraws from what is
+ *	   confirmed, too; sessions that would slip get their errors.
  *	 - If all sessions write in one order, then each withdrawal puts T2 in front for good, and G finds that order
  *	   after some of them.  If there are always sessions of either order, G may withdraw until A's time-out: A's
  *	   statement fails, not the sessions.
@@ -196,13 +198,13 @@ exchange(Oid relid, LOCKMODE from, LOCKMODE to)
 	LockRelease(&tag, from, true);
 }
 
-/* See "Tables in another order"; returns whether there is anything to withdraw from. */
+/* See "Tables in another order"; returns whether there is anything to withdraw from.  "all": even what is confirmed. */
 static bool
-withdraw(void)
+withdraw(bool all)
 {
 	GateStatus	status;
 
-	if (!gate_withdraw(lock) || !gate_look(lock, &status))
+	if (!gate_withdraw(lock, all) || !gate_look(lock, &status))
 		return false;
 	elog(DEBUG1, "the gate of node \"%s\" was open for a moment: its worker has withdrawn",
 		 NameStr(status.requester));
@@ -262,7 +264,7 @@ close_table(const GateTable *table, bool after)
 			LockRelease(&tag, PASSING_LOCK, true);
 		return;
 	}
-	if (deadlock && withdraw())
+	if (deadlock && withdraw(false))
 	{
 		preferred = list_delete_oid(preferred, table->relid);
 		preferred = lcons_oid(table->relid, preferred);
@@ -391,7 +393,7 @@ ask(const GateStatus *status, void *result)
 static void
 release_cycle(const GateStatus *status, void *result)
 {
-	*(bool *) result = gate_cycle_release(status);
+	*(GateWaiter *) result = gate_cycle_release(status);
 }
 
 /* Looks, from time to time, whether somebody waits for the gate who is in the way of the schema change. */
@@ -400,15 +402,15 @@ look_for_cycles(const GateStatus *status)
 {
 	static TimestampTz looked = 0;
 	TimestampTz now = GetCurrentTimestamp();
-	bool		waits = false;
+	GateWaiter	waiter = WAITER_NONE;
 
 	if (!TimestampDifferenceExceeds(looked, now, CYCLE_INTERVAL))
 		return;
 	looked = now;
 	if (status->num_tables > 0)
-		try(release_cycle, status, &waits);
-	if (waits)
-		(void) withdraw();
+		try(release_cycle, status, &waiter);
+	if (waiter != WAITER_NONE)
+		(void) withdraw(waiter == WAITER_BEFORE);
 }
 
 /* Is a confirmed gate over, as far as the requester says? */
@@ -508,7 +510,15 @@ serve(void)
 		else if (is_late(&status))
 			gate_end(lock);
 		else if (wanted != NULL)
+		{
+			/*
+			 * What is confirmed is closed once more: the schema change waits
+			 * for others only.
+			 */
+			if (status.confirmed)
+				look_for_cycles(&status);
 			close_table(wanted, held);
+		}
 		else
 		{
 			if (status.taker != INVALID_PROC_NUMBER)
