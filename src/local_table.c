@@ -15,6 +15,7 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
+#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -65,6 +66,33 @@ bool
 local_table_fires_row_triggers(Relation rel)
 {
 	return fires_triggers(rel, false);
+}
+
+/*
+ * The same for any of these tables, which are not locked.  One whose lock is not available may fire one: then *known is
+ * cleared.
+ */
+bool
+local_table_any_fires_row_triggers(const List *relids, bool *known)
+{
+	bool		result = false;
+
+	foreach_oid(relid, relids)
+	{
+		Relation	rel;
+
+		if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		{
+			*known = false;
+			return true;
+		}
+		rel = try_table_open(relid, NoLock);
+		result = result || (rel != NULL && fires_triggers(rel, false));
+		if (rel != NULL)
+			table_close(rel, NoLock);
+		UnlockRelationOid(relid, AccessShareLock);
+	}
+	return result;
 }
 
 /* Does COPY into an open table fire a trigger while the session is a replica? */

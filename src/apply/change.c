@@ -121,7 +121,7 @@ apply_row(const RowChange *change)
 	pg_atomic_fetch_add_u64(&writer.shared->changes, 1);
 	if (stage < ATTEMPT_GENERAL && fast_apply(change, stage != ATTEMPT_SPECULATIVE))
 		return;
-	fast_store_all();
+	fast_make_way(change->relid);
 	check_text(change);
 	if (!writer.detect_conflicts || !detect(change))
 	{

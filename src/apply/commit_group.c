@@ -152,8 +152,11 @@ reset_message(void)
 static void
 commit_to_transaction(bool for_good)
 {
-	/* An error of the fast path must still be a misspeculation. */
-	fast_store_all();
+	/*
+	 * An error of the fast path must still be a misspeculation.  What follows
+	 * does not take it, and may have triggers.
+	 */
+	fast_close();
 	attempt_commit_to(for_good);
 }
 

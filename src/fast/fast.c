@@ -92,6 +92,19 @@ fast_store_all(void)
 	fast_table_store_all();
 }
 
+/*
+ * The server's own code is about to apply a change of a relation.  A trigger may truncate or alter a table, which
+ * the server refuses while it is open.
+ */
+void
+fast_make_way(LogicalRepRelId relid)
+{
+	if (fast_relation_find(relid)->fires_triggers)
+		fast_close();
+	else
+		fast_store_all();
+}
+
 /* The next change gets a new snapshot: others have committed meanwhile. */
 void
 fast_renew_snapshot(void)

@@ -30,6 +30,7 @@ extern bool fast_apply(const RowChange *change, bool final);
 extern FastOrder fast_order(const RowChange *change);
 extern Oid	fast_local_table(LogicalRepRelId relid);
 extern void fast_store_all(void);
+extern void fast_make_way(LogicalRepRelId relid);
 extern void fast_renew_snapshot(void);
 extern void fast_close(void);
 extern bool fast_in_progress(void);

@@ -17,6 +17,16 @@ static HTAB *relations;
 
 dlist_head	fast_relations_open = DLIST_STATIC_INIT(fast_relations_open);
 
+/* Is a relation's description about a table? */
+static bool
+describes(const FastRelation *relation, Oid relid)
+{
+	if (relid == InvalidOid || relation->local_relid == relid)
+		return true;
+	return relation->partitioned &&
+		(relation->partitions == NIL || list_member_oid(relation->partitions, relid));
+}
+
 /* A local table, or every one, has changed. */
 static void
 table_changed(Datum arg, Oid relid)
@@ -27,7 +37,7 @@ table_changed(Datum arg, Oid relid)
 	hash_seq_init(&scan, relations);
 	while ((relation = hash_seq_search(&scan)) != NULL)
 	{
-		if (relid != InvalidOid && relation->local_relid != relid)
+		if (!describes(relation, relid))
 			continue;
 		relation->valid = false;
 		relation->changed = true;

@@ -34,7 +34,11 @@ typedef struct FastRelation
 	Oid			local_relid;
 	MemoryContext context;		/* of everything that is kept */
 	const char *reason;			/* why the general path; NULL: the fast one */
-	bool		fires_triggers; /* so a change must see all earlier ones */
+	bool		partitioned;
+	List	   *partitions;		/* OIDs, of all levels, with its own; NIL
+								 * until they are known */
+	bool		fires_triggers; /* it or a partition, so a change must see all
+								 * earlier ones */
 	const char *insert_reason;	/* why the general path for INSERT */
 	const char *key_reason;		/* why for UPDATE and DELETE */
 	Bitmapset  *watched;		/* columns that decide conflicts, from 0; an

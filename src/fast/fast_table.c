@@ -22,6 +22,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_subscription_rel.h"
 #include "executor/executor.h"
 #include "fast/coalesce.h"
@@ -170,6 +171,28 @@ describe_conflicts(FastRelation *relation)
 }
 
 /*
+ * Finds out whether a change fires a trigger, of the table or of a partition alone.  Returns false if it may be different
+ * with the next change.
+ */
+static bool
+describe_triggers(FastRelation *relation, Relation rel)
+{
+	MemoryContext old = MemoryContextSwitchTo(relation->context);
+	bool		known = true;
+
+	relation->partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	relation->fires_triggers = local_table_fires_row_triggers(rel);
+	if (relation->partitioned)
+	{
+		relation->partitions = find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
+		if (local_table_any_fires_row_triggers(relation->partitions, &known))
+			relation->fires_triggers = true;
+	}
+	MemoryContextSwitchTo(old);
+	return known;
+}
+
+/*
  * Finds out everything that is kept about a relation, whose table is open.  To be called as the table's
  * owner: whoever is the first to look at the expressions of an index simplifies them, which executes
  * functions.
@@ -178,6 +201,7 @@ static void
 describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 {
 	MemoryContext old;
+	bool		known;
 
 	if (relation->context == NULL)
 		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
@@ -185,6 +209,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	if (relation->leaf_map)
 		leaf_map_forget(relation->leaf_map);
 	relation->leaf_map = NULL;
+	relation->partitions = NIL;
 	MemoryContextReset(relation->context);
 	lookup_forget_places(relation);
 	relation->local_relid = RelationGetRelid(rel);
@@ -196,7 +221,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	 * description invalid: it may be that of a table with fewer key columns.
 	 */
 	relation->changed = false;
-	relation->fires_triggers = local_table_fires_row_triggers(rel);
+	known = describe_triggers(relation, rel);
 	relation->reason = classify(entry, rel, relation->fires_triggers);
 	if (relation->reason == NULL)
 	{
@@ -208,7 +233,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		relation->coalesces = coalesce_describe(relation, rel);
 		MemoryContextSwitchTo(old);
 	}
-	relation->valid = entry->state == SUBREL_STATE_READY && !relation->changed;
+	relation->valid = entry->state == SUBREL_STATE_READY && known && !relation->changed;
 }
 
 /* Switches to the user as whom a table is changed; returns false if that is the current one. */
@@ -289,7 +314,12 @@ fast_table_open(LogicalRepRelId relid)
 	/* This locks the table, and processes invalidations. */
 	entry = gate_open_relation(relid, &mode);
 	switched = become_owner(entry->localrel, &context);
-	if (!relation->valid)
+
+	/*
+	 * If the relation was looked up by its name again, another table may have
+	 * that.
+	 */
+	if (!relation->valid || relation->local_relid != entry->localreloid)
 		describe(relation, entry, entry->localrel);
 	if (relation->reason == NULL)
 		open_table(relation, table_open(entry->localreloid, NoLock), entry->attrmap);
@@ -304,6 +334,9 @@ fast_table_open(LogicalRepRelId relid)
  * Returns the relation, with its table described, of a change that the server's own
  * code has just applied; NULL if the server has skipped the change because the
  * table is being synchronized.  "final_lsn" is that of the change's transaction.
+ *
+ * If a trigger has come while the table was not locked, the server has fired it: the table is described
+ * again here, since it, or its partition, was then locked, which processes invalidations.
  */
 FastRelation *
 fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
@@ -330,7 +363,10 @@ fast_table_look_up(LogicalRepRelId relid, XLogRecPtr final_lsn)
 		(entry->state == SUBREL_STATE_SYNCDONE && entry->statelsn <= final_lsn);
 	logicalrep_rel_close(entry, applied ? NoLock : mode);
 	PopActiveSnapshot();
-	return applied ? relation : NULL;
+	if (!applied)
+		return NULL;
+	check_turn(relation);
+	return relation;
 }
 
 /*

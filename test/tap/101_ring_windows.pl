@@ -18,7 +18,7 @@ need_injection_points();
 my $pub = new_publisher('publisher');
 my $sub = new_subscriber('subscriber',
 	conf => "autovacuum = off\nweft.writers_per_subscription = 2");
-my @tables = qw(events t fired plain quiet);
+my @tables = qw(events t fired plain parted quiet);
 
 # The events have no key, so no error would prevent them from being inserted twice.
 query_all([ $pub, $sub ], <<'EOS');
@@ -29,10 +29,13 @@ CREATE TABLE plain (id int PRIMARY KEY);
 CREATE TABLE quiet (i int);
 EOS
 query($pub, <<'EOS');
+CREATE TABLE parted (id int PRIMARY KEY);
 INSERT INTO t SELECT i, 0 FROM generate_series(1, 10) i;
 CREATE PUBLICATION pub FOR ALL TABLES;
 EOS
 query($sub, <<'EOS');
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE part PARTITION OF parted DEFAULT;
 CREATE TABLE seen (id int, events bigint);
 CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
 $$
@@ -108,27 +111,30 @@ all_applied($pub, $sub, \@tables, 'two writers want it');
 		$next - 2, 'it has seen all earlier transactions, and no later one');
 }
 
-# A table gets a trigger after the leader has checked the table, and before a writer applies
+# A table, or a partition, gets a trigger after the leader has checked the table, and before a writer applies
 # a change of it.  The trigger still fires only after all earlier transactions.
+foreach my $case ([ 'plain', 'plain', 2 ], [ 'parted', 'part', 3 ])
 {
-	query($pub, 'INSERT INTO plain VALUES (0)');
-	all_applied($pub, $sub, \@tables, 'without a trigger');
+	my ($table, $with_trigger, $id) = @$case;
+
+	query($pub, "INSERT INTO $table VALUES (0)");
+	all_applied($pub, $sub, \@tables, "$table without a trigger");
 	attach_point($sub, 'weft-writer-commits');
 	event();
 	held_at($sub, 'weft-writer-commits');
 	attach_point($sub, 'weft-ring-take');
-	query($pub, 'INSERT INTO plain VALUES (2)');
+	query($pub, "INSERT INTO $table VALUES ($id)");
 	held_at($sub, 'weft-ring-take');
-	query($sub, <<'EOS');
-CREATE TRIGGER see AFTER INSERT ON plain FOR EACH ROW EXECUTE FUNCTION see();
-ALTER TABLE plain ENABLE REPLICA TRIGGER see;
+	query($sub, <<"EOS");
+CREATE TRIGGER see AFTER INSERT ON $with_trigger FOR EACH ROW EXECUTE FUNCTION see();
+ALTER TABLE $with_trigger ENABLE REPLICA TRIGGER see;
 EOS
 	release_point($sub, 'weft-ring-take');
 	waits_for($sub, 'WeftWriterRetry');
 	release_point($sub, 'weft-writer-commits');
-	all_applied($pub, $sub, \@tables, 'a trigger in between');
-	is(query($sub, 'SELECT events FROM seen WHERE id = 2'),
-		$next - 1, 'it has seen all earlier transactions');
+	all_applied($pub, $sub, \@tables, "$table with a trigger in between");
+	is(query($sub, "SELECT events FROM seen WHERE id = $id"),
+		$next - 1, "$table: it has seen all earlier transactions");
 }
 
 # A group is rolled back while its deferred changes are applied: all of its transactions are

@@ -139,7 +139,7 @@ sub start_client
 {
 	my ($node, $label) = @_;
 	my $number = ++$clients;
-	my $base = "$PostgreSQL::Test::Utils::tmp_check/client_$number";
+	my $base = PostgreSQL::Test::Utils::tempdir('client') . "/$number";
 	my $script = '';
 
 	foreach my $i (1 .. 20_000)
