@@ -146,8 +146,10 @@ touch_rows(LeaderRelation *relation, WireChange *change, uint64 seq,
 }
 
 /*
- * Returns what a change of transaction seq depends on, and notes the change.  Reads the
- * change to its end.  Sets *problem to what is wrong with the change, or to NULL.
+ * Returns what a change of transaction seq depends on, and notes the change, which must get a
+ * record in the ring: a writer takes it for applied if nothing of its transaction is
+ * deferred.  Reads the change to its end.  Sets *problem to what is wrong with the change, or
+ * to NULL.
  */
 Dependency
 dependency_of_change(LeaderRelation *relation, WireChange *change, uint64 seq,

@@ -136,12 +136,16 @@ make_barrier(void)
 	}
 }
 
-/* Appends an INSERT, UPDATE or DELETE. */
+/*
+ * Appends an INSERT, UPDATE or DELETE, or drops it.  A change that is dropped must not count as
+ * a touch of its row: no record of it would wait for the earlier ones (dependency.c).
+ */
 void
 transaction_change(const char *message, int length)
 {
 	WireChange	change;
 	LeaderRelation *relation;
+	RelationClass class;
 	const char *problem;
 	Dependency	dependency;
 
@@ -152,20 +156,22 @@ transaction_change(const char *message, int length)
 	if (relation == NULL)
 		damage_report(message, "the relation is unknown");
 
+	class = relations_class(relation);
+	if (class == RELATION_BEING_COPIED)
+	{
+		problem = wire_check_tuples(&change, relation->natts);
+		if (problem)
+			damage_report(message, problem);
+		return;
+	}
+
 	dependency = dependency_of_change(relation, &change, leader_ring.producer.seq, &problem);
 	if (problem)
 		damage_report(message, problem);
-
-	switch (relations_class(relation))
+	if (class == RELATION_EXCLUSIVE)
 	{
-		case RELATION_BEING_COPIED:
-			return;
-		case RELATION_EXCLUSIVE:
-			make_barrier();
-			dependency.flags |= RING_EXCLUSIVE;
-			break;
-		default:
-			break;
+		make_barrier();
+		dependency.flags |= RING_EXCLUSIVE;
 	}
 	append(RING_MESSAGE, dependency.flags, dependency.seq, message, length);
 }
