@@ -4,8 +4,11 @@
  *
  * Its commit record carries the position on the publisher, by the leader's replication
  * origin.  Only a commit may advance that origin.  An abort would advance it, too, if the
- * session's origin were set.  Therefore the writer takes it away first, before it rolls
- * back and before its process ends.
+ * session's origin and its position were set.  Therefore
+ *
+ *	 - the writer clears both before it rolls back, and before its process ends.
+ *	 - the position is set only when the deferred triggers have fired.  They may roll back
+ *	   subtransactions, and the local transaction may still fail after that.
  */
 #include "postgres.h"
 
@@ -22,12 +25,34 @@
 #include "storage/ipc.h"
 #include "storage/proc.h"
 
+/* What the commit record of the local transaction will carry; invalid unless it is being committed. */
+static XLogRecPtr commit_lsn = InvalidXLogRecPtr;
+static TimestampTz commit_timestamp;
+
+static void
+clear_position(void)
+{
+	commit_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+}
+
 static void
 clear_origin(void)
 {
 	replorigin_session_origin = InvalidRepOriginId;
-	replorigin_session_origin_lsn = InvalidXLogRecPtr;
-	replorigin_session_origin_timestamp = 0;
+	clear_position();
+}
+
+/* The deferred triggers have fired; the commit record, or that of PREPARE, is not written yet. */
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	if ((event != XACT_EVENT_PRE_COMMIT && event != XACT_EVENT_PRE_PREPARE) ||
+		XLogRecPtrIsInvalid(commit_lsn))
+		return;
+	replorigin_session_origin_lsn = commit_lsn;
+	replorigin_session_origin_timestamp = commit_timestamp;
 }
 
 static void
@@ -42,6 +67,7 @@ local_transaction_init(void)
 {
 	replorigin_session_setup(writer.subscription->origin, MyLogicalRepWorker->proc->pid);
 	before_shmem_exit(writer_exit, (Datum) 0);
+	RegisterXactCallback(transaction_event, NULL);
 }
 
 /* What is applied from here on came from the publisher. */
@@ -77,8 +103,8 @@ XLogRecPtr
 local_transaction_commit(TransactionId prepare_xid, XLogRecPtr end_lsn,
 						 TimestampTz commit_time)
 {
-	replorigin_session_origin_lsn = end_lsn;
-	replorigin_session_origin_timestamp = commit_time;
+	commit_lsn = end_lsn;
+	commit_timestamp = commit_time;
 	compat_injection_point("weft-writer-commits");
 	fast_close();
 	if (TransactionIdIsValid(prepare_xid))
@@ -90,8 +116,7 @@ local_transaction_commit(TransactionId prepare_xid, XLogRecPtr end_lsn,
 		CommitTransactionCommand();
 	}
 	compat_injection_point("weft-writer-committed");
-	replorigin_session_origin_lsn = InvalidXLogRecPtr;
-	replorigin_session_origin_timestamp = 0;
+	clear_position();
 	in_remote_transaction = false;
 	return XactLastCommitEnd;
 }
