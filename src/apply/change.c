@@ -142,6 +142,13 @@ apply_begin(const RowChange *change)
 	if (writer.detect_conflicts)
 		conflict_begin(begin.commit_time, begin.xid, begin.final_lsn);
 	member_begun(&begin);
+
+	/*
+	 * What is to be skipped, the leader hands to the server's apply loop. The
+	 * server's code may have read the subscription again since
+	 * writer_reread_subscription(), and would skip everything from here on.
+	 */
+	MySubscription->skiplsn = InvalidXLogRecPtr;
 	server_apply_change(change);
 }
 

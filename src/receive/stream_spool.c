@@ -35,7 +35,7 @@ void
 stream_spool_create(Stream *stream)
 {
 	spool_create(&spool, &leader_ring.producer.ring->stream_files, stream->number);
-	spool_close(&spool);
+	spool_close();
 }
 
 /* Lets writers read what is in the file. */
@@ -69,7 +69,7 @@ void
 stream_spool_close(Stream *stream)
 {
 	stream_spool_flush(stream);
-	spool_close(&spool);
+	spool_close();
 }
 
 /* Notes that what follows depends on all transactions up to seq. */
@@ -333,5 +333,5 @@ stream_spool_finish(Stream *stream)
 		return;
 	stream_spool_open(stream);
 	spool_append_ranges(&spool, stream->void_ranges, stream->num_void);
-	spool_close(&spool);
+	spool_close();
 }

@@ -6,16 +6,18 @@
  * transaction has ended, or when the leader itself ends; after a crash, the server
  * removes it when it starts.
  *
- * The server closes files of a FileSet at the end of a local transaction.  The leader
- * runs short local transactions of its own while a streamed transaction is in
- * progress; therefore it opens the file again for each block that arrives.  A reader
- * keeps the file open for one local transaction.
+ * The server closes files of a FileSet at the end of a local transaction, with a warning.
+ * The leader opens the file for each block that arrives.  It may run a short local
+ * transaction of its own within a block, too; therefore this module closes the file
+ * before that ends, and opens it again when there is more to write.  A reader keeps the
+ * file open for one local transaction.
  *
  * Readers need no lock.  The leader only appends, and announces only complete records;
  * bytes that have been announced never change.
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "ring/spool.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -32,6 +34,28 @@
  * once in a process, like the buffer, and used for one file at a time.
  */
 static ResourceOwner file_owner = NULL;
+static File open_file = 0;		/* zero: none, or closed by the end of a local
+								 * transaction */
+
+static void
+close_file(void)
+{
+	ResourceOwner old = CurrentResourceOwner;
+
+	if (open_file <= 0)
+		return;
+	CurrentResourceOwner = file_owner;
+	FileClose(open_file);
+	CurrentResourceOwner = old;
+	open_file = 0;
+}
+
+static void
+transaction_event(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+		close_file();
+}
 
 static void
 file_name(char *name, uint32 number)
@@ -39,53 +63,58 @@ file_name(char *name, uint32 number)
 	snprintf(name, MAXPGPATH, "weft-stream-%u", number);
 }
 
-/*
- * Prepares for writing behind "written" bytes.  Until the caller restores the resource
- * owner that is returned, a file that is opened belongs to file_owner.
- */
-static ResourceOwner
-begin_writing(SpoolWriter *writer, uint64 written)
+/* Prepares for writing behind "written" bytes of a file. */
+static void
+begin_writing(SpoolWriter *writer, FileSet *files, uint32 number, uint64 written)
 {
 	static char *buffer = NULL;
-	ResourceOwner old = CurrentResourceOwner;
 
 	if (file_owner == NULL)
+	{
 		file_owner = ResourceOwnerCreate(NULL, "weft streams");
+		RegisterXactCallback(transaction_event, NULL);
+	}
 	if (buffer == NULL)
 		buffer = MemoryContextAlloc(TopMemoryContext, BUFFER_SIZE);
+	writer->files = files;
+	writer->number = number;
 	writer->buffer = buffer;
 	writer->used = 0;
 	writer->written = written;
+}
+
+/* Opens the file for writing, and creates it if "create". */
+static void
+open_for_writing(const SpoolWriter *writer, bool create)
+{
+	char		name[MAXPGPATH];
+	ResourceOwner old = CurrentResourceOwner;
+
+	file_name(name, writer->number);
 	CurrentResourceOwner = file_owner;
-	return old;
+	open_file = create ? FileSetCreate(writer->files, name) :
+		FileSetOpen(writer->files, name, O_RDWR);
+	CurrentResourceOwner = old;
+	if (open_file <= 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not open temporary file \"%s\": %m", name)));
 }
 
 /* Creates an empty file and opens it for writing.  One file is open at a time. */
 void
 spool_create(SpoolWriter *writer, FileSet *files, uint32 number)
 {
-	char		name[MAXPGPATH];
-	ResourceOwner old = begin_writing(writer, 0);
-
-	file_name(name, number);
-	writer->file = FileSetCreate(files, name);
-	CurrentResourceOwner = old;
+	begin_writing(writer, files, number, 0);
+	open_for_writing(writer, true);
 }
 
 /* Opens a file in order to append to its first "written" bytes. */
 void
 spool_open(SpoolWriter *writer, FileSet *files, uint32 number, uint64 written)
 {
-	char		name[MAXPGPATH];
-	ResourceOwner old = begin_writing(writer, written);
-
-	file_name(name, number);
-	writer->file = FileSetOpen(files, name, O_RDWR);
-	CurrentResourceOwner = old;
-	if (writer->file <= 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not open temporary file \"%s\": %m", name)));
+	begin_writing(writer, files, number, written);
+	open_for_writing(writer, false);
 }
 
 static void
@@ -93,16 +122,18 @@ write_out(SpoolWriter *writer, const char *data, int length)
 {
 	int			done = 0;
 
+	if (open_file <= 0)
+		open_for_writing(writer, false);
 	while (done < length)
 	{
-		int			bytes = FileWrite(writer->file, data + done, length - done,
+		int			bytes = FileWrite(open_file, data + done, length - done,
 									  writer->written + done, WAIT_EVENT_BUFFILE_WRITE);
 
 		if (bytes <= 0)
 			ereport(ERROR,
 					(errcode_for_file_access(),
 					 errmsg("could not write to temporary file \"%s\": %m",
-							FilePathName(writer->file)),
+							FilePathName(open_file)),
 					 errdetail("The file keeps the changes of a streamed transaction until it ends.")));
 		done += bytes;
 	}
@@ -171,13 +202,9 @@ spool_append_ranges(SpoolWriter *writer, const SpoolRange *ranges, int count)
 }
 
 void
-spool_close(SpoolWriter *writer)
+spool_close(void)
 {
-	ResourceOwner old = CurrentResourceOwner;
-
-	CurrentResourceOwner = file_owner;
-	FileClose(writer->file);
-	CurrentResourceOwner = old;
+	close_file();
 }
 
 /* Removes a file.  A process that has it open can still read it to its end. */

@@ -42,7 +42,8 @@ typedef struct SpoolRange
 /* The leader's end of an open file. */
 typedef struct SpoolWriter
 {
-	File		file;
+	FileSet    *files;
+	uint32		number;
 	uint64		written;		/* bytes in the file, all complete records */
 	char	   *buffer;			/* bytes that are not in the file yet */
 	int			used;
@@ -67,7 +68,7 @@ extern void spool_append(SpoolWriter *writer, SpoolRecordKind kind, TransactionI
 						 const char *rest, int rest_length);
 extern void spool_append_ranges(SpoolWriter *writer, const SpoolRange *ranges, int count);
 extern void spool_flush(SpoolWriter *writer);
-extern void spool_close(SpoolWriter *writer);
+extern void spool_close(void);
 extern void spool_delete(FileSet *files, uint32 number);
 
 extern void spool_read_open(SpoolReader *reader, FileSet *files, uint32 number);

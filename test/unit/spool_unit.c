@@ -104,7 +104,7 @@ records(void)
 	spool_flush(&writer);
 	CHECK_EQUAL(writer.written, 4 * HEADER + 16);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* The leader opens the file anew for each block. */
@@ -118,7 +118,7 @@ reopened(void)
 	begin(&writer);
 	append(&writer, 0, 100);
 	spool_flush(&writer);
-	spool_close(&writer);
+	spool_close();
 	written = writer.written;
 	for (int i = 1; i < 20; i++)
 	{
@@ -126,7 +126,7 @@ reopened(void)
 		CHECK_EQUAL(spool_position(&writer), written);
 		append(&writer, i, 100);
 		spool_flush(&writer);
-		spool_close(&writer);
+		spool_close();
 		written = writer.written;
 	}
 	spool_read_open(&reader, &files, 1);
@@ -175,7 +175,7 @@ buffer_boundaries(void)
 	CHECK_EQUAL(reader.size, BUFFER_SIZE);
 	spool_read_close(&reader);
 	spool_read_close(&follower);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* Records of any length, flushed and read at any time. */
@@ -211,7 +211,7 @@ random_records(void)
 	}
 	check_end(&reader, writer.written);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* Ranges stand behind the last record; the reader may go back to the records. */
@@ -245,7 +245,7 @@ void_ranges(void)
 	check_end(&reader, end);
 	(void) spool_read_ranges(&reader, end, 0);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* What is behind the limit may change, as when a leader has failed to write there. */
@@ -262,7 +262,7 @@ limit(void)
 	written = writer.written;
 	append(&writer, 7, 5000);
 	spool_flush(&writer);
-	spool_close(&writer);
+	spool_close();
 	spool_read_open(&reader, &files, 1);
 	check_record(&reader, written, 0, 100);
 	check_end(&reader, written);
@@ -273,7 +273,7 @@ limit(void)
 	check_record(&reader, writer.written, 1, 3000);
 	check_end(&reader, writer.written);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* A reader skips what is void, within what it has read already, and far behind that. */
@@ -307,7 +307,7 @@ skipping(void)
 	check_record(&reader, writer.written, 0, 0);
 	check_record(&reader, writer.written, 1, 1);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
 }
 
 /* A reader goes on with a file that is deleted; a new file has nothing of an old one. */
@@ -322,7 +322,7 @@ deleted(void)
 	append(&writer, 0, 1000);
 	spool_flush(&writer);
 	spool_read_open(&reader, &files, 1);
-	spool_close(&writer);
+	spool_close();
 	spool_delete(&files, 1);
 	check_record(&reader, writer.written, 0, 1000);
 	spool_read_close(&reader);
@@ -372,7 +372,38 @@ too_short(void)
 	PG_END_TRY();
 	CHECK(message != NULL && strstr(message, "could not read from temporary file") != NULL);
 	spool_read_close(&reader);
-	spool_close(&writer);
+	spool_close();
+}
+
+/*
+ * The leader runs a local transaction of its own within a block.  The first call leaves the file open, and the next one,
+ * in another transaction, goes on.
+ */
+static void
+block_goes_on(void)
+{
+	static SpoolWriter writer;
+	static bool begun = false;
+	SpoolReader reader;
+
+	if (!begun)
+	{
+		begin(&writer);
+		append(&writer, 0, 100);
+		spool_flush(&writer);
+		append(&writer, 1, 200);
+		begun = true;
+		return;
+	}
+	begun = false;
+	append(&writer, 2, 300);
+	spool_flush(&writer);
+	spool_read_open(&reader, &files, 1);
+	for (int i = 0; i < 3; i++)
+		check_record(&reader, writer.written, i, 100 * (i + 1));
+	check_end(&reader, writer.written);
+	spool_read_close(&reader);
+	spool_close();
 }
 
 static const UnitTest tests[] = {
@@ -389,3 +420,10 @@ static const UnitTest tests[] = {
 };
 
 const Unit	spool_unit = {"spool", tests};
+
+static const UnitTest transaction_tests[] = {
+	{"block_goes_on", block_goes_on},
+	{NULL, NULL}
+};
+
+const Unit	spool_transactions_unit = {"spool_transactions", transaction_tests};

@@ -28,6 +28,7 @@ static const Unit *const units[] = {
 	&relations_unit,
 	&ring_unit,
 	&spool_unit,
+	&spool_transactions_unit,
 	&transaction_unit,
 	&tuning_trial_unit,
 	&tuning_unit,

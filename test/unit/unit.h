@@ -30,6 +30,7 @@ extern const Unit pace_unit;
 extern const Unit relations_unit;
 extern const Unit ring_unit;
 extern const Unit spool_unit;
+extern const Unit spool_transactions_unit;
 extern const Unit transaction_unit;
 extern const Unit tuning_trial_unit;
 extern const Unit tuning_unit;
