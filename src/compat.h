@@ -24,6 +24,17 @@
 #define HAVE_APPLY_CONFLICTS (PG_VERSION_NUM >= 180000)
 
 /*
+ * The strategy of equality for a column of an index that is a table's key.  From 18 on that may be of another access
+ * method than btree: a temporal constraint has a GiST index.
+ */
+#if PG_VERSION_NUM < 180000
+#define compat_equality_strategy(index, i) ((StrategyNumber) BTEqualStrategyNumber)
+#else
+#define compat_equality_strategy(index, i) \
+	IndexAmTranslateCompareType(COMPARE_EQ, (index)->rd_rel->relam, (index)->rd_opfamily[i], false)
+#endif
+
+/*
  * From 19 on a subscription may have dead rows retained, and the server tells an update of a
  * deleted row from one of a row that has never been there.
  */

@@ -26,6 +26,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/pg_am.h"
 #include "catalog/index.h"
 #include "catalog/pg_constraint.h"
 #include "catalog/pg_type.h"
@@ -244,7 +245,9 @@ foreign_key_check(Target *target, TupleTableSlot *row, TupleTableSlot *replaced)
 			reference.index = index_open(index, AccessShareLock);
 			reference.row = MakeSingleTupleTableSlot(RelationGetDescr(reference.parent),
 													 &TTSOpsVirtual);
-			check_reference(target, &reference, row, replaced);
+			/* A temporal key refers to several rows together. */
+			if (reference.index->rd_rel->relam == BTREE_AM_OID)
+				check_reference(target, &reference, row, replaced);
 			ExecDropSingleTupleTableSlot(reference.row);
 			index_close(reference.index, NoLock);
 		}

@@ -4,7 +4,9 @@
  */
 #include "postgres.h"
 
+#include "access/amapi.h"
 #include "access/genam.h"
+#include "access/stratnum.h"
 #include "access/tableam.h"
 #include "compat.h"
 #include "conflict/claim.h"
@@ -18,28 +20,45 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+/*
+ * Makes scan keys of the key of "search".  Returns false if a value is null: no row has such a key.
+ */
+static bool
+make_scan_keys(Relation index, TupleTableSlot *search, ScanKey keys)
+{
+	for (int i = 0; i < IndexRelationGetNumberOfKeyAttributes(index); i++)
+	{
+		StrategyNumber strategy = compat_equality_strategy(index, i);
+		Oid			operator = get_opfamily_member(index->rd_opfamily[i], index->rd_opcintype[i],
+												   index->rd_opcintype[i], strategy);
+		bool		isnull;
+		Datum		value = slot_getattr(search, index->rd_index->indkey.values[i], &isnull);
+
+		if (isnull)
+			return false;
+		ScanKeyEntryInitialize(&keys[i], 0, i + 1, strategy, InvalidOid,
+							   index->rd_indcollation[i], get_opcode(operator), value);
+	}
+	return true;
+}
+
 /* Does a snapshot taken now see a row with the key of "search"? */
 static bool
 is_visible(Target *target, TupleTableSlot *search)
 {
 	Relation	index = index_open(target->key_index, AccessShareLock);
 	int			num_keys = IndexRelationGetNumberOfKeyAttributes(index);
-	TupleTableSlot *found = table_slot_create(target->rel, &target->estate->es_tupleTable);
+	TupleTableSlot *found;
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	IndexScanDesc scan;
 	bool		result;
 
-	for (int i = 0; i < num_keys; i++)
+	if (!make_scan_keys(index, search, keys))
 	{
-		bool		isnull;
-		Oid			operator = get_opfamily_member(index->rd_opfamily[i], index->rd_opcintype[i],
-												   index->rd_opcintype[i],
-												   BTEqualStrategyNumber);
-
-		ScanKeyEntryInitialize(&keys[i], 0, i + 1, BTEqualStrategyNumber, InvalidOid,
-							   index->rd_indcollation[i], get_opcode(operator),
-							   slot_getattr(search, index->rd_index->indkey.values[i], &isnull));
+		index_close(index, NoLock);
+		return false;
 	}
+	found = table_slot_create(target->rel, &target->estate->es_tupleTable);
 	PushActiveSnapshot(GetLatestSnapshot());
 	scan = compat_index_beginscan(target->rel, index, GetActiveSnapshot(), num_keys);
 	index_rescan(scan, keys, num_keys, NULL, 0);

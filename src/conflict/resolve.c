@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "conflict/decision.h"
 #include "conflict/deleted_counter.h"
 #include "conflict/delta.h"
@@ -88,6 +89,9 @@ keep_row(Target *target, TupleTableSlot *local, const RowVersion *version,
 	row_version_keep(target, local, version);
 	group_times_end_here();
 	local_row_update(target, local, row);
+
+	/* The row may be met once more, because of another unique value. */
+	CommandCounterIncrement();
 }
 
 /* An UPDATE whose row is missing here. */
@@ -161,7 +165,12 @@ update_found(Target *target, TupleTableSlot *local, const Remote *remote)
 			put_row(target, row, NULL, false, KIND_UPDATE_EXISTS);
 		return;
 	}
-	if (!bms_is_empty(target->deltas))
+
+	/*
+	 * A row with another key has the counters that were sent, here as on the
+	 * other nodes.
+	 */
+	if (!bms_is_empty(target->deltas) && !moved)
 		delta_merge(target, row, local, remote);
 	if (moved)
 		local_row_remove(target, local, NULL);

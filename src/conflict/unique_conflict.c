@@ -8,8 +8,8 @@
  * that follows is no error of the change: the writer applies its transaction again
  * (conflict_may_retry).
  *
- * Deferrable constraints and exclusion constraints are not looked at.  To violate one of
- * them is an error.
+ * Deferrable constraints and exclusion constraints are not looked at.  To violate an exclusion
+ * constraint is an error.  The server does not check deferrable ones of rows that are replicated.
  */
 #include "postgres.h"
 
