@@ -331,7 +331,7 @@ BEGIN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
-		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %s)', publication, ddl);
+		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %L)', publication, ddl);
 	END IF;
 	missing := (SELECT string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r
 		WHERE (tables IS NULL OR r::text = ANY (tables))

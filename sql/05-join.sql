@@ -299,7 +299,8 @@ BEGIN
 			JOIN pg_subscription s ON s.oid = subid
 		WHERE NOT n.is_local AND NOT s.subenabled
 	LOOP
-		IF member.start_lsn IS NOT NULL THEN
+		-- This step may be repeated when more has been applied.
+		IF member.start_lsn > coalesce(pg_replication_origin_progress('pg_' || member.oid, false), '0/0') THEN
 			PERFORM pg_replication_origin_advance('pg_' || member.oid, member.start_lsn);
 		END IF;
 		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', member.subname);

@@ -35,7 +35,7 @@ BEGIN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = publication) THEN
-		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %s)', publication, ddl);
+		EXECUTE format('CREATE PUBLICATION %I WITH (ddl = %L)', publication, ddl);
 	END IF;
 	missing := (SELECT string_agg('ONLY ' || r::text, ', ') FROM weft.group_tables() r
 		WHERE (tables IS NULL OR r::text = ANY (tables))
@@ -733,3 +733,23 @@ END $$;
 COMMENT ON FUNCTION weft.join_node_group(text, name, boolean) IS
 	'starts or resumes joining the group of another node, in the background; "from_backup" on a physical copy of that node';
 REVOKE ALL ON FUNCTION weft.join_node_group(text, name, boolean) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION weft.join_step_follow()
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	member record;
+BEGIN
+	FOR member IN SELECT s.oid, s.subname, n.start_lsn
+		FROM weft.node_entry n CROSS JOIN weft.local_subscription(n.node_name) subid
+			JOIN pg_subscription s ON s.oid = subid
+		WHERE NOT n.is_local AND NOT s.subenabled
+	LOOP
+		-- This step may be repeated when more has been applied.
+		IF member.start_lsn > coalesce(pg_replication_origin_progress('pg_' || member.oid, false), '0/0') THEN
+			PERFORM pg_replication_origin_advance('pg_' || member.oid, member.start_lsn);
+		END IF;
+		EXECUTE format('ALTER SUBSCRIPTION %I ENABLE', member.subname);
+	END LOOP;
+END $$;

@@ -54,6 +54,22 @@ foreach my $node (@nodes)
 }
 my ($a, $b, $c) = @nodes;
 
+# What the role may call does not execute what it passes.
+{
+	local $ENV{PGPASSWORD} = $password;
+	my ($ret, $out, $err) =
+	  $a->psql('postgres', <<'EOS', extra_params => [ '-U', 'manager' ]);
+BEGIN;
+INSERT INTO weft.node_group_entry VALUES ('g', NULL, 2);
+SELECT weft.member_publish(NULL, 'none); ALTER ROLE manager SUPERUSER; --');
+COMMIT;
+EOS
+	like($err, qr/ERROR/, 'text that is no setting is refused');
+	is( query($a, "SELECT rolsuper FROM pg_roles WHERE rolname = 'manager'"),
+		'f',
+		'and executes nothing');
+}
+
 as_manager($a,
 	'CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v text); INSERT INTO shop.t SELECT i, i FROM generate_series(1, 100) i'
 );
