@@ -193,12 +193,19 @@ release(int pid, List **seen)
 	return result;
 }
 
+static SubscriptionShared *
+find_shared(const NodeMember *member)
+{
+	Oid			subid = get_subscription_oid(member->subscription, true);
+
+	return OidIsValid(subid) ? shmem_find(subid) : NULL;
+}
+
 /* The same for all writers of a member. */
 static bool
 release_member(const NodeMember *member, List **seen)
 {
-	Oid			subid = get_subscription_oid(member->subscription, true);
-	SubscriptionShared *shared = OidIsValid(subid) ? shmem_find(subid) : NULL;
+	SubscriptionShared *shared = find_shared(member);
 	bool		result = false;
 
 	for (int i = 0; shared != NULL && i < WEFT_MAX_PROCESSES; i++)
@@ -214,23 +221,33 @@ release_member(const NodeMember *member, List **seen)
 /*
  * For the gate worker, once the gate is closed: cancels what keeps the schema change from arriving, or from being
  * made, and waits for the gate.  Returns which writers wait for the gate itself, with rows that cannot pass, or for
- * such ones.  Needs a transaction.
+ * such ones.  If the schema change waits here for what other members have written, those of any member may come
+ * before it.  Needs a transaction.
  */
 GateWaiter
 gate_cycle_release(const GateStatus *status)
 {
 	List	   *seen = NIL;
 	List	   *members = node_identity_members();
+	bool		change_waits = false;
 	GateWaiter	result = WAITER_NONE;
 
 	/* The schema change is this node's own, and waits for no member any more. */
 	if (status->confirmed && !status->durable)
 		return result;
 	foreach_ptr(NodeMember, member, members)
-		if (strcmp(member->name, NameStr(status->requester)) == 0 && release_member(member, &seen))
-		result = WAITER_BEFORE;
+	{
+		SubscriptionShared *shared;
+
+		if (strcmp(member->name, NameStr(status->requester)) != 0)
+			continue;
+		if (release_member(member, &seen))
+			result = WAITER_BEFORE;
+		shared = find_shared(member);
+		change_waits = shared != NULL && pg_atomic_read_u32(&shared->schema_waits) != 0;
+	}
 	foreach_ptr(NodeMember, member, members)
 		if (release_member(member, &seen) && result == WAITER_NONE)
-		result = WAITER_ANY;
+		result = change_waits ? WAITER_BEFORE : WAITER_ANY;
 	return result;
 }

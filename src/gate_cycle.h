@@ -14,7 +14,7 @@ typedef enum GateWaiter
 	WAITER_NONE,
 	WAITER_ANY,					/* a writer, whose rows may come after the
 								 * schema change */
-	WAITER_BEFORE,				/* a writer of the requester, whose rows come
+	WAITER_BEFORE,				/* a writer whose rows come, or may come,
 								 * before it */
 } GateWaiter;
 

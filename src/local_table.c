@@ -4,6 +4,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/objectaddress.h"
@@ -15,11 +16,12 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "parser/parse_relation.h"
-#include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
+#include "utils/syscache.h"
 
 /*
  * Opens an ordinary table.  Fails if the caller lacks a right, and does so before it queues
@@ -68,30 +70,51 @@ local_table_fires_row_triggers(Relation rel)
 	return fires_triggers(rel, false);
 }
 
-/*
- * The same for any of these tables, which are not locked.  One whose lock is not available may fire one: then *known is
- * cleared.
- */
-bool
-local_table_any_fires_row_triggers(const List *relids, bool *known)
+/* The same, as the catalog says: the table is not locked. */
+static bool
+catalog_fires_row_triggers(Relation triggers, Oid relid)
 {
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		result = false;
+
+	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1, &key);
+	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_trigger trigger = (Form_pg_trigger) GETSTRUCT(tuple);
+
+		result = TRIGGER_FOR_ROW(trigger->tgtype) &&
+			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
+			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA);
+	}
+	systable_endscan(scan);
+	return result;
+}
+
+static bool
+has_triggers(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		result = HeapTupleIsValid(tuple) &&
+		((Form_pg_class) GETSTRUCT(tuple))->relhastriggers;
+
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return result;
+}
+
+/* Does a row that is replicated into one of these tables fire a trigger?  They need not be locked, and are not. */
+bool
+local_table_any_fires_row_triggers(const List *relids)
+{
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
 	bool		result = false;
 
 	foreach_oid(relid, relids)
-	{
-		Relation	rel;
-
-		if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		{
-			*known = false;
-			return true;
-		}
-		rel = try_table_open(relid, NoLock);
-		result = result || (rel != NULL && fires_triggers(rel, false));
-		if (rel != NULL)
-			table_close(rel, NoLock);
-		UnlockRelationOid(relid, AccessShareLock);
-	}
+		result = result || (has_triggers(relid) && catalog_fires_row_triggers(triggers, relid));
+	table_close(triggers, AccessShareLock);
 	return result;
 }
 

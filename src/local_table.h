@@ -13,7 +13,7 @@
 
 extern Relation local_table_open(Oid relid, AclMode mode, LOCKMODE lock);
 extern bool local_table_fires_row_triggers(Relation rel);
-extern bool local_table_any_fires_row_triggers(const List *relids, bool *known);
+extern bool local_table_any_fires_row_triggers(const List *relids);
 extern bool local_table_fires_triggers(Relation rel);
 extern void local_table_check_rights(Relation rel, AclMode mode);
 extern EState *local_table_prepare(Relation rel, const AttrMap *columns, bool speculative,

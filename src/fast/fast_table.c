@@ -170,26 +170,21 @@ describe_conflicts(FastRelation *relation)
 		relation->insert_reason = "rows can be in conflict with other rows";
 }
 
-/*
- * Finds out whether a change fires a trigger, of the table or of a partition alone.  Returns false if it may be different
- * with the next change.
- */
-static bool
+/* Finds out whether a change fires a trigger, of the table or of a partition alone. */
+static void
 describe_triggers(FastRelation *relation, Relation rel)
 {
 	MemoryContext old = MemoryContextSwitchTo(relation->context);
-	bool		known = true;
 
 	relation->partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	relation->fires_triggers = local_table_fires_row_triggers(rel);
 	if (relation->partitioned)
 	{
 		relation->partitions = find_all_inheritors(RelationGetRelid(rel), NoLock, NULL);
-		if (local_table_any_fires_row_triggers(relation->partitions, &known))
+		if (local_table_any_fires_row_triggers(relation->partitions))
 			relation->fires_triggers = true;
 	}
 	MemoryContextSwitchTo(old);
-	return known;
 }
 
 /*
@@ -201,7 +196,6 @@ static void
 describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 {
 	MemoryContext old;
-	bool		known;
 
 	if (relation->context == NULL)
 		relation->context = AllocSetContextCreate(ApplyContext, "weft fast relation",
@@ -221,7 +215,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 	 * description invalid: it may be that of a table with fewer key columns.
 	 */
 	relation->changed = false;
-	known = describe_triggers(relation, rel);
+	describe_triggers(relation, rel);
 	relation->reason = classify(entry, rel, relation->fires_triggers);
 	if (relation->reason == NULL)
 	{
@@ -233,7 +227,7 @@ describe(FastRelation *relation, LogicalRepRelMapEntry *entry, Relation rel)
 		relation->coalesces = coalesce_describe(relation, rel);
 		MemoryContextSwitchTo(old);
 	}
-	relation->valid = entry->state == SUBREL_STATE_READY && known && !relation->changed;
+	relation->valid = entry->state == SUBREL_STATE_READY && !relation->changed;
 }
 
 /* Switches to the user as whom a table is changed; returns false if that is the current one. */

@@ -83,7 +83,22 @@ query($c, 'INSERT INTO t VALUES (2)');
 poll($a, 'SELECT count(*) = 1 FROM t WHERE id = 2');
 poll_waiting(2);
 $change->query_safe('ALTER TABLE audit ALTER n SET DEFAULT 9; COMMIT');
-$change->quit;
 check_rows($writer, 2, 9, 'a row of another member');
+
+# The same while a schema change of one statement is executed: it has the locks of the group, and waits for a reader.
+my $reader = open_session($a);
+$reader->query_safe('BEGIN; SELECT FROM audit');
+my $statement = start_query($a, 'ALTER TABLE audit ALTER n SET DEFAULT 10');
+poll($a,
+	"SELECT count(*) = 1 FROM pg_locks WHERE relation = 'audit'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+);
+$writer = start_query($b, 'INSERT INTO audit VALUES (53, 0)');
+query($c, 'INSERT INTO t VALUES (4)');
+poll($a, 'SELECT count(*) = 1 FROM t WHERE id = 4');
+poll_waiting(2);
+$reader->query_safe('COMMIT');
+finish($statement);
+check_rows($writer, 4, 10, 'a row of another member, behind one statement');
+$_->quit foreach $reader, $change;
 
 done_testing();
