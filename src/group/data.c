@@ -148,6 +148,31 @@ copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 }
 
 /*
+ * Locks a table of the other member.  Fails if the name is that of another table than when the snapshot was taken: its
+ * renaming is replicated, and the rows would follow the wrong one.  The function that looks a name up sees what the
+ * name means now; a query sees what the snapshot does.
+ */
+static void
+lock_source_table(const char *schema, const char *table)
+{
+	char	   *name = quote_qualified_identifier(schema, table);
+	char	   *same;
+
+	remote_run(source, psprintf("LOCK TABLE ONLY %s IN ACCESS SHARE MODE", name));
+	same = remote_value(source,
+						psprintf("SELECT c.oid = pg_catalog.to_regclass(%s)"
+								 " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+								 " WHERE n.nspname = %s AND c.relname = %s",
+								 quote_literal_cstr(name), quote_literal_cstr(schema),
+								 quote_literal_cstr(table)));
+	if (same == NULL || same[0] != 't')
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table %s of node \"%s\" was renamed while tables were copied", name, source->node),
+				 errhint("Join again, and rename no table meanwhile.")));
+}
+
+/*
  * Copies a table.  Storing rows runs code of the table's owner: triggers, constraints of
  * tables and domains, expressions of indexes.  It runs as the owner, as when changes are
  * applied.
@@ -157,6 +182,7 @@ copy_table(Oid relid)
 {
 	Relation	rel = table_open(relid, RowExclusiveLock);
 	bool		must_use_password = !superuser();
+	char	   *schema = get_namespace_name(RelationGetNamespace(rel));
 	StringInfoData list;
 	List	   *names;
 	char	   *command;
@@ -165,9 +191,9 @@ copy_table(Oid relid)
 	initStringInfo(&list);
 	names = columns_of(rel, &list);
 	local_table_check_rights(rel, ACL_INSERT);
+	lock_source_table(schema, RelationGetRelationName(rel));
 	command = psprintf("COPY %s %s TO STDOUT",
-					   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-												  RelationGetRelationName(rel)),
+					   quote_qualified_identifier(schema, RelationGetRelationName(rel)),
 					   names == NIL ? "" : psprintf("(%s)", list.data));
 	SwitchToUntrustedUser(rel->rd_rel->relowner, &context);
 	if (names == NIL || !copy_with_helpers(rel, command, must_use_password))

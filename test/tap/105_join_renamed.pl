@@ -1,0 +1,60 @@
+# Tables get each other's names on the member that is copied, after the joining node has its schema.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use GroupTest;
+use InjectionTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+need_injection_points();
+
+my $point = 'weft-copy-locked';
+my $a = new_member('a');
+my $b = new_member('b', conf => "weft.min_parallel_copy_size = 0\n");
+
+query($a, <<'EOS');
+CREATE TABLE first (id int PRIMARY KEY, v text);
+CREATE TABLE x (id int PRIMARY KEY, v text);
+CREATE TABLE y (id int PRIMARY KEY, v text);
+INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
+INSERT INTO x VALUES (1, 'made as x');
+INSERT INTO y VALUES (1, 'made as y');
+EOS
+create_group($a, 'g');
+
+# It copies the first table.
+attach_point($b, $point);
+start_join($b, $a, 'g');
+held_at($b, $point);
+is( query(
+		$a,
+		"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 'x'::regclass, 'y'::regclass)"
+	),
+	'first',
+	'nothing else is copied yet');
+query($a, <<'EOS');
+BEGIN;
+ALTER TABLE x RENAME TO z;
+ALTER TABLE y RENAME TO x;
+ALTER TABLE z RENAME TO y;
+COMMIT;
+EOS
+my $log = -s $b->logfile;
+release_point($b, $point);
+$b->wait_for_log(qr/was renamed while tables were copied/, $log);
+
+start_join($b, $a, 'g');
+query($b, $GroupTest::wait_for_join);
+wait_for_group('g', $a, $b);
+is(query($_, 'SELECT v FROM x'),
+	'made as y', 'the rows are where they belong on ' . $_->name)
+  foreach $a, $b;
+same_on_all([ $a, $b ], [ 'first', 'x', 'y' ], 'joined');
+
+done_testing();
