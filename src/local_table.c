@@ -43,6 +43,13 @@ local_table_open(Oid relid, AclMode mode, LOCKMODE lock)
 	return rel;
 }
 
+/* Does a trigger in this state fire while the session is a replica? */
+bool
+local_table_trigger_is_on(char enabled)
+{
+	return enabled == TRIGGER_FIRES_ALWAYS || enabled == TRIGGER_FIRES_ON_REPLICA;
+}
+
 static bool
 fires_triggers(Relation rel, bool of_statements)
 {
@@ -53,8 +60,7 @@ fires_triggers(Relation rel, bool of_statements)
 		Trigger    *trigger = &triggers->triggers[i];
 
 		if ((of_statements || TRIGGER_FOR_ROW(trigger->tgtype)) &&
-			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
-			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA))
+			local_table_trigger_is_on(trigger->tgenabled))
 			return true;
 	}
 	return false;
@@ -85,9 +91,7 @@ catalog_fires_row_triggers(Relation triggers, Oid relid)
 	{
 		Form_pg_trigger trigger = (Form_pg_trigger) GETSTRUCT(tuple);
 
-		result = TRIGGER_FOR_ROW(trigger->tgtype) &&
-			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
-			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA);
+		result = TRIGGER_FOR_ROW(trigger->tgtype) && local_table_trigger_is_on(trigger->tgenabled);
 	}
 	systable_endscan(scan);
 	return result;

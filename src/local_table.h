@@ -12,6 +12,7 @@
 #include "utils/relcache.h"
 
 extern Relation local_table_open(Oid relid, AclMode mode, LOCKMODE lock);
+extern bool local_table_trigger_is_on(char enabled);
 extern bool local_table_fires_row_triggers(Relation rel);
 extern bool local_table_any_fires_row_triggers(const List *relids);
 extern bool local_table_fires_triggers(Relation rel);

@@ -144,9 +144,9 @@ apply_begin(const RowChange *change)
 	member_begun(&begin);
 
 	/*
-	 * What is to be skipped, the leader hands to the server's apply loop. The
-	 * server's code may have read the subscription again since
-	 * writer_reread_subscription(), and would skip everything from here on.
+	 * What is to be skipped, the leader hands to the server's apply loop.
+	 * Here, the server's code would go on to skip everything.  It may read
+	 * the subscription again by itself.
 	 */
 	MySubscription->skiplsn = InvalidXLogRecPtr;
 	server_apply_change(change);

@@ -120,10 +120,4 @@ writer_reread_subscription(void)
 		}
 		CommitTransactionCommand();
 	}
-
-	/*
-	 * The leader hands a transaction to be skipped to the server's apply
-	 * loop.
-	 */
-	MySubscription->skiplsn = InvalidXLogRecPtr;
 }

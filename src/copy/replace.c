@@ -118,6 +118,7 @@
 #include "copy/replace.h"
 #include "executor/executor.h"
 #include "executor/spi.h"
+#include "local_table.h"
 #include "miscadmin.h"
 #include "remote_query.h"
 #include "replication/origin.h"
@@ -272,8 +273,7 @@ foreign_key_fires(Relation rel)
 		Trigger    *trigger = &triggers->triggers[i];
 
 		if (RI_FKey_trigger_type(trigger->tgfoid) == RI_TRIGGER_PK &&
-			(trigger->tgenabled == TRIGGER_FIRES_ALWAYS ||
-			 trigger->tgenabled == TRIGGER_FIRES_ON_REPLICA))
+			local_table_trigger_is_on(trigger->tgenabled))
 			return true;
 	}
 	return false;

@@ -37,8 +37,9 @@ static ResourceOwner file_owner = NULL;
 static File open_file = 0;		/* zero: none, or closed by the end of a local
 								 * transaction */
 
-static void
-close_file(void)
+/* Closes the writer's file, if it is open. */
+void
+spool_close(void)
 {
 	ResourceOwner old = CurrentResourceOwner;
 
@@ -54,7 +55,7 @@ static void
 transaction_event(XactEvent event, void *arg)
 {
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-		close_file();
+		spool_close();
 }
 
 static void
@@ -199,12 +200,6 @@ spool_append_ranges(SpoolWriter *writer, const SpoolRange *ranges, int count)
 	for (int i = 0; i < count; i++)
 		put(writer, &ranges[i], sizeof(SpoolRange));
 	spool_flush(writer);
-}
-
-void
-spool_close(void)
-{
-	close_file();
 }
 
 /* Removes a file.  A process that has it open can still read it to its end. */
