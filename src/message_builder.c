@@ -59,3 +59,19 @@ message_string(MessageBuilder *builder, const char *string)
 {
 	message_bytes(builder, string, strlen(string) + 1);
 }
+
+/*
+ * Writes a keepalive that asks for no reply into MESSAGE_KEEPALIVE_LENGTH bytes of memory; returns its
+ * length.
+ */
+int
+message_keepalive(char *memory, XLogRecPtr end_lsn, TimestampTz sent_time)
+{
+	MessageBuilder keepalive;
+
+	message_start(&keepalive, memory, MESSAGE_KEEPALIVE_LENGTH, 'k');
+	message_uint64(&keepalive, end_lsn);
+	message_uint64(&keepalive, sent_time);
+	message_byte(&keepalive, false);
+	return keepalive.length;
+}

@@ -9,7 +9,12 @@
 #ifndef WEFT_MESSAGE_BUILDER_H
 #define WEFT_MESSAGE_BUILDER_H
 
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "port/pg_bswap.h"
+
+/* 'k', end of WAL, time, reply requested. */
+#define MESSAGE_KEEPALIVE_LENGTH (1 + 8 + 8 + 1)
 
 typedef struct MessageBuilder
 {
@@ -24,6 +29,7 @@ extern void message_byte(MessageBuilder *builder, char value);
 extern void message_uint32(MessageBuilder *builder, uint32 value);
 extern void message_uint64(MessageBuilder *builder, uint64 value);
 extern void message_string(MessageBuilder *builder, const char *string);
+extern int	message_keepalive(char *memory, XLogRecPtr end_lsn, TimestampTz sent_time);
 
 /* These write one number at a place, which may be unaligned, and return what is behind. */
 static inline char *

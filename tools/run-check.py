@@ -187,10 +187,10 @@ def run_sql_suite(suite: str, program: str, files: str) -> None:
         shutil.rmtree(directory / "instance", ignore_errors=True)
 
 
-def what_failed(output: str, most: int = 60) -> list[str]:
+def what_failed(output: str, most: int = 150) -> list[str]:
     """The failed tests, each with the lines around it, and the end of the output."""
     lines = output.splitlines()
-    wanted: set[int] = set(range(len(lines) - 20, len(lines)))
+    wanted: set[int] = set(range(len(lines) - 100, len(lines)))
     for number, line in enumerate(lines):
         if line.startswith("not ok"):
             wanted.update(range(number - 3, number + 20))
@@ -207,6 +207,18 @@ def what_ended(log: str, most: int = 12) -> list[str]:
         r"|(?:Name|Version|\w+ directory|Connection string|Log file): "
     )
     return [line for line in lines if not own.match(line)][:most]
+
+
+def what_servers_said(log: Path, test: str, most: int = 20) -> list[str]:
+    """The end of what the servers of a test have logged, and whatever says that one has crashed."""
+    shown = []
+    crash = re.compile(r"TRAP: |PANIC: |terminated by signal")
+    for file in sorted(log.glob(f"{test}_*.log")):
+        lines = file.read_text(errors="replace").splitlines()
+        lines = [line[:300] for line in lines if "STATEMENT: " not in line]
+        crashes = [line for line in lines[:-most] if crash.search(line)]
+        shown += [f"{file.name}:", *crashes[:most], *lines[-most:]]
+    return shown
 
 
 def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) -> None:
@@ -229,7 +241,8 @@ def run_perl_test(suite: str, file: Path, directory: Path, environment: dict) ->
         if log.exists() and not re.search(r"^1\.\.\d+$", text, re.MULTILINE):
             ended = what_ended(log.read_text(errors="replace"))
         reasons[f"{suite}/{file.stem}"] = failed[:2] + ended[:2]
-        print("\n".join("    " + line for line in ended + what_failed(text)), flush=True)
+        said = what_servers_said(directory / "log", file.stem)
+        print("\n".join("    " + line for line in ended + what_failed(text) + said), flush=True)
 
 
 def make_templates() -> Path:

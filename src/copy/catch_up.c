@@ -1,6 +1,6 @@
 /*
  * catch_up.c
- *	  Tables that catch up with a leader that has ended.
+ *	  Tables that catch up with the leader.
  *
  * When a table has been copied, its table synchronization worker W waits (SYNCWAIT) until the server's
  * apply loop in the leader tells it up to which position P it is to apply the table's changes
@@ -13,18 +13,30 @@
  * first until no worker is in CATCHUP, nor in SYNCDONE: W says that in shared memory before the catalog
  * has it, and ends soon afterwards.  W needs nothing of the leader for that; if W fails, the next worker
  * of the table begins at SYNCWAIT again, or before.
+ *
+ * W goes as far as P, and no further.  Natively, it notices that it has reached P only when a transaction
+ * has been committed, when a keepalive says so, or when nothing more has arrived.  If P lies where no transaction
+ * of the publication ends, W applies the next one as well, and the leader leaves that out.  But that one may change the
+ * schema: then the leader waits in front of it until no table is being copied (receive/ddl_rows.c), and W,
+ * which cannot execute schema changes, would fail at its rows forever.  Therefore, when the first transaction that is
+ * committed at P or behind arrives, W keeps it back: its loop first gets a keepalive with P, then nothing,
+ * upon which it ends.
  */
 #include "postgres.h"
 
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
 #include "copy/catch_up.h"
+#include "message_builder.h"
 #include "miscadmin.h"
 #include "replication/worker_internal.h"
+#include "seam/seam.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
+#include "wire.h"
 
 /* How often to look, in milliseconds, although W wakes the leader when it ends. */
 #define INTERVAL 100
@@ -65,4 +77,72 @@ catch_up_wait(void)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
+}
+
+/* Up to where is this table synchronization worker to apply changes?  Invalid while nobody has said. */
+static XLogRecPtr
+end_position(void)
+{
+	XLogRecPtr	result = InvalidXLogRecPtr;
+
+	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
+	if (MyLogicalRepWorker->relstate == SUBREL_STATE_CATCHUP)
+		result = MyLogicalRepWorker->relstate_lsn;
+	SpinLockRelease(&MyLogicalRepWorker->relmutex);
+	return result;
+}
+
+/*
+ * Where is the transaction committed that a message begins, or ends if it is streamed?  Invalid for any
+ * other message.
+ */
+static XLogRecPtr
+commit_position(const char *message, int length)
+{
+	const char *payload = message + DATA_HEADER_LENGTH;
+	WireBegin	begin;
+	WireCommit	commit;
+
+	if (length <= DATA_HEADER_LENGTH || message[0] != 'w')
+		return InvalidXLogRecPtr;
+	length -= DATA_HEADER_LENGTH;
+	switch (payload[0])
+	{
+		case LOGICAL_REP_MSG_BEGIN:
+			return wire_read_begin(payload, length, &begin) == NULL ? begin.final_lsn :
+				InvalidXLogRecPtr;
+		case LOGICAL_REP_MSG_STREAM_COMMIT:
+			/* behind the transaction ID */
+			return length > 4 && wire_read_commit(payload + 4, length - 4, &commit) == NULL ?
+				commit.commit_lsn : InvalidXLogRecPtr;
+		default:
+			return InvalidXLogRecPtr;
+	}
+}
+
+/* In place of walrcv_receive, in a table synchronization worker. */
+int
+catch_up_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
+{
+	static bool at_end = false;
+	static char keepalive[MESSAGE_KEEPALIVE_LENGTH];
+	XLogRecPtr	end;
+	XLogRecPtr	committed;
+	int			length;
+
+	/* The loop ends the process now, so it does not wait. */
+	if (at_end)
+		return 0;
+	length = (seam_native->walrcv_receive) (conn, buffer, wait_fd);
+	if (length <= 0)
+		return length;
+	committed = commit_position(*buffer, length);
+	if (XLogRecPtrIsInvalid(committed))
+		return length;
+	end = end_position();
+	if (XLogRecPtrIsInvalid(end) || committed < end)
+		return length;
+	at_end = true;
+	*buffer = keepalive;
+	return message_keepalive(keepalive, end, GetCurrentTimestamp());
 }

@@ -1,10 +1,13 @@
 /*
  * catch_up.h
- *	  Tables that catch up with a leader that has ended.
+ *	  Tables that catch up with the leader.
  */
 #ifndef WEFT_COPY_CATCH_UP_H
 #define WEFT_COPY_CATCH_UP_H
 
+#include "replication/walreceiver.h"
+
 extern void catch_up_wait(void);
+extern int	catch_up_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd);
 
 #endif							/* WEFT_COPY_CATCH_UP_H */

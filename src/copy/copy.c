@@ -13,6 +13,8 @@
  *	 publisher does not hold anything for the copy any longer, Weft builds the indexes,
  *	 before the server commits on this side.
  *
+ * - When it catches up, it stops exactly where the leader has said (catch_up.c).
+ *
  * - When it has ended streaming, and when it drops its slot, slots.c makes sure that a crash
  *	 leaves neither a table without its slot nor a slot without its table.
  *
@@ -112,6 +114,7 @@ copy_install(void)
 		.leader_before_receive = copy_slots_check,
 		.tablesync_before_connect = replace_check_request,
 		.tablesync_create_slot = replace_create_slot,
+		.tablesync_receive = catch_up_receive,
 		.tablesync_send = copy_slot_send,
 		.tablesync_exec = copy_exec,
 		.tablesync_streaming_ended = copy_slot_unused,

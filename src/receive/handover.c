@@ -46,9 +46,6 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
-/* 'k', end of WAL, time, reply requested. */
-#define KEEPALIVE_LENGTH (1 + 8 + 8 + 1)
-
 typedef enum HandoverKind
 {
 	HANDOVER_NOTHING,
@@ -236,21 +233,16 @@ remember_skipped(XLogRecPtr lsn)
 static int
 deliver_keepalive(char **buffer)
 {
-	static char memory[KEEPALIVE_LENGTH];
-	MessageBuilder keepalive;
+	static char keepalive[MESSAGE_KEEPALIVE_LENGTH];
 
 	Assert(leader_ring.producer.ring == NULL ||
 		   leader_ring.collected == leader_ring.producer.seq);
 	feedback_synchronize_native(table_sync_possible());
 	remember_skipped(reception.settled_lsn);
-	message_start(&keepalive, memory, sizeof(memory), 'k');
-	message_uint64(&keepalive, reception.settled_lsn);
-	message_uint64(&keepalive, reception.sent_time);
-	message_byte(&keepalive, false);	/* no reply requested */
-	*buffer = keepalive.data;
+	*buffer = keepalive;
 	behind = false;
 	given_end.lsn = reception.settled_lsn;
-	return keepalive.length;
+	return message_keepalive(keepalive, reception.settled_lsn, reception.sent_time);
 }
 
 /* Gives the loop the publisher's answer.  It stays where it is until the next one. */

@@ -18,6 +18,7 @@
  *								leader_start_streaming		receive/leader.c
  *	 receive		leader		leader_before_receive,		copy/slots.c
  *								leader_receive				receive/leader.c
+ *					tablesync	tablesync_receive			copy/catch_up.c
  *	 send			leader		leader_send					receive/feedback.c
  *					tablesync	tablesync_send				copy/slots.c
  *	 exec			tablesync	tablesync_exec				copy/copy.c
@@ -108,6 +109,8 @@ seam_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 		if (registered.leader_receive)
 			return registered.leader_receive(conn, buffer, wait_fd);
 	}
+	else if (registered.tablesync_receive && am_tablesync(conn))
+		return registered.tablesync_receive(conn, buffer, wait_fd);
 	return (seam_native->walrcv_receive) (conn, buffer, wait_fd);
 }
 
@@ -179,6 +182,7 @@ seam_register(const SeamSteps *steps)
 	TAKE_STEP(leader_send);
 	TAKE_STEP(tablesync_before_connect);
 	TAKE_STEP(tablesync_create_slot);
+	TAKE_STEP(tablesync_receive);
 	TAKE_STEP(tablesync_send);
 	TAKE_STEP(tablesync_exec);
 	TAKE_STEP(tablesync_streaming_ended);

@@ -394,7 +394,6 @@ sub take_snapshot
 				"\\i $snapshot_script\n\\echo taken\n");
 		})
 	{
-		describe($sub);
 		die "taking a snapshot failed: $session->{stderr}$@";
 	}
 

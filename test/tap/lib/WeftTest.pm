@@ -23,7 +23,7 @@ our @EXPORT = qw(
   waits_for writer_waits_for_lock
   subscribe disable_subscription pause_subscription wait_for_apply wait_until_up
   figure poll_figure
-  leader_pid writer_pids server_pids kill_process not_ended flush_wal describe
+  leader_pid writer_pids server_pids kill_process not_ended flush_wal
   rows same_rows same_tables errors_logged
   start_pgbench logged_transactions running finish end_load stop_load
   decode_commits decode_changes first_difference prefix_length
@@ -102,6 +102,9 @@ sub init_node
 	return;
 }
 
+# The servers that a test has started.
+my @nodes;
+
 # Start a publisher with Weft, so that its output plugin is used; with "stock",
 # without Weft.
 sub new_publisher
@@ -112,6 +115,7 @@ sub new_publisher
 		? (install_path => $params{install_path})
 		: ());
 
+	push @nodes, $node;
 	init_node($node, other_version => $params{install_path});
 	$node->append_conf('postgresql.conf', <<EOC);
 autovacuum = off
@@ -140,6 +144,7 @@ sub new_subscriber
 		map { $_ => $params{$_} }
 		grep { defined $params{$_} } qw(install_path port));
 
+	push @nodes, $node;
 	init_node(
 		$node,
 		other_version => $params{install_path},
@@ -209,22 +214,44 @@ sub set_conf
 	return;
 }
 
-# Show what a node is doing, to help find out why it is stuck.
+# Show what a node is doing, to help find out why a test has failed.
 sub describe
 {
 	my ($node) = @_;
+	my $has_weft =
+	  "SELECT count(*) FROM pg_extension WHERE extname = 'weft'";
 	my @sql = (
-		'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
-		"SELECT pid, locktype, relation::regclass, transactionid, mode, granted FROM pg_locks WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid() ORDER BY pid"
-	);
+		'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid), query FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
+		"SELECT pid, locktype, relation::regclass, transactionid, mode, granted FROM pg_locks WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid() ORDER BY pid",
+		'SELECT * FROM pg_subscription_rel',
+		'SELECT * FROM pg_replication_slots');
+	my $answer = sub {
+		my ($ret, $stdout, $stderr) =
+		  $node->psql('postgres', $_[0], timeout => 10);
+		return ($stdout // '') . ($stderr // '');
+	};
 
 	push @sql,
 	  'SELECT * FROM weft.stat_subscription',
 	  'SELECT * FROM weft.stat_writer', 'SELECT * FROM weft.stat_relation'
-	  if query($node,
-		"SELECT count(*) FROM pg_extension WHERE extname = 'weft'");
-	diag($node->name . ": $_\n" . query($node, $_)) foreach @sql;
+	  if $answer->($has_weft) eq '1';
+	diag($node->name . ": $_\n" . $answer->($_)) foreach @sql;
 	return;
+}
+
+# A test that has failed tells what its servers are doing; tools/run-check.py shows it.
+END
+{
+	my $status = $?;
+
+	if ($status != 0 || !Test::More->builder->is_passing)
+	{
+		foreach my $node (grep { defined $_->{_pid} } @nodes)
+		{
+			eval { describe($node); 1 } or diag($node->name . ": $@");
+		}
+	}
+	$? = $status;
 }
 
 # Wait until a query returns true, or what is expected.
@@ -260,7 +287,6 @@ sub poll_for
 		return $output if $success and $right->($output);
 		usleep(100_000);
 	}
-	describe($node);
 	die "timed out waiting for: $sql";
 }
 
@@ -359,11 +385,7 @@ sub wait_for_apply
 			'postgres',
 			"SELECT weft.wait_for_subscription('$name', '${timeout}s')",
 			timeout => $timeout + 10);
-		if ($ret != 0)
-		{
-			describe($sub);
-			die $stderr;
-		}
+		die $stderr if $ret != 0;
 	}
 	else
 	{
