@@ -21,6 +21,7 @@
 --    something that P' does not have.  Worse, P' writes the same positions once more, and
 --    would not send S what is before the origin.  S records the loss and does not follow P'
 --    until weft.accept_promotion is called, which sets the origin back to where the timelines part.
+--    A node that joins takes over "followed" with the position (weft.member_copy_of).
 --    "synchronized_standby_slots" on P prevents this case: P sends nothing that its standby does not have.
 -- 2. Transactions of S that P had confirmed.  S does not send them again.  S knows the last
 --    transaction that it has sent and that was confirmed (src/publish/sent_commits.c); after a
@@ -359,6 +360,47 @@ END $$;
 COMMENT ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_lsn, boolean, pg_lsn) IS
 	'notes which copy of a member this node follows; returns why it must not';
 REVOKE ALL ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_lsn, boolean, pg_lsn) FROM PUBLIC;
+
+-- On a member M that another node copies, while M applies nothing of the member that is asked for: what M knows of
+-- that one, and to which server M's position for it belongs.  Of M itself, M's own server.  Null if they have not met.
+CREATE FUNCTION weft.member_copy_of(node name)
+RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	copy weft.node_copy;
+BEGIN
+	IF node = weft.local_node() THEN
+		copy := weft.own_copy();
+		copy.followed := copy.server;
+	ELSE
+		SELECT c.* INTO copy FROM weft.node_copy c JOIN weft.node_entry n ON n.identity = c.identity
+			WHERE n.node_name = node;
+	END IF;
+	RETURN CASE WHEN copy.identity IS NOT NULL THEN to_jsonb(copy) END;
+END $$;
+
+COMMENT ON FUNCTION weft.member_copy_of(name) IS
+	'which copy of a member this node has followed, for a node that continues from here';
+REVOKE ALL ON FUNCTION weft.member_copy_of(name) FROM PUBLIC;
+
+-- On the node that copies M, with what M has answered.  If a member fails over before this node meets it, the
+-- positions that came from M are beyond the end of its old timeline in the same way as M's are.
+CREATE FUNCTION weft.note_copied_position(node name, copy jsonb)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	node_identity uuid := (SELECT n.identity FROM weft.node_entry n WHERE n.node_name = node);
+BEGIN
+	PERFORM weft.meet_copy(node, node_identity, copy ->> 'server', (copy ->> 'generation')::integer,
+		(copy ->> 'incarnation')::uuid);
+	UPDATE weft.node_copy c SET followed = copy ->> 'followed' WHERE c.identity = node_identity;
+END $$;
+
+COMMENT ON FUNCTION weft.note_copied_position(name, jsonb) IS
+	'step of a join: notes to which copy of a member the position belongs that was copied';
+REVOKE ALL ON FUNCTION weft.note_copied_position(name, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION weft.start_apply(subid oid)
 RETURNS void

@@ -218,8 +218,7 @@ sub set_conf
 sub describe
 {
 	my ($node) = @_;
-	my $has_weft =
-	  "SELECT count(*) FROM pg_extension WHERE extname = 'weft'";
+	my $has_weft = "SELECT count(*) FROM pg_extension WHERE extname = 'weft'";
 	my @sql = (
 		'SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid), query FROM pg_stat_activity WHERE pid <> pg_backend_pid()',
 		"SELECT pid, locktype, relation::regclass, transactionid, mode, granted FROM pg_locks WHERE locktype <> 'virtualxid' AND pid <> pg_backend_pid() ORDER BY pid",
