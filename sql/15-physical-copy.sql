@@ -78,6 +78,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	PERFORM weft.check_identity(node, node_identity);
+	-- The copy will have it.
+	PERFORM weft.own_copy();
 	DELETE FROM weft.prepared_copy;
 	INSERT INTO weft.prepared_copy VALUES (node, node_identity, weft.server_timeline(),
 		weft.subscription_name(weft.local_group(), weft.local_node(), node), is_ready, clock_timestamp());

@@ -386,21 +386,22 @@ REVOKE ALL ON FUNCTION weft.member_copy_of(name) FROM PUBLIC;
 
 -- On the node that copies M, with what M has answered.  If a member fails over before this node meets it, the
 -- positions that came from M are beyond the end of its old timeline in the same way as M's are.
-CREATE FUNCTION weft.note_copied_position(node name, copy jsonb)
+CREATE FUNCTION weft.join_note_position(node name, copy jsonb)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
 	node_identity uuid := (SELECT n.identity FROM weft.node_entry n WHERE n.node_name = node);
 BEGIN
+	PERFORM weft.check_identity(node, (copy ->> 'identity')::uuid);
 	PERFORM weft.meet_copy(node, node_identity, copy ->> 'server', (copy ->> 'generation')::integer,
 		(copy ->> 'incarnation')::uuid);
 	UPDATE weft.node_copy c SET followed = copy ->> 'followed' WHERE c.identity = node_identity;
 END $$;
 
-COMMENT ON FUNCTION weft.note_copied_position(name, jsonb) IS
+COMMENT ON FUNCTION weft.join_note_position(name, jsonb) IS
 	'step of a join: notes to which copy of a member the position belongs that was copied';
-REVOKE ALL ON FUNCTION weft.note_copied_position(name, jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION weft.join_note_position(name, jsonb) FROM PUBLIC;
 
 CREATE FUNCTION weft.start_apply(subid oid)
 RETURNS void

@@ -50,6 +50,9 @@ BEGIN
 	END LOOP;
 	UPDATE weft.node_copy c SET followed = loss.server
 		FROM weft.node_entry n WHERE n.node_name = loss.node_name AND c.identity = n.identity;
+	-- A join that repeats its last steps must not set it forward again.
+	UPDATE weft.node_entry n SET start_lsn = loss.from_lsn
+		WHERE n.node_name = loss.node_name AND n.start_lsn > loss.from_lsn;
 	UPDATE weft.promotion_loss l SET accepted = true
 		WHERE l.node_name = loss.node_name AND l.of_node = loss.node_name;
 	PERFORM weft.start_apply(subscription);

@@ -187,15 +187,15 @@ def run_sql_suite(suite: str, program: str, files: str) -> None:
         shutil.rmtree(directory / "instance", ignore_errors=True)
 
 
-def what_failed(output: str, most: int = 150) -> list[str]:
+def what_failed(output: str, most: int = 60, end: int = 100) -> list[str]:
     """The failed tests, each with the lines around it, and the end of the output."""
     lines = output.splitlines()
-    wanted: set[int] = set(range(len(lines) - 100, len(lines)))
+    wanted: set[int] = set()
     for number, line in enumerate(lines):
         if line.startswith("not ok"):
             wanted.update(range(number - 3, number + 20))
-    shown = [line for number, line in enumerate(lines) if number in wanted]
-    return shown[:most]
+    shown = [number for number in range(len(lines) - end) if number in wanted][:most]
+    return [lines[number] for number in shown] + lines[-end:]
 
 
 def what_ended(log: str, most: int = 12) -> list[str]:

@@ -165,7 +165,7 @@ note_server(Remote *remote, const char *member)
 													 quote_literal_cstr(member)));
 
 	if (copy != NULL)
-		(void) local_value_of_weft(psprintf("SELECT weft.note_copied_position(%s, %s)",
+		(void) local_value_of_weft(psprintf("SELECT weft.join_note_position(%s, %s)",
 											quote_literal_cstr(member), quote_literal_cstr(copy)));
 }
 

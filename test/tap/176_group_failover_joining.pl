@@ -112,7 +112,12 @@ foreach my $lost (0, 1)
 			'the joining node has found it');
 		is(query($c, "SELECT count(*) FROM t WHERE v = 'new'"),
 			0, 'and does not follow');
+		# The join repeats its last steps afterwards.
+		query($c, "ALTER SUBSCRIPTION weft_g_a_1_c_1 DISABLE");
 		query($_, "SELECT weft.accept_promotion('a_1')") foreach $b, $c;
+		query($c,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'weft join'"
+		);
 	}
 	wait_for_join($c);
 	query($c, "INSERT INTO t VALUES (4, 'c')");
