@@ -18,7 +18,9 @@
  * has been committed, when a keepalive says so, or when nothing more has arrived.  If P lies where no transaction
  * of the publication ends, W applies the next one as well, and the leader leaves that out.  But that one may change the
  * schema: then the leader waits in front of it until no table is being copied (receive/ddl_rows.c), and W,
- * which cannot execute schema changes, would fail at its rows forever.  Therefore, when the first transaction that is
+ * which cannot execute schema changes, would fail at its rows forever.  Or it may change another table, of which W takes a lock
+ * before it leaves the change out: then W would wait for a session that has locked that table, and all other tables for W.
+ * Therefore, when the first transaction that is
  * committed at P or behind arrives, W keeps it back: its loop first gets a keepalive with P, then nothing,
  * upon which it ends.
  */

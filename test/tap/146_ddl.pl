@@ -412,6 +412,9 @@ query($pub, 'CREATE TABLE clash2 (id int)');
 query($sub, "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
 query($pub, 'INSERT INTO older VALUES (101, 1)');
 all_the_same('after SKIP');
+# The subscription does not know the table yet.
+query($sub, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION');
+all_the_same('after REFRESH');
 
 # --- under load ---
 

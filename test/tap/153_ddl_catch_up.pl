@@ -1,5 +1,6 @@
 # A table that is copied catches up with the leader, and with nothing behind: the next transaction may change
-# the schema, and the leader waits in front of that until the copy is done.
+# the schema, and the leader waits in front of that until the copy is done; or it may need a lock that a session
+# has, and then the leader would wait for the session.
 
 use strict;
 use warnings FATAL => 'all';
@@ -74,5 +75,60 @@ EOS
 	unlike(slurp_file($sub->logfile),
 		qr/ERROR/, "$what: the copy meets no error");
 }
+
+# The next transaction is of another table, which a session has locked.
+my $waits = "wait_event = 'LogicalSyncStateChange'";
+my $pub = new_publisher('publisher_locked');
+my $sub = new_subscriber('subscriber_locked');
+
+query_all(
+	[ $pub, $sub ],
+	'CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE other (id int PRIMARY KEY)'
+);
+query($pub, <<'EOS');
+INSERT INTO t VALUES (1);
+CREATE TABLE unpublished (id int);
+CREATE PUBLICATION pub FOR TABLE t, other;
+EOS
+my $session = hold_copy($sub, 'true');
+subscribe($pub, $sub, 'sub', 'pub');
+wait_for_held_copy($sub);
+poll($sub,
+	"SELECT srsubstate = 'r' FROM pg_subscription_rel WHERE srrelid = 'other'::regclass"
+);
+query($pub, 'INSERT INTO unpublished VALUES (1)');
+my $lsn = query($pub, 'SELECT pg_current_wal_lsn()');
+poll($sub,
+	"SELECT latest_end_lsn >= '$lsn' FROM pg_stat_subscription WHERE worker_type = 'apply'"
+);
+
+# The table has been told how far it is to go, and the publisher does not send anything yet.
+my $leader = leader_pid($sub, 'sub');
+kill 'STOP', $leader or die "could not stop $leader";
+$session->query_safe('SELECT pg_advisory_unlock(1)');
+poll($sub,
+	"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND $waits)"
+);
+my $sender = query($pub,
+	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid NOT IN (SELECT pid FROM pg_stat_replication WHERE state = 'streaming')"
+);
+kill 'STOP', $sender or die "could not stop $sender";
+kill 'CONT', $leader or die "could not continue $leader";
+poll($sub, "SELECT $waits FROM pg_stat_activity WHERE pid = $leader");
+
+$session->query_safe('BEGIN; LOCK TABLE other IN SHARE MODE');
+query($pub, 'INSERT INTO other VALUES (1)');
+kill 'CONT', $sender or die "could not continue $sender";
+poll($sub,
+	"SELECT srsubstate IN ('s', 'r') FROM pg_subscription_rel WHERE srrelid = 't'::regclass"
+);
+is(query($sub, 'SELECT count(*) FROM other'),
+	0, 'a table has caught up, although another one is locked');
+query($pub, 'INSERT INTO t VALUES (2)');
+$session->query_safe('COMMIT');
+$session->quit;
+wait_for_apply($pub, $sub, 'sub');
+is(query($sub, 'SELECT count(*) FROM other'), 1, 'then that goes on');
+is(query($sub, 'SELECT count(*) FROM t'), 2, 'and so does the first one');
 
 done_testing();
