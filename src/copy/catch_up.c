@@ -23,6 +23,10 @@
  * Therefore, when the first transaction that is
  * committed at P or behind arrives, W keeps it back: its loop first gets a keepalive with P, then nothing,
  * upon which it ends.
+ *
+ * Natively, W gives up waiting in SYNCWAIT when there is no leader, and applies changes without knowing P.  It could
+ * meet a schema change then, fail, and disable the subscription ("disable_on_error"), while the next leader is about
+ * to start.  Therefore it waits for that one before it asks for changes.
  */
 #include "postgres.h"
 
@@ -36,6 +40,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/spin.h"
+#include "utils/inval.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 #include "wire.h"
@@ -68,17 +73,21 @@ any_catches_up(void)
 	return result;
 }
 
+static void
+wait_a_moment(void)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, INTERVAL,
+					 WAIT_EVENT_LOGICAL_SYNC_STATE_CHANGE);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
 /* Called in a leader before it receives changes: waits until nothing catches up with an earlier one. */
 void
 catch_up_wait(void)
 {
 	while (any_catches_up())
-	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, INTERVAL,
-						 WAIT_EVENT_LOGICAL_SYNC_STATE_CHANGE);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
+		wait_a_moment();
 }
 
 /* Up to where is this table synchronization worker to apply changes?  Invalid while nobody has said. */
@@ -92,6 +101,33 @@ end_position(void)
 		result = MyLogicalRepWorker->relstate_lsn;
 	SpinLockRelease(&MyLogicalRepWorker->relmutex);
 	return result;
+}
+
+/* Has nobody told this table synchronization worker yet? */
+static bool
+awaits_leader(void)
+{
+	char		state;
+
+	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
+	state = MyLogicalRepWorker->relstate;
+	SpinLockRelease(&MyLogicalRepWorker->relmutex);
+	return state == SUBREL_STATE_SYNCWAIT;
+}
+
+/*
+ * Called in a table synchronization worker before it asks for changes: waits until a leader has said up to where.
+ * Ends the process if the subscription is disabled meanwhile.
+ */
+void
+catch_up_begin(void)
+{
+	while (awaits_leader())
+	{
+		wait_a_moment();
+		AcceptInvalidationMessages();
+		maybe_reread_subscription();
+	}
 }
 
 /*

@@ -114,6 +114,7 @@ copy_install(void)
 		.leader_before_receive = copy_slots_check,
 		.tablesync_before_connect = replace_check_request,
 		.tablesync_create_slot = replace_create_slot,
+		.tablesync_before_streaming = catch_up_begin,
 		.tablesync_receive = catch_up_receive,
 		.tablesync_send = copy_slot_send,
 		.tablesync_exec = copy_exec,

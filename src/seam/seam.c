@@ -16,6 +16,7 @@
  *	 connect		tablesync	tablesync_before_connect	copy/replace.c
  *	 startstreaming leader		leader_before_streaming,	copy/copy.c
  *								leader_start_streaming		receive/leader.c
+ *					tablesync	tablesync_before_streaming	copy/catch_up.c
  *	 receive		leader		leader_before_receive,		copy/slots.c
  *								leader_receive				receive/leader.c
  *					tablesync	tablesync_receive			copy/catch_up.c
@@ -96,6 +97,8 @@ seam_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *options)
 		if (registered.leader_start_streaming)
 			return registered.leader_start_streaming(conn, options);
 	}
+	else if (registered.tablesync_before_streaming && am_tablesync(conn))
+		registered.tablesync_before_streaming();
 	return (seam_native->walrcv_startstreaming) (conn, options);
 }
 
@@ -182,6 +185,7 @@ seam_register(const SeamSteps *steps)
 	TAKE_STEP(leader_send);
 	TAKE_STEP(tablesync_before_connect);
 	TAKE_STEP(tablesync_create_slot);
+	TAKE_STEP(tablesync_before_streaming);
 	TAKE_STEP(tablesync_receive);
 	TAKE_STEP(tablesync_send);
 	TAKE_STEP(tablesync_exec);

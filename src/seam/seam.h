@@ -37,6 +37,9 @@ typedef struct SeamSteps
 	/* In a tablesync, in place of walrcv_create_slot. */
 	walrcv_create_slot_fn tablesync_create_slot;
 
+	/* In a tablesync, before walrcv_startstreaming. */
+	void		(*tablesync_before_streaming) (void);
+
 	/* In a tablesync, in place of walrcv_receive. */
 	walrcv_receive_fn tablesync_receive;
 

@@ -76,6 +76,40 @@ EOS
 		qr/ERROR/, "$what: the copy meets no error");
 }
 
+# There is no leader for a while, which could say how far to go.
+{
+	my $pub = new_publisher('publisher_alone');
+	my $sub = new_subscriber('subscriber_alone',
+		conf => "wal_retrieve_retry_interval = 8s\n");
+
+	query($_, 'CREATE EXTENSION IF NOT EXISTS weft') foreach $pub, $sub;
+	query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY)');
+	query($pub, <<'EOS');
+INSERT INTO t SELECT generate_series(1, 10);
+CREATE PUBLICATION pub FOR TABLE t WITH (ddl = table);
+EOS
+	my $session = hold_copy($sub, 'true');
+	subscribe($pub, $sub, 'sub', 'pub', 'disable_on_error = true');
+	wait_for_held_copy($sub);
+	my $leader = leader_pid($sub, 'sub');
+	kill 'STOP', $leader or die "could not stop $leader";
+	$session->query_safe('SELECT pg_advisory_unlock(1)');
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND wait_event = 'LogicalSyncStateChange')"
+	);
+	query($pub,
+		'INSERT INTO t VALUES (100); ALTER TABLE t ADD COLUMN v int DEFAULT 1; INSERT INTO t VALUES (101, 2)'
+	);
+	kill 'TERM', $leader or die "could not end $leader";
+	kill 'CONT', $leader or die "could not continue $leader";
+	wait_for_apply($pub, $sub, 'sub');
+	is( query($sub, 'SELECT * FROM t ORDER BY id'),
+		query($pub, 'SELECT * FROM t ORDER BY id'),
+		'no leader: the same rows');
+	is(query($sub, 'SELECT subenabled FROM pg_subscription'),
+		't', 'no leader: the subscription is not disabled');
+}
+
 # The next transaction is of another table, which a session has locked.
 my $waits = "wait_event = 'LogicalSyncStateChange'";
 my $pub = new_publisher('publisher_locked');
