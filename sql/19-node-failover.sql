@@ -362,23 +362,14 @@ COMMENT ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_ls
 REVOKE ALL ON FUNCTION weft.note_publisher(name, pg_lsn, text, integer, uuid, pg_lsn, boolean, pg_lsn) FROM PUBLIC;
 
 -- On a member M that another node copies, while M applies nothing of the member that is asked for: what M knows of
--- that one, and to which server M's position for it belongs.  Of M itself, M's own server.  Null if they have not met.
+-- that one, and to which server M's position for it belongs.  Null if they have not met.
 CREATE FUNCTION weft.member_copy_of(node name)
-RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER
+RETURNS jsonb LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-	copy weft.node_copy;
-BEGIN
-	IF node = weft.local_node() THEN
-		copy := weft.own_copy();
-		copy.followed := copy.server;
-	ELSE
-		SELECT c.* INTO copy FROM weft.node_copy c JOIN weft.node_entry n ON n.identity = c.identity
-			WHERE n.node_name = node;
-	END IF;
-	RETURN CASE WHEN copy.identity IS NOT NULL THEN to_jsonb(copy) END;
-END $$;
+	SELECT to_jsonb(c) FROM weft.node_copy c JOIN weft.node_entry n ON n.identity = c.identity
+	WHERE n.node_name = node
+$$;
 
 COMMENT ON FUNCTION weft.member_copy_of(name) IS
 	'which copy of a member this node has followed, for a node that continues from here';
@@ -391,9 +382,9 @@ RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	node_identity uuid := (SELECT n.identity FROM weft.node_entry n WHERE n.node_name = node);
+	node_identity uuid := copy ->> 'identity';
 BEGIN
-	PERFORM weft.check_identity(node, (copy ->> 'identity')::uuid);
+	PERFORM weft.check_identity(node, node_identity);
 	PERFORM weft.meet_copy(node, node_identity, copy ->> 'server', (copy ->> 'generation')::integer,
 		(copy ->> 'incarnation')::uuid);
 	UPDATE weft.node_copy c SET followed = copy ->> 'followed' WHERE c.identity = node_identity;

@@ -18,11 +18,10 @@
  * has been committed, when a keepalive says so, or when nothing more has arrived.  If P lies where no transaction
  * of the publication ends, W applies the next one as well, and the leader leaves that out.  But that one may change the
  * schema: then the leader waits in front of it until no table is being copied (receive/ddl_rows.c), and W,
- * which cannot execute schema changes, would fail at its rows forever.  Or it may change another table, of which W takes a lock
- * before it leaves the change out: then W would wait for a session that has locked that table, and all other tables for W.
- * Therefore, when the first transaction that is
- * committed at P or behind arrives, W keeps it back: its loop first gets a keepalive with P, then nothing,
- * upon which it ends.
+ * which cannot execute schema changes, would fail at its rows forever.  Or it may change another table, which W locks
+ * before it leaves the change out: then W would wait for a session that has locked that table, and all other tables
+ * for W.  Therefore, when the first transaction that is committed at P or behind arrives, W keeps it back: its loop
+ * first gets a keepalive with P, then nothing, upon which it ends.
  *
  * Natively, W gives up waiting in SYNCWAIT when there is no leader, and applies changes without knowing P.  It could
  * meet a schema change then, fail, and disable the subscription ("disable_on_error"), while the next leader is about
@@ -48,16 +47,28 @@
 /* How often to look, in milliseconds, although W wakes the leader when it ends. */
 #define INTERVAL 100
 
+/* The state of a table synchronization worker, and the position that belongs to it. */
+static char
+state_of(LogicalRepWorker *worker, XLogRecPtr *lsn)
+{
+	char		state;
+
+	SpinLockAcquire(&worker->relmutex);
+	state = worker->relstate;
+	*lsn = worker->relstate_lsn;
+	SpinLockRelease(&worker->relmutex);
+	return state;
+}
+
 static bool
 is_catching_up(LogicalRepWorker *worker)
 {
+	XLogRecPtr	lsn;
 	char		state;
 
 	if (!compat_is_tablesync(worker))
 		return false;
-	SpinLockAcquire(&worker->relmutex);
-	state = worker->relstate;
-	SpinLockRelease(&worker->relmutex);
+	state = state_of(worker, &lsn);
 	return state == SUBREL_STATE_CATCHUP || state == SUBREL_STATE_SYNCDONE;
 }
 
@@ -90,31 +101,6 @@ catch_up_wait(void)
 		wait_a_moment();
 }
 
-/* Up to where is this table synchronization worker to apply changes?  Invalid while nobody has said. */
-static XLogRecPtr
-end_position(void)
-{
-	XLogRecPtr	result = InvalidXLogRecPtr;
-
-	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
-	if (MyLogicalRepWorker->relstate == SUBREL_STATE_CATCHUP)
-		result = MyLogicalRepWorker->relstate_lsn;
-	SpinLockRelease(&MyLogicalRepWorker->relmutex);
-	return result;
-}
-
-/* Has nobody told this table synchronization worker yet? */
-static bool
-awaits_leader(void)
-{
-	char		state;
-
-	SpinLockAcquire(&MyLogicalRepWorker->relmutex);
-	state = MyLogicalRepWorker->relstate;
-	SpinLockRelease(&MyLogicalRepWorker->relmutex);
-	return state == SUBREL_STATE_SYNCWAIT;
-}
-
 /*
  * Called in a table synchronization worker before it asks for changes: waits until a leader has said up to where.
  * Ends the process if the subscription is disabled meanwhile.
@@ -122,7 +108,9 @@ awaits_leader(void)
 void
 catch_up_begin(void)
 {
-	while (awaits_leader())
+	XLogRecPtr	lsn;
+
+	while (state_of(MyLogicalRepWorker, &lsn) == SUBREL_STATE_SYNCWAIT)
 	{
 		wait_a_moment();
 		AcceptInvalidationMessages();
@@ -175,10 +163,8 @@ catch_up_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	if (length <= 0)
 		return length;
 	committed = commit_position(*buffer, length);
-	if (XLogRecPtrIsInvalid(committed))
-		return length;
-	end = end_position();
-	if (XLogRecPtrIsInvalid(end) || committed < end)
+	if (XLogRecPtrIsInvalid(committed) ||
+		state_of(MyLogicalRepWorker, &end) != SUBREL_STATE_CATCHUP || committed < end)
 		return length;
 	at_end = true;
 	*buffer = keepalive;

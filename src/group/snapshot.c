@@ -18,7 +18,7 @@
  * unreachable, M ends S after a while (idle_session_timeout).
  *
  * The position belongs to the server that X was on then.  If X fails over before J connects to it, J must find that
- * (node_copy.c), so J takes over from M which server that was; and of M, which server J has copied.
+ * (node_copy.c), so J takes over from M which server that was.  It has no position of M itself yet.
  *
  * X's slot for J was made before, and M has since applied what X had at that time
  * (weft.join_step_make_slots).  Therefore J's position is never before the slot's.
@@ -159,14 +159,15 @@ create_slot(JoinSnapshot *snapshot, Remote *remote, const char *slot)
 
 /* Notes on which server of a member the position that M has reached for it is (sql/19-node-failover.sql). */
 static void
-note_server(Remote *remote, const char *member)
+note_server(Hold *hold)
 {
-	char	   *copy = remote_value(remote, psprintf("SELECT weft.member_copy_of(%s)",
-													 quote_literal_cstr(member)));
+	char	   *member = quote_literal_cstr(hold->member);
+	char	   *copy = remote_value(hold->remote,
+									psprintf("SELECT weft.member_copy_of(%s)", member));
 
 	if (copy != NULL)
-		(void) local_value_of_weft(psprintf("SELECT weft.join_note_position(%s, %s)",
-											quote_literal_cstr(member), quote_literal_cstr(copy)));
+		(void) local_value_of_weft(psprintf("SELECT weft.join_note_position(%s, %s)", member,
+											quote_literal_cstr(copy)));
 }
 
 /* Stores a position, or NULL, for a member, in the transaction that copies. */
@@ -201,17 +202,13 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 							node, hold->member)));
 		if (result)
 		{
-			note_server(hold->remote, hold->member);
+			note_server(hold);
 			store_position("start_lsn", hold->position, hold->member);
 		}
 		remote_close(hold->remote);
 	}
 	if (result)
 	{
-		/* A command would end the snapshot of the session that has the slot. */
-		remote = remote_connect(dsn, node, false);
-		note_server(remote, node);
-		remote_close(remote);
 		store_position("copied_lsn", snapshot->position, node);
 		snapshot->schema = schema;
 	}

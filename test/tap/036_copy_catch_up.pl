@@ -37,17 +37,7 @@ foreach my $case ([ 4, 'stream' ], [ 0, 'stream' ], [ 4, 'commit' ],
 	poll($sub, 'SELECT count(*) = 1 FROM other');
 
 	# The table waits to be told the position, and will not reach it.
-	my $leader = leader_pid($sub, 'sub');
-	my $streaming = query($pub,
-		'SELECT pid FROM pg_stat_replication WHERE state = \'streaming\'');
-	kill 'STOP', $leader or die "could not stop $leader";
-	$session->query_safe('SELECT pg_advisory_unlock(1)');
-	poll($sub,
-		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND $waits)"
-	);
-	my $held = query($pub,
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid <> $streaming"
-	);
+	my ($leader, $held) = leave_untold($pub, $sub, $session);
 	if ($hold eq 'stream')
 	{
 		kill 'STOP', $held or die "could not stop $held";

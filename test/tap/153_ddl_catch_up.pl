@@ -15,6 +15,19 @@ use WeftTest;
 
 plan skip_all => 'schema changes are not replicated natively' unless weft();
 
+# The leader goes past where the copy begins, by a keepalive; no transaction of the publication ends there.
+sub pass_copy
+{
+	my ($pub, $sub) = @_;
+
+	query($pub, 'INSERT INTO unpublished VALUES (1)');
+	my $lsn = query($pub, 'SELECT pg_current_wal_lsn()');
+	poll($sub,
+		"SELECT latest_end_lsn >= '$lsn' FROM pg_stat_subscription WHERE worker_type = 'apply'"
+	);
+	return;
+}
+
 foreach my $streaming (0, 1)
 {
 	my $what = $streaming ? 'streamed' : 'not streamed';
@@ -43,13 +56,7 @@ EOS
 		"SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pg_subscription_rel'::regclass AND NOT granted)"
 	);
 
-	# The leader goes past where the copy begins, by a keepalive; no transaction of the publication ends there.
-	query($pub, 'INSERT INTO unpublished VALUES (1)');
-	my $lsn = query($pub, 'SELECT pg_current_wal_lsn()');
-	poll($sub,
-		"SELECT latest_end_lsn >= '$lsn' FROM pg_stat_subscription WHERE worker_type = 'apply'"
-	);
-
+	pass_copy($pub, $sub);
 	my $log = -s $sub->logfile;
 	query($pub,
 		'BEGIN; INSERT INTO t VALUES (100); ALTER TABLE t ADD COLUMN v int DEFAULT 1; INSERT INTO t VALUES (101, 2); COMMIT'
@@ -91,12 +98,7 @@ EOS
 	my $session = hold_copy($sub, 'true');
 	subscribe($pub, $sub, 'sub', 'pub', 'disable_on_error = true');
 	wait_for_held_copy($sub);
-	my $leader = leader_pid($sub, 'sub');
-	kill 'STOP', $leader or die "could not stop $leader";
-	$session->query_safe('SELECT pg_advisory_unlock(1)');
-	poll($sub,
-		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND wait_event = 'LogicalSyncStateChange')"
-	);
+	my ($leader) = leave_untold($pub, $sub, $session);
 	query($pub,
 		'INSERT INTO t VALUES (100); ALTER TABLE t ADD COLUMN v int DEFAULT 1; INSERT INTO t VALUES (101, 2)'
 	);
@@ -111,7 +113,6 @@ EOS
 }
 
 # The next transaction is of another table, which a session has locked.
-my $waits = "wait_event = 'LogicalSyncStateChange'";
 my $pub = new_publisher('publisher_locked');
 my $sub = new_subscriber('subscriber_locked');
 
@@ -130,25 +131,15 @@ wait_for_held_copy($sub);
 poll($sub,
 	"SELECT srsubstate = 'r' FROM pg_subscription_rel WHERE srrelid = 'other'::regclass"
 );
-query($pub, 'INSERT INTO unpublished VALUES (1)');
-my $lsn = query($pub, 'SELECT pg_current_wal_lsn()');
-poll($sub,
-	"SELECT latest_end_lsn >= '$lsn' FROM pg_stat_subscription WHERE worker_type = 'apply'"
-);
+pass_copy($pub, $sub);
 
 # The table has been told how far it is to go, and the publisher does not send anything yet.
-my $leader = leader_pid($sub, 'sub');
-kill 'STOP', $leader or die "could not stop $leader";
-$session->query_safe('SELECT pg_advisory_unlock(1)');
-poll($sub,
-	"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND $waits)"
-);
-my $sender = query($pub,
-	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid NOT IN (SELECT pid FROM pg_stat_replication WHERE state = 'streaming')"
-);
+my ($leader, $sender) = leave_untold($pub, $sub, $session);
 kill 'STOP', $sender or die "could not stop $sender";
 kill 'CONT', $leader or die "could not continue $leader";
-poll($sub, "SELECT $waits FROM pg_stat_activity WHERE pid = $leader");
+poll($sub,
+	"SELECT wait_event = 'LogicalSyncStateChange' FROM pg_stat_activity WHERE pid = $leader"
+);
 
 $session->query_safe('BEGIN; LOCK TABLE other IN SHARE MODE');
 query($pub, 'INSERT INTO other VALUES (1)');

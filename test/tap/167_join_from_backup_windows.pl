@@ -73,21 +73,11 @@ sub die_in
 {
 	my ($step) = @_;
 
-	for (;;)
-	{
-		my ($pid) = held_at($c, $point);
-		my $now =
-		  query($c, "SELECT query FROM pg_stat_activity WHERE pid = $pid");
-		if ($now eq $step)
-		{
-			write_rows();
-			flush_wal($c);
-			$c->stop('immediate');
-			$c->start;
-			return;
-		}
-		release($c, $pid);
-	}
+	hold_in_step($c, $step);
+	write_rows();
+	flush_wal($c);
+	$c->stop('immediate');
+	$c->start;
 	return;
 }
 

@@ -28,22 +28,6 @@ sub findings
 	);
 }
 
-# Let the node go on until it is held in the step.
-sub hold_in_step
-{
-	my ($node, $step) = @_;
-
-	for (;;)
-	{
-		my ($pid) = held_at($node, $step_point);
-		return
-		  if query($node,
-			"SELECT query FROM pg_stat_activity WHERE pid = $pid") eq $step;
-		release($node, $pid);
-	}
-	return;
-}
-
 foreach my $lost (0, 1)
 {
 	my $what = $lost ? 'lost' : 'nothing lost';

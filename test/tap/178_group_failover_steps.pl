@@ -102,21 +102,6 @@ sub error_of
 	return $query->{error};
 }
 
-# Let the join continue until it is held in a step.
-sub hold_in
-{
-	my ($step) = @_;
-	for (;;)
-	{
-		my ($pid) = held_at($d, 'weft-join-step');
-		return
-		  if query($d, "SELECT query FROM pg_stat_activity WHERE pid = $pid")
-		  eq $step;
-		release($d, $pid);
-	}
-	return;
-}
-
 sub join_target
 {
 	return two_hosts($a, $standbys[0]);
@@ -136,7 +121,7 @@ sub begin_join
 prepare();
 attach_point($d, 'weft-join-step');
 begin_join();
-hold_in('make_own_slots');
+hold_in_step($d, 'make_own_slots');
 take_over();
 release_point($d, 'weft-join-step');
 wait_for_join($d);
@@ -178,7 +163,7 @@ poll($standbys[0],
 set_on($standbys[0], sync_replication_slots => 'off');
 attach_point($d, 'weft-join-step');
 begin_join();
-hold_in('subscribe');
+hold_in_step($d, 'subscribe');
 take_over();
 release_point($d, 'weft-join-step');
 poll($d,

@@ -11,7 +11,7 @@ use Time::HiRes qw(time usleep);
 use WeftTest;
 
 our @EXPORT = qw(
-  copy_subscriber hold_copy wait_for_held_copy copied_by left_to_server
+  copy_subscriber hold_copy wait_for_held_copy leave_untold copied_by left_to_server
   indexes_sound nothing_left
 );
 
@@ -61,6 +61,26 @@ sub wait_for_held_copy
 		"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
 	);
 	return;
+}
+
+# End a held copy, and stop the apply worker, so that the table waits to be told how far to go.  Returns the apply
+# worker, and the table's own walsender.
+sub leave_untold
+{
+	my ($pub, $sub, $session) = @_;
+	my $leader = leader_pid($sub, 'sub');
+	my $streaming = query($pub,
+		"SELECT pid FROM pg_stat_replication WHERE state = 'streaming'");
+
+	kill 'STOP', $leader or die "could not stop $leader";
+	$session->query_safe('SELECT pg_advisory_unlock(1)');
+	poll($sub,
+		"SELECT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'logical replication tablesync worker' AND wait_event = 'LogicalSyncStateChange')"
+	);
+	my $sender = query($pub,
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' AND pid <> $streaming"
+	);
+	return ($leader, $sender);
 }
 
 # The number of processes that copied a table, according to the last message in the

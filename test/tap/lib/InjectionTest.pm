@@ -13,7 +13,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   need_injection_points
-  attach_point detach_point held_at held_unseen release open_point release_point
+  attach_point detach_point held_at hold_in_step held_unseen release open_point release_point
   terminate wait_until_gone all_applied
 );
 
@@ -61,6 +61,22 @@ sub held_at
 		$node,
 		"SELECT pid FROM pg_stat_activity WHERE wait_event = '$point' ORDER BY pid",
 		sub { return (() = $_[0] =~ /^\d+$/mg) == $count });
+}
+
+# A node joins, and is held in each step: let it go on until it is held in this one.
+sub hold_in_step
+{
+	my ($node, $step) = @_;
+
+	for (;;)
+	{
+		my ($pid) = held_at($node, 'weft-join-step');
+		return
+		  if query($node,
+			"SELECT query FROM pg_stat_activity WHERE pid = $pid") eq $step;
+		release($node, $pid);
+	}
+	return;
 }
 
 # Wait until a process is held that is not connected to a database yet, so that it is
