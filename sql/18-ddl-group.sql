@@ -110,15 +110,3 @@ END $$;
 COMMENT ON FUNCTION weft.member_track_table(regclass) IS
 	'makes a table of the group remember deleted rows, if it has a key';
 REVOKE ALL ON FUNCTION weft.member_track_table(regclass) FROM PUBLIC;
-
--- SECURITY DEFINER, since the role that manages the node may not read the statements.
-CREATE FUNCTION weft.member_last_alter_table()
-RETURNS bigint LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-	SELECT coalesce(max(id), 0) FROM weft.ddl_queue WHERE message->>'tag' = 'ALTER TABLE'
-$$;
-
-COMMENT ON FUNCTION weft.member_last_alter_table() IS
-	'the latest replicated ALTER TABLE of this node';
-REVOKE ALL ON FUNCTION weft.member_last_alter_table() FROM PUBLIC;

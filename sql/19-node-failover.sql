@@ -35,6 +35,8 @@
 --    it, which S does not send again.  Nobody knows where the snapshot ended, so the loss has no beginning, and S
 --    neither follows P nor lets it follow, on whatever server P is then, until P is parted, or somebody says
 --    that another server, which lacks nothing, has taken P's place (weft.accept_promotion).
+--    P notes what S has found, and says so to each other member and to a node that joins: when these connect, P may
+--    have written that much again.  This note stays until P has left the group, on servers that are made from it, too.
 --
 -- Lock order: a leader locks rows of weft.node_copy for moments, and waits for no other process meanwhile.
 
@@ -237,8 +239,8 @@ COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, 
 	'records that a promoted member lacks transactions';
 REVOKE ALL ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) FROM PUBLIC;
 
--- Has this node found that another one lacks transactions of its own, which nobody can send it?  A server that was
--- made from that one lacks them, too.
+-- Has this node found that another one lacks transactions of its own, which nobody can send it, or been told so of
+-- itself?  A server that was made from that one lacks them, too.
 CREATE FUNCTION weft.is_set_back(node name)
 RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -248,7 +250,7 @@ AS $$
 $$;
 
 COMMENT ON FUNCTION weft.is_set_back(name) IS
-	'whether a member must be parted because it lacks transactions of its own that this node has';
+	'whether a member must be parted because it lacks transactions of its own that others have';
 REVOKE ALL ON FUNCTION weft.is_set_back(name) FROM PUBLIC;
 
 -- On the publisher, called by the leader of a subscriber.  "seen": how far the server "followed" has sent its WAL to
@@ -283,10 +285,15 @@ BEGIN
 		ended := weft.timeline_end(split_part(followed, '/', 2)::integer);
 		other_branch := ended IS NULL;
 	END IF;
-	-- This server was started from an older state of its files: nobody knows where that ended.
-	IF ended IS NULL AND applied > pg_current_wal_flush_lsn()
-		OR followed = own.server AND seen > pg_current_wal_flush_lsn()
-	THEN
+	-- This server was started from an older state of its files: nobody knows where that ended, or what was made from it.
+	IF followed = own.server AND greatest(applied, seen) > pg_current_wal_flush_lsn() THEN
+		PERFORM weft.record_loss(weft.local_node(), weft.local_node(), own.generation, NULL, greatest(applied, seen),
+			own.server, false);
+	END IF;
+	IF weft.is_set_back(weft.local_node()) THEN
+		ended := NULL;
+		other_branch := true;
+	ELSIF ended IS NULL AND applied > pg_current_wal_flush_lsn() THEN
 		other_branch := true;
 	END IF;
 	IF weft.is_set_back(node) THEN
@@ -334,6 +341,11 @@ DECLARE
 BEGIN
 	IF lost_until IS NOT NULL THEN
 		PERFORM weft.record_loss(weft.local_node(), node, own.generation, applied, lost_until, own.server, true);
+	END IF;
+	IF other_branch THEN
+		-- It lacks them on this server, too.
+		DELETE FROM weft.promotion_loss l WHERE l.node_name = node AND l.of_node = node AND l.from_lsn IS NULL
+			AND NOT l.accepted AND l.generation < note_publisher.generation;
 	END IF;
 	IF other_branch OR applied > ended THEN
 		PERFORM weft.record_loss(node, node, generation, ended, applied, server, false);

@@ -73,6 +73,23 @@ COMMENT ON FUNCTION weft.forget_promotion(name) IS
 	'removes the findings about a promoted member, after the tables were compared and repaired';
 REVOKE ALL ON FUNCTION weft.forget_promotion(name) FROM PUBLIC;
 
+CREATE FUNCTION weft.forget_losses()
+RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	DELETE FROM weft.promotion_loss;
+	RETURN NULL;
+END $$;
+
+COMMENT ON FUNCTION weft.forget_losses() IS
+	'removes what this node was found to lack, when it leaves its group';
+REVOKE ALL ON FUNCTION weft.forget_losses() FROM PUBLIC;
+
+CREATE TRIGGER node_group_entry_deleted AFTER DELETE ON weft.node_group_entry
+	FOR EACH ROW EXECUTE FUNCTION weft.forget_losses();
+ALTER TABLE weft.node_group_entry ENABLE ALWAYS TRIGGER node_group_entry_deleted;
+
 -- H015 of weft.health().
 CREATE FUNCTION weft.health_of_promotion(
 	OUT id text, OUT severity text, OUT object text, OUT problem text, OUT remedy text)
@@ -80,14 +97,17 @@ RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 	SELECT 'H015', CASE WHEN accepted THEN 'warning' ELSE 'error' END, l.node_name::text,
-		CASE WHEN accepted
+		CASE WHEN is_local AND of_node = l.node_name
+			THEN format('this node was restored without transactions of its own that other nodes have, up to %s; they do not follow it',
+				until_lsn)
+			WHEN accepted
 			THEN format('node "%s" was promoted or restored at %s, and may lack transactions of node "%s" between %s and %s',
 				l.node_name, date_trunc('second', found_at), of_node, from_lsn, until_lsn)
 			ELSE format('node "%s" was promoted or restored without transactions of its own that this node has, between %s and %s; its changes are not applied',
 				l.node_name, coalesce(from_lsn::text, 'an unknown position'), until_lsn) END,
 		CASE WHEN accepted
 			THEN format('Compare the members with weft.compare_node, repair, then call weft.forget_promotion(%L) on each.', l.node_name)
-			WHEN from_lsn IS NULL AND c.generation > l.generation
+			WHEN from_lsn IS NULL AND NOT is_local AND c.generation > l.generation
 			THEN format('If the server that node "%s" is on now was not made from the one that lacked them, call weft.accept_promotion(%L, complete => true) here. Otherwise part the node with weft.part_node(..., force => true), and let it join again.',
 				l.node_name, l.node_name)
 			WHEN from_lsn IS NULL

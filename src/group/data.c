@@ -47,6 +47,12 @@ PG_FUNCTION_INFO_V1(weft_join_truncate);
 	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
 	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
 
+/* What any ALTER TABLE changes that rewrites the table "c": the versions of its columns' rows in the catalog, and more. */
+#define DEFINITION \
+	"pg_catalog.concat_ws(' ', c.relpersistence, c.relam, (SELECT pg_catalog.string_agg(" \
+	"pg_catalog.concat_ws(':', a.attnum, a.xmin), ' ' ORDER BY a.attnum)" \
+	" FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0))"
+
 /*
  * On the other member, a relation may have been replaced by one of another kind since its
  * name was looked up.  A view would run its owner's functions as the role that reads it.
@@ -306,17 +312,10 @@ data_copy(void)
 		copy_sequence(row[0]);
 }
 
-/* Returns the latest replicated ALTER TABLE on the other member. */
-static char *
-last_alter_table(Remote *remote)
-{
-	return remote_value(remote, "SELECT weft.member_last_alter_table()");
-}
-
 /*
  * Fails if rows may be missing because a table was rewritten on the other member while it was
  * copied: the new file has no rows that an older snapshot sees.  TRUNCATE and VACUUM FULL change
- * the file, too, and do no harm.  So that counts only if there was an ALTER TABLE.
+ * the file, too, and do no harm.  So that counts only if the definition has changed as well.
  *
  * The functions that tell a table's file know the current one; a new session has read none before.
  */
@@ -324,20 +323,22 @@ void
 data_check(const char *dsn, const char *node, const char *snapshot)
 {
 	Remote	   *now = remote_connect(dsn, node, false);
-	char	   *before = last_alter_table(source);
-	char	   *after = last_alter_table(now);
+	char	   *definitions = remote_value(now,
+										   "SELECT coalesce(pg_catalog.json_object_agg(c.oid, " DEFINITION "), '{}')"
+										   " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r");
 	char	   *rewritten;
 
 	remote_run(now, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
 	remote_run(now, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
 	rewritten = remote_value(now,
-							 "SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ')"
-							 " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r"
-							 " WHERE pg_catalog.pg_relation_filenode(c.oid)"
-							 " IS DISTINCT FROM nullif(c.relfilenode, 0)");
+							 psprintf("SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ')"
+									  " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r"
+									  " WHERE pg_catalog.pg_relation_filenode(c.oid) <> c.relfilenode"
+									  " AND " DEFINITION " IS DISTINCT FROM %s::pg_catalog.json ->> c.oid::text",
+									  quote_literal_cstr(definitions)));
 	remote_run(now, "COMMIT");
 	remote_close(now);
-	if (rewritten != NULL && strcmp(before, after) != 0)
+	if (rewritten != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("tables were rewritten by schema changes on node \"%s\" while they were copied: %s",

@@ -6,15 +6,18 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use File::Path qw(remove_tree);
 use GroupTest;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
 our @EXPORT = qw(
   set_on two_hosts make_standby wait_for_standby fail_over
+  copy_files replace_files
   create_ledger start_client stop_client check_clients poll_group
 );
 
@@ -115,6 +118,36 @@ sub fail_over
 	$primary->_update_pid(-1);
 	$standby->promote;
 	return;
+}
+
+# --- files ---
+
+# Copies the server's files as a snapshot of its disk would be, which takes a restart; returns the folder.
+sub copy_files
+{
+	my ($node) = @_;
+	my $copy = $node->basedir . '/copy';
+
+	$node->stop('immediate');
+	PostgreSQL::Test::RecursiveCopy::copypath($node->data_dir, $copy);
+	chmod 0700, $copy;
+	$node->start;
+	return $copy;
+}
+
+# Starts the server from such a folder; returns the folder with the files that it had.
+sub replace_files
+{
+	my ($node, $copy) = @_;
+	my $old = $node->basedir . '/old';
+
+	$node->stop('immediate');
+	remove_tree($old) if $old ne $copy;
+	rename $node->data_dir, "$old.new" or die "could not rename: $!";
+	rename $copy, $node->data_dir or die "could not rename: $!";
+	rename "$old.new", $old or die "could not rename: $!";
+	$node->start;
+	return $old;
 }
 
 # --- ledgers ---

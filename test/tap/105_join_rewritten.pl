@@ -1,0 +1,120 @@
+# A table is rewritten on the member that is copied, after the joining node's snapshot and before its rows are read: an
+# older snapshot sees none of them.  The join fails then, however the schema change came there.  What gives a table
+# another file and keeps its rows, or truncates it, does not stop the join.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+use GroupTest;
+use InjectionTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use WeftTest;
+
+plan skip_all => 'about Weft alone' unless weft();
+need_injection_points();
+
+my $point = 'weft-copy-locked';
+my ($a, $b) = map { new_member($_) } qw(a b);
+my $c = new_member('c', conf => "weft.min_parallel_copy_size = 0\n");
+
+query($a, <<'EOS');
+CREATE TABLE first (id int PRIMARY KEY, v text);
+CREATE TABLE t (id int PRIMARY KEY, v text);
+CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (500);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (500) TO (5000);
+CREATE TABLE truncated (id int PRIMARY KEY, v text);
+INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
+INSERT INTO t SELECT i, 't' FROM generate_series(1, 1000) i;
+INSERT INTO p SELECT i, 'p' FROM generate_series(1, 1000) i;
+INSERT INTO truncated SELECT i, 'truncated' FROM generate_series(1, 1000) i;
+EOS
+create_group($a, 'g');
+join_group($b, $a, 'g');
+
+# The new node has its snapshot, and copies the first table.
+sub join_and_hold
+{
+	attach_point($c, $point);
+	start_join($c, $a, 'g');
+	held_at($c, $point);
+	is( query(
+			$a,
+			"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 't'::regclass, 'p1'::regclass)"
+		),
+		'first',
+		'nothing else is copied yet');
+	return;
+}
+
+sub fails
+{
+	my ($tables, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	release_point($c, $point);
+	my ($result, $out, $err) =
+	  $c->psql('postgres', $GroupTest::wait_for_join);
+	like(
+		$err,
+		qr/tables were rewritten by schema changes on node "a" while they were copied: $tables$/m,
+		$what);
+	return;
+}
+
+# The same columns, and the same types
+my $rewrite = "ALTER TABLE t ALTER v TYPE text USING v || '!'";
+
+join_and_hold();
+query($a, "SET weft.ddl_lock = none; $rewrite");
+fails('public.t', 'a replicated schema change of the copied member');
+
+wait_for_group('g', $a, $b);
+join_and_hold();
+query($b, "SET weft.ddl_lock = none; $rewrite");
+wait_for_apply($b, $a, 'weft_g_b_a');
+is(query($a, 'SELECT v FROM t WHERE id = 1'),
+	't!!', 'the other member has changed it');
+fails('public.t', 'a schema change of another member');
+
+join_and_hold();
+query($_, "SET weft.ddl_replication = off; $rewrite") foreach $a, $b;
+fails('public.t', 'one that is not replicated');
+
+join_and_hold();
+query($_,
+	"SET weft.ddl_replication = off; ALTER TABLE p ALTER v TYPE text USING v || '!'"
+) foreach $a, $b;
+fails('public.p1, public.p2', 'one of a partitioned table');
+
+join_and_hold();
+query($_,
+	'SET weft.ddl_replication = off; ALTER TABLE t ADD r float8 DEFAULT random()'
+) foreach $a, $b;
+fails('public.t', 'a column with a volatile default');
+
+# --- no harm ---
+
+join_and_hold();
+query($a,
+	'SET weft.ddl_lock = none; ALTER TABLE truncated ADD CHECK (id > 0)');
+query($a, 'VACUUM FULL t');
+query($a, 'CLUSTER p1 USING p1_pkey');
+query($a, 'TRUNCATE truncated');
+query($a, "INSERT INTO truncated VALUES (1, 'new')");
+query($a, "INSERT INTO t SELECT i, 'new' FROM generate_series(2001, 2010) i");
+query($a, "UPDATE p SET v = 'new' WHERE id < 10");
+release_point($c, $point);
+wait_for_join($c);
+wait_for_group('g', $a, $b, $c);
+is(query($c, 'SELECT count(*) FROM t'), 1010, 'the rows are there');
+is(query($c, 'SELECT string_agg(v, $$ $$) FROM truncated'),
+	'new', 'and what was truncated is not');
+same_on_all([ $a, $c ], [qw(first t p truncated)], 'joined');
+
+$_->stop foreach $a, $b, $c;
+done_testing();
