@@ -35,10 +35,14 @@
 --    it, which S does not send again.  Nobody knows where the snapshot ended, so the loss has no beginning, and S
 --    neither follows P nor lets it follow, on whatever server P is then, until P is parted, or somebody says
 --    that another server, which lacks nothing, has taken P's place (weft.accept_promotion).
---    P notes what S has found, and says so to each other member and to a node that joins: when these connect, P may
---    have written that much again.  This note stays until P has left the group, on servers that are made from it, too.
+--    P notes what S has found, stops sending to all others, and tells them when they connect, as it does nodes that
+--    join: P may have written that much again by then.  The note stays until P has left the group, or all others have,
+--    on servers that are made from P, too.  Somebody who connects to P while S tells it may not be told, but S comes
+--    again every few seconds.  If P is started from the same state once more, and catches up before S comes, then it
+--    does not know; nor does a standby that had not received the note.  S still does.
 --
--- Lock order: a leader locks rows of weft.node_copy for moments, and waits for no other process meanwhile.
+-- Lock order: a leader locks rows of weft.node_copy, then of weft.promotion_loss, for moments, and waits for no other
+-- process meanwhile but those that lock the same rows.
 
 CREATE TABLE weft.node_copy (
 	identity uuid PRIMARY KEY,
@@ -79,6 +83,10 @@ AS $$
 BEGIN
 	DELETE FROM weft.node_copy WHERE identity = OLD.identity;
 	DELETE FROM weft.promotion_loss WHERE OLD.node_name IN (node_name, of_node);
+	-- The last member has what nobody else has.
+	IF NOT EXISTS (SELECT FROM weft.node_entry WHERE NOT is_local) THEN
+		DELETE FROM weft.promotion_loss;
+	END IF;
 	RETURN NULL;
 END $$;
 
@@ -239,19 +247,20 @@ COMMENT ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, 
 	'records that a promoted member lacks transactions';
 REVOKE ALL ON FUNCTION weft.record_loss(name, name, integer, pg_lsn, pg_lsn, text, boolean) FROM PUBLIC;
 
--- Has this node found that another one lacks transactions of its own, which nobody can send it, or been told so of
--- itself?  A server that was made from that one lacks them, too.
-CREATE FUNCTION weft.is_set_back(node name)
-RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION weft.stop_sending(node name)
+RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
-	SELECT EXISTS (SELECT FROM weft.promotion_loss l
-		WHERE l.node_name = node AND l.of_node = node AND l.from_lsn IS NULL AND NOT l.accepted)
-$$;
+BEGIN
+	PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s
+		WHERE s.active AND s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), node);
+EXCEPTION WHEN insufficient_privilege THEN
+	RAISE LOG 'node "%" goes on following node "%": %', node, weft.local_node(), SQLERRM;
+END $$;
 
-COMMENT ON FUNCTION weft.is_set_back(name) IS
-	'whether a member must be parted because it lacks transactions of its own that others have';
-REVOKE ALL ON FUNCTION weft.is_set_back(name) FROM PUBLIC;
+COMMENT ON FUNCTION weft.stop_sending(name) IS
+	'ends the walsender that sends to a member, which connects again and learns why';
+REVOKE ALL ON FUNCTION weft.stop_sending(name) FROM PUBLIC;
 
 -- On the publisher, called by the leader of a subscriber.  "seen": how far the server "followed" has sent its WAL to
 -- that node, as far as it remembers.
@@ -285,17 +294,6 @@ BEGIN
 		ended := weft.timeline_end(split_part(followed, '/', 2)::integer);
 		other_branch := ended IS NULL;
 	END IF;
-	-- This server was started from an older state of its files: nobody knows where that ended, or what was made from it.
-	IF followed = own.server AND greatest(applied, seen) > pg_current_wal_flush_lsn() THEN
-		PERFORM weft.record_loss(weft.local_node(), weft.local_node(), own.generation, NULL, greatest(applied, seen),
-			own.server, false);
-	END IF;
-	IF weft.is_set_back(weft.local_node()) THEN
-		ended := NULL;
-		other_branch := true;
-	ELSIF ended IS NULL AND applied > pg_current_wal_flush_lsn() THEN
-		other_branch := true;
-	END IF;
 	IF weft.is_set_back(node) THEN
 		RAISE EXCEPTION 'node "%" was promoted or restored without transactions of its own that node "%" has',
 				node, weft.local_node()
@@ -310,15 +308,29 @@ BEGIN
 			RAISE EXCEPTION 'replication slot "%" is active for PID %', slot.slot_name, slot.active_pid
 				USING ERRCODE = 'object_in_use';
 		END IF;
-		sent := weft.sent_commit(slot.slot_name, slot.confirmed_flush_lsn);
-		IF coalesce(sent, slot.confirmed_flush_lsn) > applied THEN
-			lost_until := coalesce(sent, slot.confirmed_flush_lsn);
-			PERFORM weft.record_loss(node, weft.local_node(), node_generation, applied, lost_until,
-				node_server, true);
+		sent := coalesce(weft.sent_commit(slot.slot_name, slot.confirmed_flush_lsn), slot.confirmed_flush_lsn);
+		IF sent > applied THEN
+			lost_until := sent;
 		END IF;
 	END IF;
 	IF known.following_generation IS DISTINCT FROM node_generation THEN
 		UPDATE weft.node_copy c SET following_generation = node_generation WHERE c.identity = node_identity;
+	END IF;
+	IF lost_until IS NOT NULL THEN
+		PERFORM weft.record_loss(node, weft.local_node(), node_generation, applied, lost_until, node_server, true);
+	END IF;
+
+	-- This server was started from an older state of its files: nobody knows where that ended, or what was made from it.
+	IF followed = own.server AND greatest(applied, seen) > pg_current_wal_flush_lsn() THEN
+		PERFORM weft.record_loss(weft.local_node(), weft.local_node(), own.generation, NULL, greatest(applied, seen),
+			own.server, false);
+	END IF;
+	IF weft.is_set_back(weft.local_node()) THEN
+		ended := NULL;
+		other_branch := true;
+		PERFORM weft.stop_sending(n.node_name) FROM weft.node_entry n WHERE NOT n.is_local;
+	ELSIF ended IS NULL AND applied > pg_current_wal_flush_lsn() THEN
+		other_branch := true;
 	END IF;
 END $$;
 
@@ -354,12 +366,7 @@ BEGIN
 	IF other_branch OR applied > ended OR weft.is_set_back(node) THEN
 		-- It may have begun to follow this node before that was known: it meets this node again, and is told.
 		IF weft.is_set_back(node) THEN
-			BEGIN
-				PERFORM pg_terminate_backend(s.active_pid) FROM pg_replication_slots s
-					WHERE s.active AND s.slot_name = weft.subscription_name(weft.local_group(), weft.local_node(), node);
-			EXCEPTION WHEN insufficient_privilege THEN
-				RAISE LOG 'node "%" goes on following node "%": %', node, weft.local_node(), SQLERRM;
-			END;
+			PERFORM weft.stop_sending(node);
 		END IF;
 		RETURN format('node "%s" was promoted or restored without transactions of its own that are applied here, up to %s', node, applied);
 	END IF;

@@ -17,7 +17,7 @@ INTERNAL = re.compile(
     r"|free_node_id|recent_query|keep_tombstones|stamped|health_of_\w+|forget_\w+|set_until|parting_node"
     r"|query_group|create_node_subscription|record_delete|background_transactions|await_both_members|row_condition"
     r"|alter_(group|slot)_failover|set_subscription_\w+|start_apply|sent_commit|follow_tables|major_version|note_origins|own_copy\w*|grant_node_objects"
-    r"|publisher_of|meet_copy|refuse_old_copy|record_loss|note_publisher"
+    r"|publisher_of|meet_copy|refuse_old_copy|refuse_if_set_back|record_loss|note_publisher|stop_sending"
     r"|adopt_copied_rows|begin_join_from_backup|complete_tombstones|copied_row_origins"
     r"|pending_copy|prepare_copy_on|rename_applied|take_over_subscription"
     r"|repair_statement|ignore_replicated_row|table_changed|local_\w+|node_dsn|node_query_all|applied_position)$"
