@@ -9,7 +9,8 @@
  *	 copies the rows (table.c).  The worker then sends the same command without any row,
  *	 and the server's own code takes the empty result in.
  *
- * - Next it ends its transaction on the publisher.  When that is done, so that the
+ * - Next it ends its transaction on the publisher, unless the table was rewritten there before it was
+ *	 read (source.c).  When that is done, so that the
  *	 publisher does not hold anything for the copy any longer, Weft builds the indexes,
  *	 before the server commits on this side.
  *
@@ -32,6 +33,7 @@
 #include "copy/copy.h"
 #include "copy/replace.h"
 #include "copy/slots.h"
+#include "copy/source.h"
 #include "copy/table.h"
 #include "guc.h"
 #include "publisher_connection.h"
@@ -59,6 +61,16 @@ before_copy(WalReceiverConn *conn, const char *text)
 	return nothing ? nothing : text;
 }
 
+/* The server is about to end its transaction on the publisher, which has locked the table since it was copied. */
+static void
+check_copied(WalReceiverConn *conn)
+{
+	Relation	rel = table_open(MyLogicalRepWorker->relid, NoLock);
+
+	copy_source_check_file(conn, rel);
+	table_close(rel, NoLock);
+}
+
 static bool
 begins_with(const char *query, const char *word)
 {
@@ -70,6 +82,7 @@ static WalRcvExecResult *
 copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const Oid *types)
 {
 	static bool copying = false;
+	static bool copied = false;
 	WalRcvExecResult *result;
 
 	if (copying)
@@ -84,6 +97,9 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 		query = before_copy(conn, query);
 		copying = false;
 	}
+	if (strcmp(query, "COMMIT") == 0 && copied)
+		check_copied(conn);
+	copied = copied || begins_with(query, "COPY ");
 	result = (seam_native->walrcv_exec) (conn, query, num_types, types);
 
 	if (begins_with(query, "DROP_REPLICATION_SLOT "))

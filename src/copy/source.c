@@ -46,6 +46,7 @@
 #include "pinned_settings.h"
 #include "remote_query.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
 /* Ranges of ctid are scanned as such from this version on. */
 #define FIRST_VERSION_WITH_RANGES 140000
@@ -82,22 +83,27 @@ column_literals(const CopyCommand *command)
 }
 
 /*
- * A query for the table with its partitions, as the snapshot sees them.
+ * A query for a table, given by an expression for its OID, with its partitions, as the snapshot sees them.
  * pg_partition_tree() would lock partitions before the table, and all others lock them in
  * the opposite order.
  */
 static char *
-with_tree(const CopyCommand *command)
+tree_of(const char *oid)
 {
-	char	   *relation = quote_literal_cstr(command->relation);
-
-	if (command->only)
-		return psprintf("WITH tree (relid) AS (SELECT %s::pg_catalog.regclass::pg_catalog.oid) ",
-						relation);
-	return psprintf("WITH RECURSIVE tree (relid) AS (SELECT %s::pg_catalog.regclass::pg_catalog.oid"
+	return psprintf("WITH RECURSIVE tree (relid) AS (SELECT %s"
 					" UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i"
 					" JOIN tree t ON i.inhparent = t.relid) ",
-					relation);
+					oid);
+}
+
+/* A query for the table of a command, with its partitions unless the command leaves them out. */
+static char *
+with_tree(const CopyCommand *command)
+{
+	char	   *oid = psprintf("%s::pg_catalog.regclass::pg_catalog.oid",
+							   quote_literal_cstr(command->relation));
+
+	return command->only ? psprintf("WITH tree (relid) AS (SELECT %s) ", oid) : tree_of(oid);
 }
 
 /*
@@ -250,6 +256,34 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 		strlen(source->target.relid) < COPY_OID_LEN &&
 		source->snapshot && strlen(source->snapshot) < COPY_SNAPSHOT_LEN &&
 		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
+}
+
+/*
+ * Fails if the table, or a partition, has another file than the snapshot sees, or is another table.  ALTER TABLE may have
+ * rewritten it between the snapshot and the copy, and an older snapshot sees no row in the new file.  The copy starts
+ * again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The transaction on the
+ * publisher has locked the table since it was read; but its schema may have been renamed.
+ */
+void
+copy_source_check_file(WalReceiverConn *conn, Relation rel)
+{
+	char	   *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+												  RelationGetRelationName(rel));
+	char	   *oid = psprintf("pg_catalog.to_regclass(%s)::pg_catalog.oid", quote_literal_cstr(name));
+	RemoteValue *values;
+
+	values = remote_query_row(conn,
+							  psprintf("ask the publisher for the file of table %s", name),
+							  psprintf("%sSELECT pg_catalog.bool_and(t.relid IS NULL OR c.oid IS NOT NULL AND"
+									   " coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, c.relfilenode = 0))"
+									   "::pg_catalog.text FROM tree t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relid",
+									   tree_of(oid)), 1);
+	if (values[0] == NULL || strcmp(values[0], "true") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table %s got a new file on the publisher when its copy began", name),
+				 errdetail("If it was rewritten by a schema change, rows may be missing in the copy."),
+				 errhint("The table is copied again.")));
 }
 
 /*
