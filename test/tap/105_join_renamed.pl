@@ -1,4 +1,4 @@
-# Tables get each other's names on the member that is copied, after the joining node has its schema.
+# Tables, or columns, get each other's names on the member that is copied, after the joining node has its schema.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,8 +20,8 @@ my $b = new_member('b', conf => "weft.min_parallel_copy_size = 0\n");
 
 query($a, <<'EOS');
 CREATE TABLE first (id int PRIMARY KEY, v text);
-CREATE TABLE x (id int PRIMARY KEY, v text);
-CREATE TABLE y (id int PRIMARY KEY, v text);
+CREATE TABLE x (id int PRIMARY KEY, v text, w text);
+CREATE TABLE y (id int PRIMARY KEY, v text, w text);
 INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
 INSERT INTO x VALUES (1, 'made as x');
 INSERT INTO y VALUES (1, 'made as y');
@@ -29,32 +29,50 @@ EOS
 create_group($a, 'g');
 
 # It copies the first table.
-attach_point($b, $point);
-start_join($b, $a, 'g');
-held_at($b, $point);
-is( query(
-		$a,
-		"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 'x'::regclass, 'y'::regclass)"
-	),
-	'first',
-	'nothing else is copied yet');
-query($a, <<'EOS');
-BEGIN;
-ALTER TABLE x RENAME TO z;
-ALTER TABLE y RENAME TO x;
-ALTER TABLE z RENAME TO y;
-COMMIT;
-EOS
-my $log = -s $b->logfile;
-release_point($b, $point);
-$b->wait_for_log(qr/was renamed while tables were copied/, $log);
+sub rename_meanwhile
+{
+	my ($statements, $problem) = @_;
+
+	attach_point($b, $point);
+	start_join($b, $a, 'g');
+	held_at($b, $point);
+	is( query(
+			$a,
+			"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 'x'::regclass, 'y'::regclass)"
+		),
+		'first',
+		'nothing else is copied yet');
+	query($a, "BEGIN; SET LOCAL weft.ddl_lock = none; $statements COMMIT");
+	my $log = -s $b->logfile;
+	release_point($b, $point);
+	$b->wait_for_log($problem, $log);
+	my ($result, $out, $err) =
+	  $b->psql('postgres', $GroupTest::wait_for_join);
+	like($err, $problem, 'the join fails');
+	return;
+}
+
+rename_meanwhile(
+	'ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; ALTER TABLE z RENAME TO y;',
+	qr/was renamed while tables were copied/);
+rename_meanwhile(
+	'ALTER TABLE x RENAME v TO old; ALTER TABLE x ADD v text;',
+	qr/columns were renamed on node "a" while tables were copied: public\.x/);
+rename_meanwhile(
+	'ALTER TABLE y RENAME v TO z; ALTER TABLE y RENAME w TO v; ALTER TABLE y RENAME z TO w;',
+	qr/columns were renamed on node "a" while tables were copied: public\.y/);
 
 start_join($b, $a, 'g');
 query($b, $GroupTest::wait_for_join);
 wait_for_group('g', $a, $b);
-is(query($_, 'SELECT v FROM x'),
-	'made as y', 'the rows are where they belong on ' . $_->name)
-  foreach $a, $b;
+foreach my $node ($a, $b)
+{
+	is( query($node, 'SELECT id, old, v, w FROM x'),
+		'1|made as y||',
+		'the rows are where they belong on ' . $node->name);
+	is(query($node, 'SELECT id, v, w FROM y'),
+		'1||made as x', 'and the columns on ' . $node->name);
+}
 same_on_all([ $a, $b ], [ 'first', 'x', 'y' ], 'joined');
 
 done_testing();
