@@ -83,7 +83,7 @@ AS $$
 BEGIN
 	DELETE FROM weft.node_copy WHERE identity = OLD.identity;
 	DELETE FROM weft.promotion_loss WHERE OLD.node_name IN (node_name, of_node);
-	-- The last member has what nobody else has.
+	-- The last member has what nobody else has; a node that leaves has no others, either.
 	IF NOT EXISTS (SELECT FROM weft.node_entry WHERE NOT is_local) THEN
 		DELETE FROM weft.promotion_loss;
 	END IF;

@@ -87,23 +87,6 @@ COMMENT ON FUNCTION weft.forget_promotion(name) IS
 	'removes the findings about a promoted member, after the tables were compared and repaired';
 REVOKE ALL ON FUNCTION weft.forget_promotion(name) FROM PUBLIC;
 
-CREATE FUNCTION weft.forget_losses()
-RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	DELETE FROM weft.promotion_loss;
-	RETURN NULL;
-END $$;
-
-COMMENT ON FUNCTION weft.forget_losses() IS
-	'removes what this node was found to lack, when it leaves its group';
-REVOKE ALL ON FUNCTION weft.forget_losses() FROM PUBLIC;
-
-CREATE TRIGGER node_group_entry_deleted AFTER DELETE ON weft.node_group_entry
-	FOR EACH ROW EXECUTE FUNCTION weft.forget_losses();
-ALTER TABLE weft.node_group_entry ENABLE ALWAYS TRIGGER node_group_entry_deleted;
-
 -- A node that joins would copy everything, and then wait.
 CREATE FUNCTION weft.refuse_if_set_back()
 RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER

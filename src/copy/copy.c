@@ -9,10 +9,9 @@
  *	 copies the rows (table.c).  The worker then sends the same command without any row,
  *	 and the server's own code takes the empty result in.
  *
- * - Next it ends its transaction on the publisher, unless the table was rewritten there before it was
- *	 read (source.c).  When that is done, so that the
- *	 publisher does not hold anything for the copy any longer, Weft builds the indexes,
- *	 before the server commits on this side.
+ * - Next it ends its transaction on the publisher, unless the table was rewritten there before
+ *	 it was read (source.c).  When that is done, so that the publisher does not hold anything for
+ *	 the copy any longer, Weft builds the indexes, before the server commits on this side.
  *
  * - When it catches up, it stops exactly where the leader has said (catch_up.c).
  *
@@ -90,16 +89,19 @@ copy_exec(WalReceiverConn *conn, const char *query, const int num_types, const O
 
 	if (begins_with(query, "BEGIN "))
 		replace_delete_rows(conn);
-	if (begins_with(query, "COPY ") && weft_copy_workers_per_table > 0)
+	if (begins_with(query, "COPY "))
 	{
-		/* An error ends the process. */
-		copying = true;
-		query = before_copy(conn, query);
-		copying = false;
+		copied = true;
+		if (weft_copy_workers_per_table > 0)
+		{
+			/* An error ends the process. */
+			copying = true;
+			query = before_copy(conn, query);
+			copying = false;
+		}
 	}
 	if (strcmp(query, "COMMIT") == 0 && copied)
 		check_copied(conn);
-	copied = copied || begins_with(query, "COPY ");
 	result = (seam_native->walrcv_exec) (conn, query, num_types, types);
 
 	if (begins_with(query, "DROP_REPLICATION_SLOT "))

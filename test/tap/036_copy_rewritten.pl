@@ -13,7 +13,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
-plan skip_all => 'about Weft alone' unless weft();
 need_injection_points();
 
 my $pub = new_publisher('publisher');

@@ -34,6 +34,17 @@ sub remedy
 	return query($b, "SELECT remedy FROM weft.health() WHERE id = 'H015'");
 }
 
+sub cannot_accept
+{
+	my ($arguments, $problem, $what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($result, $out, $err) =
+	  $b->psql('postgres', "SELECT weft.accept_promotion($arguments)");
+
+	like($err, $problem, $what);
+	return;
+}
+
 query($a, 'CREATE TABLE t (id int PRIMARY KEY, v text)');
 create_group($a, 'g');
 join_group($_, $a, 'g') foreach $b, $c;
@@ -90,10 +101,8 @@ like(
 	),
 	qr/^error this node was started from an older state of its files, .*they do not follow it Part this node on another one/,
 	'so does the member itself');
-my ($result, $out, $err) =
-  $b->psql('postgres', "SELECT weft.accept_promotion('a')");
-like(
-	$err,
+cannot_accept(
+	"'a'",
 	qr/ERROR: .*not known.*HINT:  Part that node/s,
 	'it cannot be accepted');
 
@@ -142,14 +151,11 @@ $log_of_b = -s $b->logfile;
 $b->wait_for_log(qr/ERROR:  $problem that are applied here/, $log_of_b);
 is(query($b, 'SELECT count(*) FROM t WHERE id >= 8000'),
 	0, 'it is not followed on another timeline, either');
-($result, $out, $err) =
-  $b->psql('postgres', "SELECT weft.accept_promotion('a')");
-like($err, qr/ERROR: .*not known/, 'nor by accepting the promotion');
+cannot_accept("'a'", qr/ERROR: .*not known/,
+	'nor by accepting the promotion');
 
-($result, $out, $err) =
-  $b->psql('postgres', "SELECT weft.accept_promotion('a', complete => true)");
-like(
-	$err,
+cannot_accept(
+	"'a', complete => true",
 	qr/ERROR:  node "b" has not met another server of node "a"/,
 	'nor by saying that it lacks nothing, which it denies');
 is( remedy(),
@@ -189,10 +195,8 @@ is( query(
 	),
 	0,
 	$_->name . ' has no error') foreach $a, $b, $c;
-($result, $out, $err) =
-  $b->psql('postgres', "SELECT weft.accept_promotion('a', complete => true)");
-like(
-	$err,
+cannot_accept(
+	"'a', complete => true",
 	qr/ERROR:  node "b" has not met another server of node "a"/,
 	'there is nothing more to say');
 

@@ -14,7 +14,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
-plan skip_all => 'about Weft alone' unless weft();
 need_injection_points();
 
 my ($step_point, $copy_point) = ('weft-join-step', 'weft-copy-locked');

@@ -33,15 +33,7 @@ sub rename_meanwhile
 {
 	my ($statements, $problem) = @_;
 
-	attach_point($b, $point);
-	start_join($b, $a, 'g');
-	held_at($b, $point);
-	is( query(
-			$a,
-			"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 'x'::regclass, 'y'::regclass)"
-		),
-		'first',
-		'nothing else is copied yet');
+	hold_in_first_table($b, $a, 'g', qw(first x y));
 	query($a, "BEGIN; SET LOCAL weft.ddl_lock = none; $statements COMMIT");
 	my $log = -s $b->logfile;
 	release_point($b, $point);

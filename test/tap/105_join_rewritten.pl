@@ -14,7 +14,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
-plan skip_all => 'about Weft alone' unless weft();
 need_injection_points();
 
 my $point = 'weft-copy-locked';
@@ -39,16 +38,7 @@ join_group($b, $a, 'g');
 # The new node has its snapshot, and copies the first table.
 sub join_and_hold
 {
-	attach_point($c, $point);
-	start_join($c, $a, 'g');
-	held_at($c, $point);
-	is( query(
-			$a,
-			"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ('first'::regclass, 't'::regclass, 'p1'::regclass)"
-		),
-		'first',
-		'nothing else is copied yet');
-	return;
+	return hold_in_first_table($c, $a, 'g', qw(first t p1));
 }
 
 sub fails

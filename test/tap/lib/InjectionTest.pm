@@ -6,6 +6,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use GroupTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
@@ -13,7 +14,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   need_injection_points
-  attach_point detach_point held_at hold_in_step held_unseen release open_point release_point
+  attach_point detach_point held_at hold_in_step hold_in_first_table held_unseen release open_point release_point
   terminate wait_until_gone all_applied
 );
 
@@ -76,6 +77,26 @@ sub hold_in_step
 			"SELECT query FROM pg_stat_activity WHERE pid = $pid") eq $step;
 		release($node, $pid);
 	}
+	return;
+}
+
+# A node, with weft.min_parallel_copy_size = 0, joins through another one, and is held while it copies the first of these
+# tables: it has its snapshot, and reads the others later.  The point is weft-copy-locked.
+sub hold_in_first_table
+{
+	my ($node, $target, $group, $first, @others) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $tables = join ', ', map { "'$_'::regclass" } $first, @others;
+
+	attach_point($node, 'weft-copy-locked');
+	start_join($node, $target, $group);
+	held_at($node, 'weft-copy-locked');
+	is( query(
+			$target,
+			"SELECT string_agg(DISTINCT relation::regclass::text, ' ') FROM pg_locks WHERE relation IN ($tables)"
+		),
+		$first,
+		'nothing else is copied yet');
 	return;
 }
 
