@@ -16,6 +16,11 @@
  * with the next one with fewer, and with one writer.  Each trial in vain doubles the time until
  * the next one.
  *
+ * Fewer writers are better already if they are as fast.  The rate is the same for all settings
+ * where the publisher is the limit.  More writers are then ahead of it more often: they commit
+ * shorter groups, leave out fewer updates, and take processor time from a walsender on the same
+ * machine, and from whoever reads there.
+ *
  * A measurement is noisy, and what it measures drifts: caches warm up, and the disk stalls
  * now and then.  Therefore a setting that seems better is compared with what the best
  * setting reaches before and after, and, unless it is much better, once more.  A stall is
@@ -98,10 +103,12 @@
 #define SLOW_MEASUREMENTS 2
 
 /*
- * Another setting is better if its rate exceeds the best one's by more than noise, in
- * COMPARISONS comparisons, or in one if it is much better.
+ * A setting with more writers is better if its rate exceeds the best one's by more than noise, one
+ * with fewer if its rate is not below the best one's by more than noise, in COMPARISONS comparisons,
+ * or in one if it is much better.
  */
 #define BETTER 1.03
+#define NOT_WORSE 0.97
 #define MUCH_BETTER 1.15
 #define COMPARISONS 2
 
@@ -327,6 +334,13 @@ decide(Tuning *tuning, bool better)
 	try_next(tuning);
 }
 
+/* Is the candidate better than the best setting if its rate is so many times as high? */
+static bool
+is_better(const Tuning *tuning, double gain)
+{
+	return tuning->candidate < tuning->best ? gain >= NOT_WORSE : gain > BETTER;
+}
+
 /* The candidate has reached this rate.  If that seems better, measures the best one again. */
 static void
 tried(Tuning *tuning, double rate)
@@ -334,7 +348,7 @@ tried(Tuning *tuning, double rate)
 	double		gain = rate / tuning->settings[tuning->best].rate;
 
 	tuning->settings[tuning->candidate].rate = rate;
-	if (gain > BETTER)
+	if (is_better(tuning, gain))
 		use(tuning, tuning->best);
 	else
 		decide(tuning, false);
@@ -348,7 +362,7 @@ compared(Tuning *tuning, double rate)
 	double		gain = tuning->settings[tuning->candidate].rate / Max(best->rate, rate);
 
 	best->rate = rate;
-	if (gain <= BETTER)
+	if (!is_better(tuning, gain))
 		decide(tuning, false);
 	else if (gain > MUCH_BETTER || ++tuning->comparisons >= COMPARISONS)
 		decide(tuning, true);
