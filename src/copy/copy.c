@@ -66,7 +66,7 @@ check_copied(WalReceiverConn *conn)
 {
 	Relation	rel = table_open(MyLogicalRepWorker->relid, NoLock);
 
-	copy_source_check_file(conn, rel);
+	copy_source_check(conn, rel);
 	table_close(rel, NoLock);
 }
 

@@ -258,14 +258,25 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 		source->identity && strlen(source->identity) < COPY_IDENTITY_LEN;
 }
 
+/* Are the names of the columns of the table "c", which the snapshot sees, those that they have now? */
+#define SAME_COLUMNS \
+	"NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0" \
+	" AND NOT a.attisdropped AND (pg_catalog.pg_identify_object_as_address('pg_catalog.pg_class'::pg_catalog.regclass," \
+	" a.attrelid, a.attnum)).object_names[3] IS DISTINCT FROM a.attname::pg_catalog.text)"
+
 /*
- * Fails if the table, or a partition, has another file than the snapshot sees, or is another table.  ALTER TABLE may have
- * rewritten it between the snapshot and the copy, and an older snapshot sees no row in the new file.  The copy starts
- * again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The transaction on the
- * publisher has locked the table since it was read; but its schema may have been renamed.
+ * Fails if a schema change between the snapshot and the copy may have spoilt the latter:
+ *
+ * - The table, or a partition, has another file than the snapshot sees, or is another table.  ALTER TABLE may have
+ *	 rewritten it, and an older snapshot sees no row in the new file.
+ * - Columns have other names.  They are those of the snapshot, and were read by what they mean now.  If the schema
+ *	 change is replicated, the values would follow the wrong names.
+ *
+ * The copy starts again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The
+ * transaction on the publisher has locked the table since it was read; but its schema may have been renamed.
  */
 void
-copy_source_check_file(WalReceiverConn *conn, Relation rel)
+copy_source_check(WalReceiverConn *conn, Relation rel)
 {
 	char	   *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												  RelationGetRelationName(rel));
@@ -275,14 +286,15 @@ copy_source_check_file(WalReceiverConn *conn, Relation rel)
 	values = remote_query_row(conn,
 							  psprintf("ask the publisher for the file of table %s", name),
 							  psprintf("%sSELECT pg_catalog.bool_and(t.relid IS NULL OR c.oid IS NOT NULL AND"
-									   " coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, c.relfilenode = 0))"
-									   "::pg_catalog.text FROM tree t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relid",
+									   " coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, c.relfilenode = 0)"
+									   " AND " SAME_COLUMNS ")::pg_catalog.text"
+									   " FROM tree t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relid",
 									   tree_of(oid)), 1);
 	if (values[0] == NULL || strcmp(values[0], "true") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s got a new file on the publisher when its copy began", name),
-				 errdetail("If it was rewritten by a schema change, rows may be missing in the copy."),
+				 errmsg("table %s got a new file or other columns on the publisher when its copy began", name),
+				 errdetail("If a schema change was the reason, rows may be missing in the copy, or values be in wrong columns."),
 				 errhint("The table is copied again.")));
 }
 

@@ -27,7 +27,7 @@ extern bool copy_source_partitioned(WalReceiverConn *conn, const CopyCommand *co
 extern uint64 copy_source_size(WalReceiverConn *conn, const CopyCommand *command);
 extern void copy_source_ask(WalReceiverConn *conn, const CopyCommand *command,
 							CopySource *source);
-extern void copy_source_check_file(WalReceiverConn *conn, Relation rel);
+extern void copy_source_check(WalReceiverConn *conn, Relation rel);
 extern void copy_source_keep_alive(WalReceiverConn *conn);
 extern WalReceiverConn *copy_source_join(const CopyTask *task, const CopyCommand *command);
 extern void copy_source_begin_ranges(WalReceiverConn *conn);
