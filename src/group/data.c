@@ -20,6 +20,7 @@
 #include "copy/table.h"
 #include "copy/target_table.h"
 #include "fmgr.h"
+#include "group/copied_tables.h"
 #include "group/data.h"
 #include "local_query.h"
 #include "group/remote.h"
@@ -46,17 +47,6 @@ PG_FUNCTION_INFO_V1(weft_join_truncate);
 	"SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)" \
 	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
 	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
-
-/* What any ALTER TABLE changes that rewrites the table "c": the versions of its columns' rows in the catalog, and more. */
-#define DEFINITION \
-	"pg_catalog.concat_ws(' ', c.relpersistence, c.relam, (SELECT pg_catalog.string_agg(" \
-	"pg_catalog.concat_ws(':', a.attnum, a.xmin), ' ' ORDER BY a.attnum)" \
-	" FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0))"
-
-/* The names of its columns. */
-#define COLUMN_NAMES \
-	"(SELECT pg_catalog.json_object_agg(a.attnum, a.attname) FROM pg_catalog.pg_attribute a" \
-	" WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"
 
 /*
  * On the other member, a relation may have been replaced by one of another kind since its
@@ -317,67 +307,11 @@ data_copy(void)
 		copy_sequence(row[0]);
 }
 
-/* What of the published tables "r" the other member has now, as a JSON object with OIDs as keys. */
-static char *
-remember_tables(Remote *now, const char *what)
-{
-	return remote_value(now,
-						psprintf("SELECT coalesce(pg_catalog.json_object_agg(c.oid, %s), '{}')"
-								 " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r",
-								 what));
-}
-
-/* Which published tables of the snapshot fulfil this, where "now" is that JSON object?  NULL if none does. */
-static char *
-tables_where(Remote *remote, const char *condition, const char *now)
-{
-	return remote_value(remote,
-						psprintf("SELECT pg_catalog.string_agg(c.oid::pg_catalog.regclass::text, ', ')"
-								 " FROM weft.published_tables() r JOIN pg_catalog.pg_class c ON c.oid = r,"
-								 " (SELECT %s::pg_catalog.jsonb) n (now) WHERE %s",
-								 quote_literal_cstr(now), condition));
-}
-
-/*
- * Fails if schema changes on the other member have taken rows or values from the copy.
- *
- * - A table was rewritten before it was read: its new file has no rows that an older snapshot sees.
- *	 TRUNCATE and VACUUM FULL change the file, too, and do no harm.  So that counts only if the definition has
- *	 changed as well.  (VACUUM FULL also changes columns that were added with a default; the join fails for nothing
- *	 then.)
- * - A column was renamed before it was read.  This node has the snapshot's names, and reads by them what they mean now.
- *
- * The functions that tell a table's file know the current one; a new session has read none before.
- */
+/* Fails if schema changes or maintenance on the other member have taken rows or values from the copy. */
 void
-data_check(const char *dsn, const char *node, const char *snapshot)
+data_check(const char *snapshot)
 {
-	Remote	   *now = remote_connect(dsn, node, false);
-	char	   *definitions = remember_tables(now, DEFINITION);
-	char	   *columns = remember_tables(now, COLUMN_NAMES);
-	char	   *rewritten;
-	char	   *renamed;
-
-	remote_run(now, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-	remote_run(now, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
-	rewritten = tables_where(now, "pg_catalog.pg_relation_filenode(c.oid) <> c.relfilenode AND "
-							 DEFINITION " IS DISTINCT FROM now ->> c.oid::text", definitions);
-	renamed = tables_where(now, "EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid"
-						   " AND a.attnum > 0 AND NOT a.attisdropped"
-						   " AND now -> c.oid::text ->> a.attnum::text <> a.attname)", columns);
-	remote_run(now, "COMMIT");
-	remote_close(now);
-	if (rewritten != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("tables were rewritten by schema changes on node \"%s\" while they were copied: %s",
-						node, rewritten),
-				 errhint("Join again. Meanwhile, change no column's type, and run VACUUM FULL or CLUSTER on no table to which a column was added with a default.")));
-	if (renamed != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("columns were renamed on node \"%s\" while tables were copied: %s", node, renamed),
-				 errhint("Join again, and rename no column meanwhile.")));
+	copied_tables_check(source, source_dsn, snapshot);
 }
 
 /* Copies what recent.c needs; called when the tables have their keys. */

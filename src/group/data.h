@@ -7,7 +7,7 @@
 
 extern void data_open(const char *dsn, const char *node, const char *snapshot);
 extern void data_copy(void);
-extern void data_check(const char *dsn, const char *node, const char *snapshot);
+extern void data_check(const char *snapshot);
 extern void data_copy_recent(void);
 extern void data_close(void);
 

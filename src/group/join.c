@@ -184,7 +184,7 @@ copy(void)
 	local_run("SELECT weft.join_step_publish()");
 	data_open(dsn, node, snapshot.name);
 	data_copy();
-	data_check(dsn, node, snapshot.name);
+	data_check(snapshot.name);
 	if (row[2][0] == 't')
 		schema_run(after_rows);
 	data_copy_recent();

@@ -1,6 +1,6 @@
 # A table is rewritten on the member that is copied, after the joining node's snapshot and before its rows are read: an
-# older snapshot sees none of them.  The join fails then, however the schema change came there.  What gives a table
-# another file and keeps its rows, or truncates it, does not stop the join.
+# older snapshot sees none of them.  The join fails then, however the schema change came there; and if an extension has
+# exchanged the table's file.  What gives a table another file and keeps its rows, or truncates it, does not stop the join.
 
 use strict;
 use warnings FATAL => 'all';
@@ -27,10 +27,12 @@ CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
 CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (500);
 CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (500) TO (5000);
 CREATE TABLE truncated (id int PRIMARY KEY, v text);
+CREATE TABLE refilled (id int PRIMARY KEY, v text);
 INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
 INSERT INTO t SELECT i, 't' FROM generate_series(1, 1000) i;
 INSERT INTO p SELECT i, 'p' FROM generate_series(1, 1000) i;
 INSERT INTO truncated SELECT i, 'truncated' FROM generate_series(1, 1000) i;
+INSERT INTO refilled SELECT i, 'refilled' FROM generate_series(1, 1000) i;
 EOS
 create_group($a, 'g');
 join_group($b, $a, 'g');
@@ -43,7 +45,8 @@ sub join_and_hold
 
 sub fails
 {
-	my ($tables, $what) = @_;
+	my ($tables, $what, $how) = @_;
+	$how //= 'were rewritten by schema changes';
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	release_point($c, $point);
@@ -51,7 +54,7 @@ sub fails
 	  $c->psql('postgres', $GroupTest::wait_for_join);
 	like(
 		$err,
-		qr/tables were rewritten by schema changes on node "a" while they were copied: $tables$/m,
+		qr/tables $how on node "a" while they were copied: $tables(?: \(|$)/m,
 		$what);
 	return;
 }
@@ -87,8 +90,32 @@ query($_,
 ) foreach $a, $b;
 fails('public.t', 'a column with a volatile default');
 
+# As pg_repack does it: the rows are copied, and then the copy's file becomes the table's.  REPACK (CONCURRENTLY) does it
+# in one transaction.
+foreach my $between ('COMMIT; BEGIN', '')
+{
+	join_and_hold();
+	query($a, <<"EOS");
+SET weft.ddl_replication = off;
+SET allow_system_table_mods = on;
+BEGIN;
+CREATE TABLE copy AS SELECT * FROM t;
+$between;
+LOCK TABLE t;
+UPDATE pg_class SET relfilenode = pg_relation_filenode(CASE oid WHEN 't'::regclass THEN 'copy'::regclass ELSE 't' END)
+	WHERE oid IN ('t'::regclass, 'copy'::regclass);
+REINDEX TABLE t;
+COMMIT;
+DROP TABLE copy;
+EOS
+	is(query($a, 'SELECT count(*) FROM t'), 1000, 'the file was exchanged');
+	fails('public.t', "another file, '$between'", 'got other files');
+}
+
 # --- no harm ---
 
+query($_, 'SET weft.ddl_replication = off; ALTER TABLE t ADD w int DEFAULT 5')
+  foreach $a, $b;
 join_and_hold();
 query($a,
 	'SET weft.ddl_lock = none; ALTER TABLE truncated ADD CHECK (id > 0)');
@@ -96,15 +123,18 @@ query($a, 'VACUUM FULL t');
 query($a, 'CLUSTER p1 USING p1_pkey');
 query($a, 'TRUNCATE truncated');
 query($a, "INSERT INTO truncated VALUES (1, 'new')");
+query($a,
+	"BEGIN; TRUNCATE refilled; INSERT INTO refilled VALUES (1, 'new'); COMMIT");
 query($a, "INSERT INTO t SELECT i, 'new' FROM generate_series(2001, 2010) i");
 query($a, "UPDATE p SET v = 'new' WHERE id < 10");
 release_point($c, $point);
 wait_for_join($c);
 wait_for_group('g', $a, $b, $c);
 is(query($c, 'SELECT count(*) FROM t'), 1010, 'the rows are there');
-is(query($c, 'SELECT string_agg(v, $$ $$) FROM truncated'),
-	'new', 'and what was truncated is not');
-same_on_all([ $a, $c ], [qw(first t p truncated)], 'joined');
+is(query($c, "SELECT string_agg(v, ' ') FROM $_"),
+	'new', "and what was $_ is not")
+  foreach qw(truncated refilled);
+same_on_all([ $a, $c ], [qw(first t p truncated refilled)], 'joined');
 
 $_->stop foreach $a, $b, $c;
 done_testing();
