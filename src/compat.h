@@ -181,6 +181,14 @@
 #define COMPAT_CLUSTER_STATEMENT T_RepackStmt
 #endif
 
+/* The options of a REPACK, which is new in 19; none for other statements. */
+#if PG_VERSION_NUM < 190000
+#define compat_repack_options(statement) NIL
+#else
+#define compat_repack_options(statement) \
+	(IsA(statement, RepackStmt) ? ((RepackStmt *) (statement))->params : NIL)
+#endif
+
 /* What a handler of signals passes on. */
 #if PG_VERSION_NUM < 190000
 #define COMPAT_SIGNAL_ARGUMENTS postgres_signal_arg

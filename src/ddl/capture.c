@@ -859,6 +859,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	volatile bool outer_watching = false;
 
 	capture.automatic = is_wanted(statement, capture.kind, context);
+	if (compat_repack_options(statement) != NIL && is_in_group())
+		refuse_repack(statement);
 	if (!capture.automatic && requested == NIL)
 	{
 		bool		import = is_import(statement, context);

@@ -27,6 +27,10 @@
  * statement.  Therefore the table is locked as the statement is about to lock it: in the same mode,
  * after the same check of privileges, and before partitions and children.  So this adds no deadlock.
  * It is done only for statements that may have to be refused.
+ *
+ * REPACK (CONCURRENTLY) is refused in a node group, although it is not replicated.  It stores copies of the rows, which
+ * look as if they had all been changed then, on this member.  An older change of another member that arrives
+ * afterwards would lose, here alone.
  */
 #include "postgres.h"
 
@@ -298,6 +302,19 @@ refuse_joining(Oid relid, List *publications, LOCKMODE lockmode)
 					 errhint("Add the table to the publication first, and refresh the subscriptions. Or insert the rows afterwards.")));
 		}
 	}
+}
+
+/* Called in a node group. */
+void
+refuse_repack(Node *statement)
+{
+	foreach_node(DefElem, option, compat_repack_options(statement))
+		if (strcmp(option->defname, "concurrently") == 0 && defGetBoolean(option))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot run REPACK (CONCURRENTLY) in a node group"),
+				 errdetail("All rows would look as if they had just been changed on this node, and changes of other nodes could lose conflicts."),
+				 errhint("Run REPACK without CONCURRENTLY.")));
 }
 
 /* A partition is about to be created, or attached. */

@@ -7,6 +7,7 @@
 
 #include "nodes/parsenodes.h"
 
+extern void refuse_repack(Node *statement);
 extern void refuse_unreplayable(Node *statement, const char *source, List **values);
 
 #endif							/* WEFT_REFUSE_H */
