@@ -54,6 +54,9 @@
 /* COPY of a partitioned table's name sends the rows of its partitions from this version on. */
 #define FIRST_VERSION_COPYING_PARTITIONED 190000
 
+/* From 13 on, a partitioned table can be published instead of its partitions. */
+#define FIRST_VERSION_PUBLISHING_ROOTS 130000
+
 /* How long a helper waits for a lock on the publisher, in milliseconds. */
 #define LOCK_TIMEOUT "1000"
 
@@ -92,7 +95,8 @@ tree_of(const char *oid)
 {
 	return psprintf("WITH RECURSIVE tree (relid) AS (SELECT %s"
 					" UNION ALL SELECT i.inhrelid FROM pg_catalog.pg_inherits i"
-					" JOIN tree t ON i.inhparent = t.relid) ",
+					" JOIN tree t ON i.inhparent = t.relid"
+					" JOIN pg_catalog.pg_class p ON p.oid = i.inhparent AND p.relkind = 'p') ",
 					oid);
 }
 
@@ -264,32 +268,45 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 	" AND NOT a.attisdropped AND (pg_catalog.pg_identify_object_as_address('pg_catalog.pg_class'::pg_catalog.regclass," \
 	" a.attrelid, a.attnum)).object_names[3] IS DISTINCT FROM a.attname::pg_catalog.text)"
 
+/* Has the partitioned table "c" the partitions that the snapshot sees?  Fits only where "c" is the root of the tree. */
+#define SAME_PARTITIONS \
+	"(c.relkind <> 'p' OR (SELECT pg_catalog.array_agg(p.relid::oid ORDER BY p.relid::oid)" \
+	" FROM pg_catalog.pg_partition_tree(c.oid) p) = (SELECT pg_catalog.array_agg(relid ORDER BY relid) FROM tree))"
+
 /*
  * Fails if a schema change between the snapshot and the copy may have spoilt the latter:
  *
- * - The table, or a partition, has another file than the snapshot sees, or is another table.  ALTER TABLE may have
- *	 rewritten it, and an older snapshot sees no row in the new file.
- * - Columns have other names.  They are those of the snapshot, and were read by what they mean now.  If the schema
- *	 change is replicated, the values would follow the wrong names.
+ * - The table, or a partition, has another file than the snapshot sees.  ALTER TABLE may have rewritten it, and an
+ *	 older snapshot sees no row in the new file.
+ * - Columns have other names, or the table's name is another table's.  The names are those of the snapshot, and were
+ *	 read by what they mean now.  If the schema change is replicated, the values would follow the wrong names.
+ * - It has other partitions.  The rows of one that was detached were not read.
  *
  * The copy starts again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The
- * transaction on the publisher has locked the table since it was read; but its schema may have been renamed.
+ * transaction on the publisher has locked the table since it was read; but its schema may have been renamed, which
+ * counts, too.
  */
 void
 copy_source_check(WalReceiverConn *conn, Relation rel)
 {
-	char	   *name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-												  RelationGetRelationName(rel));
-	char	   *oid = psprintf("pg_catalog.to_regclass(%s)::pg_catalog.oid", quote_literal_cstr(name));
+	char	   *schema = get_namespace_name(RelationGetNamespace(rel));
+	char	   *name = quote_qualified_identifier(schema, RelationGetRelationName(rel));
+	char	   *then = psprintf("(SELECT c.oid FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
+								" ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s)",
+								quote_literal_cstr(schema),
+								quote_literal_cstr(RelationGetRelationName(rel)));
+	char	   *now = psprintf("pg_catalog.to_regclass(%s)::pg_catalog.oid", quote_literal_cstr(name));
 	RemoteValue *values;
 
 	values = remote_query_row(conn,
 							  psprintf("ask the publisher for the file of table %s", name),
-							  psprintf("%sSELECT pg_catalog.bool_and(t.relid IS NULL OR c.oid IS NOT NULL AND"
+							  psprintf("%sSELECT pg_catalog.bool_and(c.oid IS NOT NULL AND"
 									   " coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, c.relfilenode = 0)"
-									   " AND " SAME_COLUMNS ")::pg_catalog.text"
+									   " AND " SAME_COLUMNS " AND (c.oid <> %s OR (c.oid = %s AND %s)))::pg_catalog.text"
 									   " FROM tree t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relid",
-									   tree_of(oid)), 1);
+									   tree_of(then), then, now,
+									   walrcv_server_version(conn) < FIRST_VERSION_PUBLISHING_ROOTS ? "true" :
+									   SAME_PARTITIONS), 1);
 	if (values[0] == NULL || strcmp(values[0], "true") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

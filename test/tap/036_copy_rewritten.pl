@@ -35,41 +35,62 @@ query($pub,
 	"CREATE ROLE reader LOGIN REPLICATION; GRANT SELECT (id, v) ON t TO reader"
 );
 
-# Its columns get each other's names, and that is replicated.
-query_all(
-	[ $pub, $sub ], "CREATE TABLE n (id int PRIMARY KEY, v text, w text)");
-query($pub,
-	"CREATE EXTENSION weft; INSERT INTO n VALUES (1, 'v', 'w'); CREATE PUBLICATION names FOR TABLE n WITH (ddl = table)"
-);
+# What is replicated: columns, or tables, get each other's names; a partition is detached
+query_all([ $pub, $sub ], <<'EOS');
+CREATE TABLE n (id int PRIMARY KEY, v text, w text);
+CREATE TABLE x (id int PRIMARY KEY, v text);
+CREATE TABLE y (id int PRIMARY KEY, v text);
+CREATE TABLE parts (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE high PARTITION OF parts FOR VALUES FROM (10) TO (20);
+EOS
+query($pub, <<'EOS');
+CREATE EXTENSION weft;
+INSERT INTO n VALUES (1, 'v', 'w');
+INSERT INTO x VALUES (1, 'x');
+INSERT INTO y VALUES (2, 'y');
+INSERT INTO parts SELECT i, 'part' FROM generate_series(1, 14) i;
+CREATE PUBLICATION columns FOR TABLE n WITH (ddl = table);
+CREATE PUBLICATION tables FOR TABLE x, y WITH (ddl = table);
+CREATE PUBLICATION parts FOR TABLE parts WITH (ddl = table, publish_via_partition_root);
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
+INSERT INTO parent SELECT generate_series(1, 10);
+CREATE PUBLICATION parent FOR TABLE ONLY parent;
+EOS
+query($sub, 'CREATE TABLE parent (id int PRIMARY KEY)');
 
-sub worker_waits
+sub workers_wait
 {
+	my ($number) = @_;
+
 	poll($sub,
-		"SELECT count(*) = 1 FROM pg_stat_activity WHERE $worker AND wait_event_type = 'Lock'"
+		"SELECT count(*) = $number FROM pg_stat_activity WHERE $worker AND wait_event_type = 'Lock'"
 	);
 	return;
 }
 
-# The worker has its snapshot, and waits for a session when it sets its origin.
+# The workers have their snapshots, and wait for a session when they set their origins.
 sub subscribe_and_wait
 {
-	my ($publication, $table, $user) = @_;
+	my ($publication, $tables, $user) = @_;
+	my $number = () = $tables =~ /\w+/g;
 
-	$first->query_safe("BEGIN; LOCK TABLE $table IN SHARE MODE");
+	$first->query_safe("BEGIN; LOCK TABLE $tables IN SHARE MODE");
 	query(
 		$sub,
 		sprintf
 		  "CREATE SUBSCRIPTION sub CONNECTION \$\$%s %s\$\$ PUBLICATION $publication WITH (password_required = false)",
 		$pub->connstr('postgres'),
 		$user);
-	worker_waits();
+	workers_wait($number);
 	$session->query_safe(
 		'BEGIN; LOCK TABLE pg_replication_origin IN SHARE MODE');
 	$first->query_safe('COMMIT');
 	poll($pub,
-		"SELECT count(*) = 1 FROM pg_replication_slots WHERE slot_name LIKE '%sync%' AND confirmed_flush_lsn IS NOT NULL"
+		"SELECT count(*) = $number FROM pg_replication_slots WHERE slot_name LIKE '%sync%' AND confirmed_flush_lsn IS NOT NULL"
 	);
-	worker_waits();
+	workers_wait($number);
 	return;
 }
 
@@ -110,26 +131,53 @@ foreach my $case ([ 2, '' ], [ 0, '' ], [ 2, 'user=reader' ])
 	$session->query_safe(
 		'BEGIN; LOCK TABLE pg_replication_origin IN SHARE MODE');
 	release_point($sub, 'weft-replace-deleted');
-	worker_waits();
+	workers_wait(1);
 	query($pub, $rewrite);
 	$session->query_safe('COMMIT');
 	check("resynchronization, $what", $log);
 	query($sub, 'DROP SUBSCRIPTION sub');
 }
 
-my $log = -s $sub->logfile;
+# A schema change that is replicated
+sub changes
+{
+	my ($publication, $tables, $change, @queries) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $log = -s $sub->logfile;
 
-subscribe_and_wait('names', 'n', '');
-query($pub,
-	'BEGIN; ALTER TABLE n RENAME v TO x; ALTER TABLE n RENAME w TO v; ALTER TABLE n RENAME x TO w; COMMIT'
-);
+	subscribe_and_wait($publication, $tables, '');
+	query($pub, $change);
+	$session->query_safe('COMMIT');
+	$sub->wait_for_log($problem, $log);
+	wait_for_apply($pub, $sub, 'sub');
+	is(query($sub, $_), query($pub, $_), "$publication: $_") foreach @queries;
+	query($sub, 'DROP SUBSCRIPTION sub');
+	return;
+}
+
+changes(
+	'columns',
+	'n',
+	'BEGIN; ALTER TABLE n RENAME v TO a; ALTER TABLE n RENAME w TO v; ALTER TABLE n RENAME a TO w; COMMIT',
+	'SELECT v, w FROM n');
+changes(
+	'tables',
+	'x, y',
+	'BEGIN; ALTER TABLE x RENAME TO z; ALTER TABLE y RENAME TO x; ALTER TABLE z RENAME TO y; COMMIT',
+	'SELECT * FROM x',
+	'SELECT * FROM y');
+changes(
+	'parts', 'parts',
+	'ALTER TABLE parts DETACH PARTITION high', 'SELECT count(*) FROM parts');
+
+# A child that is not copied does not matter.
+my $end = -s $sub->logfile;
+subscribe_and_wait('parent', 'parent', '');
+query($pub, 'TRUNCATE child');
 $session->query_safe('COMMIT');
-$sub->wait_for_log($problem, $log);
 wait_for_apply($pub, $sub, 'sub');
-is(query($sub, 'SELECT v, w FROM n'),
-	query($pub, 'SELECT v, w FROM n'),
-	'the values have the names that they have on the publisher');
-is(query($sub, 'SELECT v, w FROM n'), 'w|v', 'and the columns have changed');
+is(query($sub, 'SELECT count(*) FROM parent'), 10, 'the parent was copied');
+ok(!$sub->log_contains($problem, $end), 'at once');
 
 $_->quit foreach $session, $first;
 $_->stop foreach $pub, $sub;

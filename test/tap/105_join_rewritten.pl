@@ -124,7 +124,8 @@ query($a, 'CLUSTER p1 USING p1_pkey');
 query($a, 'TRUNCATE truncated');
 query($a, "INSERT INTO truncated VALUES (1, 'new')");
 query($a,
-	"BEGIN; TRUNCATE refilled; INSERT INTO refilled VALUES (1, 'new'); COMMIT");
+	"BEGIN; TRUNCATE refilled; INSERT INTO refilled VALUES (1, 'new'); COMMIT"
+);
 query($a, "INSERT INTO t SELECT i, 'new' FROM generate_series(2001, 2010) i");
 query($a, "UPDATE p SET v = 'new' WHERE id < 10");
 release_point($c, $point);

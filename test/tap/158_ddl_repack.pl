@@ -25,7 +25,9 @@ query($a,
 
 # What a join looks for, if it was copying the table
 my $older = "SELECT weft.member_has_older_rows('t')";
-query($a, 'BEGIN; CREATE TEMP TABLE c AS SELECT * FROM t; TRUNCATE t; INSERT INTO t SELECT * FROM c; COMMIT');
+query($a,
+	'BEGIN; CREATE TEMP TABLE c AS SELECT * FROM t; TRUNCATE t; INSERT INTO t SELECT * FROM c; COMMIT'
+);
 is(query($a, $older), 'f', 'TRUNCATE');
 query($a, 'REPACK (CONCURRENTLY) t');
 is(query($a, $older), 't', 'REPACK (CONCURRENTLY)');
@@ -37,15 +39,15 @@ my $written =
   'SELECT min(pg_xact_commit_timestamp(xmin)), max(pg_xact_commit_timestamp(xmin)) FROM t';
 my $before = query($a, $written);
 
-foreach my $statement ('REPACK (CONCURRENTLY) t', 'REPACK (CONCURRENTLY true) t')
+foreach
+  my $statement ('REPACK (CONCURRENTLY) t', 'REPACK (CONCURRENTLY true) t')
 {
 	my ($result, $out, $err) = $a->psql('postgres', $statement);
-	like(
-		$err,
-		qr/cannot run REPACK \(CONCURRENTLY\) in a node group/,
+	like($err, qr/cannot run REPACK \(CONCURRENTLY\) in a node group/,
 		$statement);
 }
-query($a, $_) foreach 'REPACK t', 'REPACK (VERBOSE) t USING INDEX t_pkey',
+query($a, $_)
+  foreach 'REPACK t', 'REPACK (VERBOSE) t USING INDEX t_pkey',
   'REPACK (CONCURRENTLY false) t', 'CLUSTER t USING t_pkey', 'VACUUM FULL t';
 is(query($a, $written), $before, 'the others keep when rows were changed');
 query($b, "UPDATE t SET v = 'w' WHERE id = 1");
