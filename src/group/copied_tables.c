@@ -20,8 +20,15 @@
  * - its definition has changed in the catalog;
  * - it has rows that a session of that member had inserted before the table got its file, which is when
  *	 its row in pg_class was changed last: in a transaction that had begun before, or in the same one, by an earlier
- *	 command.  After TRUNCATE, there are only those of transactions that had begun before.  (If all copies of
- *	 the rows have been updated since, there are none, either.  Only a table of a few rows can be like that.)
+ *	 command.
+ *
+ * The last point is a guess, since nothing says which command has given a table its file.  It misses copies of rows that
+ * were made before the snapshot, which sees some of them; that were inserted in a subtransaction of the one that exchanges
+ * the files, or in one that got its number later; and rows of which all copies have been updated since.  An update of the
+ * row in pg_class that was rolled back leaves its own command number there.  On the other hand, the join fails for
+ * nothing if a table that the snapshot sees empty, or that was truncated, has got rows, and its row in
+ * pg_class was then changed, also by VACUUM FULL; or if the subtransaction that has truncated it is not the one that has
+ * inserted rows.
  *
  * All tables that are copied are locked, so that none of this can happen after a table was read.  The
  * connection that has locked them also looks into them: another one could wait for a lock behind a
