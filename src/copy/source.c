@@ -268,10 +268,10 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 	" AND NOT a.attisdropped AND (pg_catalog.pg_identify_object_as_address('pg_catalog.pg_class'::pg_catalog.regclass," \
 	" a.attrelid, a.attnum)).object_names[3] IS DISTINCT FROM a.attname::pg_catalog.text)"
 
-/* Has the partitioned table "c" the partitions that the snapshot sees?  Fits only where "c" is the root of the tree. */
+/* Has the partitioned table "c" still the partitions that the snapshot sees?  Fits only where "c" is the root of the tree. */
 #define SAME_PARTITIONS \
-	"(c.relkind <> 'p' OR (SELECT pg_catalog.array_agg(p.relid::oid ORDER BY p.relid::oid)" \
-	" FROM pg_catalog.pg_partition_tree(c.oid) p) = (SELECT pg_catalog.array_agg(relid ORDER BY relid) FROM tree))"
+	"(c.relkind <> 'p' OR NOT EXISTS (SELECT relid FROM tree EXCEPT SELECT p.relid::oid" \
+	" FROM pg_catalog.pg_partition_tree(c.oid) p))"
 
 /*
  * Fails if a schema change between the snapshot and the copy may have spoilt the latter:
@@ -280,7 +280,7 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
  *	 older snapshot sees no row in the new file.
  * - Columns have other names, or the table's name is another table's.  The names are those of the snapshot, and were
  *	 read by what they mean now.  If the schema change is replicated, the values would follow the wrong names.
- * - It has other partitions.  The rows of one that was detached were not read.
+ * - A partition was detached.  Its rows were not read.  (Rows of one that was attached are not copied anyway.)
  *
  * The copy starts again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The
  * transaction on the publisher has locked the table since it was read; but its schema may have been renamed, which
