@@ -54,7 +54,7 @@
 /* COPY of a partitioned table's name sends the rows of its partitions from this version on. */
 #define FIRST_VERSION_COPYING_PARTITIONED 190000
 
-/* From 13 on, a partitioned table can be published instead of its partitions. */
+/* A partitioned table can be published instead of its partitions from this version on. */
 #define FIRST_VERSION_PUBLISHING_ROOTS 130000
 
 /* How long a helper waits for a lock on the publisher, in milliseconds. */
@@ -268,11 +268,6 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
 	" AND NOT a.attisdropped AND (pg_catalog.pg_identify_object_as_address('pg_catalog.pg_class'::pg_catalog.regclass," \
 	" a.attrelid, a.attnum)).object_names[3] IS DISTINCT FROM a.attname::pg_catalog.text)"
 
-/* Has the partitioned table "c" still the partitions that the snapshot sees?  Fits only where "c" is the root of the tree. */
-#define SAME_PARTITIONS \
-	"(c.relkind <> 'p' OR NOT EXISTS (SELECT relid FROM tree EXCEPT SELECT p.relid::oid" \
-	" FROM pg_catalog.pg_partition_tree(c.oid) p))"
-
 /*
  * Fails if a schema change between the snapshot and the copy may have spoilt the latter:
  *
@@ -280,11 +275,12 @@ copy_source_ask(WalReceiverConn *conn, const CopyCommand *command, CopySource *s
  *	 older snapshot sees no row in the new file.
  * - Columns have other names, or the table's name is another table's.  The names are those of the snapshot, and were
  *	 read by what they mean now.  If the schema change is replicated, the values would follow the wrong names.
- * - A partition was detached.  Its rows were not read.  (Rows of one that was attached are not copied anyway.)
+ * - A partition was detached.  Its rows were not read.  (Rows of one that was attached are not copied anyway; and one that
+ *	 is being detached by DETACH ... CONCURRENTLY has been read, and pg_partition_tree() still shows it.)
  *
  * The copy starts again with a new snapshot; so it does after TRUNCATE and VACUUM FULL, which would do no harm.  The
- * transaction on the publisher has locked the table since it was read; but its schema may have been renamed, which
- * counts, too.
+ * transaction on the publisher has locked the table, with the partitions that were read, so pg_partition_tree() locks only
+ * those that were attached since.  But the schema may have been renamed, which counts, too.
  */
 void
 copy_source_check(WalReceiverConn *conn, Relation rel)
@@ -296,17 +292,19 @@ copy_source_check(WalReceiverConn *conn, Relation rel)
 								quote_literal_cstr(schema),
 								quote_literal_cstr(RelationGetRelationName(rel)));
 	char	   *now = psprintf("pg_catalog.to_regclass(%s)::pg_catalog.oid", quote_literal_cstr(name));
+	char	   *detached = walrcv_server_version(conn) < FIRST_VERSION_PUBLISHING_ROOTS ? "false" :
+		psprintf("EXISTS (SELECT relid FROM tree WHERE relid <> %s"
+				 " EXCEPT SELECT p.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%s) p)",
+				 now, now);
 	RemoteValue *values;
 
 	values = remote_query_row(conn,
 							  psprintf("ask the publisher for the file of table %s", name),
-							  psprintf("%sSELECT pg_catalog.bool_and(c.oid IS NOT NULL AND"
+							  psprintf("%sSELECT (%s = %s AND NOT %s AND pg_catalog.bool_and(c.oid IS NOT NULL AND"
 									   " coalesce(pg_catalog.pg_relation_filenode(c.oid) = c.relfilenode, c.relfilenode = 0)"
-									   " AND " SAME_COLUMNS " AND (c.oid <> %s OR (c.oid = %s AND %s)))::pg_catalog.text"
+									   " AND " SAME_COLUMNS "))::pg_catalog.text"
 									   " FROM tree t LEFT JOIN pg_catalog.pg_class c ON c.oid = t.relid",
-									   tree_of(then), then, now,
-									   walrcv_server_version(conn) < FIRST_VERSION_PUBLISHING_ROOTS ? "true" :
-									   SAME_PARTITIONS), 1);
+									   tree_of(then), then, now, detached), 1);
 	if (values[0] == NULL || strcmp(values[0], "true") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

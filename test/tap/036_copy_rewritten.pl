@@ -1,5 +1,6 @@
-# A schema change rewrites a table on the publisher after the snapshot of its copy and before its rows are read, of which the
-# snapshot sees none; or exchanges the names of columns.  The table is copied again.
+# A schema change on the publisher after the snapshot of a table's copy and before its rows are read: it rewrites the table, and
+# the snapshot sees no rows; it exchanges the names of columns or tables; or it detaches a partition.  The table is
+# copied again.
 
 use strict;
 use warnings FATAL => 'all';

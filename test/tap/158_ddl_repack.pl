@@ -11,13 +11,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use WeftTest;
 
-my ($a, $b) = map { new_member($_) } qw(a b);
+plan skip_all => 'PostgreSQL has no REPACK before 19'
+  if PostgreSQL::Test::Cluster->new('version')->pg_version->major < 19;
 
-if ($a->pg_version->major < 19)
-{
-	$_->stop foreach $a, $b;
-	plan skip_all => 'PostgreSQL has no REPACK before 19';
-}
+my ($a, $b) = map { new_member($_) } qw(a b);
 
 query($a,
 	"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i"
