@@ -12,6 +12,7 @@
 #include "catalog/pg_subscription.h"
 #include "catalog/pg_subscription_rel.h"
 #include "compat.h"
+#include "deadline.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "last_error.h"
@@ -37,6 +38,12 @@ PG_FUNCTION_INFO_V1(weft_wait_for_subscription);
 /* Time between two looks at the progress, in milliseconds. */
 #define POLL_INTERVAL 10
 
+/* The publisher has this time to answer, even if the timeout is shorter; in milliseconds. */
+#define PATIENCE 10000
+
+/* No timeout is longer: a hundred years, in milliseconds. */
+#define LONGEST_TIMEOUT (INT64CONST(36525) * SECS_PER_DAY * 1000)
+
 /* Where the publisher's WAL ends now, up to where it is flushed, and the size of its pages. */
 static const char publisher_position[] =
 "SELECT CASE WHEN recovers THEN pg_catalog.pg_last_wal_replay_lsn()"
@@ -45,14 +52,6 @@ static const char publisher_position[] =
 " ELSE pg_catalog.pg_current_wal_flush_lsn() END,"
 " pg_catalog.current_setting('wal_block_size')::pg_catalog.int4"
 " FROM pg_catalog.pg_is_in_recovery() recovers";
-
-/*
- * As long as no transaction commits, the records of one in progress may stay unflushed, and
- * are not sent.  Therefore this commits a transaction that writes nothing but its commit
- * record.  The server commits such a transaction asynchronously: the WAL writer flushes it
- * after about wal_writer_delay.
- */
-static const char flush_query[] = "SELECT pg_catalog.txid_current()";
 
 static XLogRecPtr
 ask_publisher(WalReceiverConn *conn, const char *subscription)
@@ -63,28 +62,52 @@ ask_publisher(WalReceiverConn *conn, const char *subscription)
 	WalEndAnswer answer = {.insert_lsn = row[0],.flush_lsn = row[1],.block_size = row[2]};
 	WalEnd		end = wal_end_get(&answer);
 
+	/*
+	 * As long as no transaction commits, the records of one in progress may
+	 * stay unflushed, and are not sent.
+	 */
 	if (!end.flushed)
-		(void) remote_query_row(conn, purpose, flush_query, 1);
+		(void) remote_query_row(conn, purpose, WAL_END_FLUSH_QUERY, 1);
 	return end.lsn;
 }
 
-/* Connects to the publisher and returns where its WAL ends now. */
-static XLogRecPtr
-get_publisher_lsn(Subscription *subscription)
+typedef struct Question
 {
-	WalReceiverConn *conn = publisher_connection_open(subscription, false);
-	XLogRecPtr	result;
+	Subscription *subscription;
+	XLogRecPtr	answer;
+} Question;
+
+/* Connects to the publisher and asks where its WAL ends now. */
+static void
+connect_and_ask(void *argument)
+{
+	Question   *question = argument;
+	WalReceiverConn *conn = publisher_connection_open(question->subscription, false);
 
 	PG_TRY();
 	{
-		result = ask_publisher(conn, subscription->name);
+		question->answer = ask_publisher(conn, question->subscription->name);
 	}
 	PG_FINALLY();
 	{
 		walrcv_disconnect(conn);
 	}
 	PG_END_TRY();
-	return result;
+}
+
+/* Returns where the publisher's WAL ends now, or fails. */
+static XLogRecPtr
+get_publisher_lsn(Subscription *subscription, TimestampTz end)
+{
+	Question	question = {.subscription = subscription};
+	TimestampTz deadline = Max(end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), PATIENCE));
+
+	if (!deadline_run(deadline, connect_and_ask, &question))
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("timed out while waiting for subscription \"%s\"", subscription->name),
+				 errdetail("Its publisher does not answer.")));
+	return question.answer;
 }
 
 /* Fails if the subscription is not applied, because it is disabled or has been dropped. */
@@ -133,7 +156,9 @@ interval_milliseconds(Interval *interval)
 {
 	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
 
-	return days * SECS_PER_DAY * 1000 + interval->time / 1000;
+	if (days >= LONGEST_TIMEOUT / 1000 / SECS_PER_DAY)
+		return LONGEST_TIMEOUT;
+	return Min(days * SECS_PER_DAY * 1000 + interval->time / 1000, LONGEST_TIMEOUT);
 }
 
 /*
@@ -141,8 +166,8 @@ interval_milliseconds(Interval *interval)
  *
  * Returns when all tables of the subscription are synchronized, and everything that had
  * been committed on the publisher when the function was called is applied here.  Fails if
- * this takes longer than the timeout, if the publisher cannot be reached, if the
- * subscription is or becomes disabled, or if the caller does not own it.
+ * this takes longer than the timeout, if the publisher cannot be reached or does not answer
+ * within the timeout (or ten seconds, if that is longer), if the subscription is or becomes disabled, or if the caller does not own it.
  */
 Datum
 weft_wait_for_subscription(PG_FUNCTION_ARGS)
@@ -160,7 +185,7 @@ weft_wait_for_subscription(PG_FUNCTION_ARGS)
 
 	subscription = GetSubscription(subid, false);
 	check_enabled(subscription);
-	target = get_publisher_lsn(subscription);
+	target = get_publisher_lsn(subscription, end);
 
 	for (;;)
 	{

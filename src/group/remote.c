@@ -11,75 +11,51 @@
  * pg_stat_activity or in the log.  It goes as data, with remote_copy_in().
  *
  * A member may be frozen, or out of reach, without its connections being closed.  Who has a deadline gets an error
- * then.  libpqwalreceiver waits until it is interrupted, which the server's timer for locks does: it has no
- * other use while this process waits for another member.
+ * then.
  */
 #include "postgres.h"
 
 #include "connection_string.h"
+#include "deadline.h"
 #include "group/remote.h"
 #include "miscadmin.h"
 #include "pinned_settings.h"
 #include "utils/memutils.h"
-#include "utils/timeout.h"
-
-/* What waits for a member: connecting to it, or executing a command there. */
-typedef void (*Waiting) (Remote *remote, void *argument);
 
 /* Calls a function, and fails when the deadline of the connection is over. */
 static void
-within_deadline(Remote *remote, Waiting function, void *argument)
+within_deadline(Remote *remote, DeadlineTask task, void *argument)
 {
-	MemoryContext context = CurrentMemoryContext;
-
 	if (remote->deadline == 0)
-	{
-		function(remote, argument);
-		return;
-	}
-	PG_TRY();
-	{
-		enable_timeout_at(LOCK_TIMEOUT, remote->deadline);
-		function(remote, argument);
-		disable_timeout(LOCK_TIMEOUT, true);
-		if (get_timeout_indicator(LOCK_TIMEOUT, false))
-			CHECK_FOR_INTERRUPTS();
-	}
-	PG_CATCH();
-	{
-		disable_timeout(LOCK_TIMEOUT, false);
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
-			PG_RE_THROW();
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
+		task(argument);
+	else if (!deadline_run(remote->deadline, task, argument))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("node \"%s\" does not answer", remote->node)));
-	}
-	PG_END_TRY();
 }
 
 typedef struct Connecting
 {
+	Remote	   *remote;
 	const char *dsn;
 	bool		replication;
 	char	   *error;
 } Connecting;
 
 static void
-wait_for_connection(Remote *remote, void *argument)
+wait_for_connection(void *argument)
 {
 	Connecting *connecting = argument;
 
-	remote->conn = walrcv_connect(connecting->dsn, connecting->replication, connecting->replication,
-								  !superuser(), "weft group", &connecting->error);
+	connecting->remote->conn = walrcv_connect(connecting->dsn, connecting->replication, connecting->replication,
+											  !superuser(), "weft group", &connecting->error);
 }
 
 static Remote *
 connect_node(const char *dsn, const char *node, bool replication, TimestampTz deadline)
 {
 	Remote	   *remote = palloc0(sizeof(Remote));
-	Connecting	connecting = {dsn, replication, NULL};
+	Connecting	connecting = {remote, dsn, replication, NULL};
 
 	connection_string_check(dsn, psprintf("node \"%s\"", node), !superuser());
 	remote->node = pstrdup(node);
@@ -108,6 +84,7 @@ without_severity(const char *message)
 
 typedef struct Executing
 {
+	WalReceiverConn *conn;
 	const char *command;
 	WalRcvExecStatus expected;
 	int			columns;
@@ -115,11 +92,11 @@ typedef struct Executing
 } Executing;
 
 static void
-wait_for_answer(Remote *remote, void *argument)
+wait_for_answer(void *argument)
 {
 	Executing  *executing = argument;
 
-	executing->answer = remote_query(remote->conn, NULL, executing->command, executing->expected,
+	executing->answer = remote_query(executing->conn, NULL, executing->command, executing->expected,
 									 executing->columns);
 }
 
@@ -127,7 +104,7 @@ wait_for_answer(Remote *remote, void *argument)
 static RemoteAnswer
 execute(Remote *remote, const char *command, WalRcvExecStatus expected, int columns)
 {
-	Executing	executing = {command, expected, columns};
+	Executing	executing = {remote->conn, command, expected, columns};
 	RemoteAnswer answer;
 
 	within_deadline(remote, wait_for_answer, &executing);

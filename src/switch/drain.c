@@ -19,6 +19,7 @@
 #include "utils/inval.h"
 #include "utils/pg_lsn.h"
 #include "wait_event.h"
+#include "wal_end.h"
 
 /* Time between two looks, in milliseconds. */
 #define POLL_INTERVAL 5
@@ -39,7 +40,7 @@ nudge(SwitchSide source)
 	if (source == SIDE_HERE)
 		(void) side_value(source, "SELECT pg_catalog.pg_logical_emit_message(false, 'weft', '', true)");
 	else
-		(void) side_value(source, "SELECT pg_catalog.txid_current()");
+		(void) side_value(source, WAL_END_FLUSH_QUERY);
 }
 
 static XLogRecPtr

@@ -304,8 +304,7 @@ flush_publisher(Cut *cut)
 						  "SELECT pg_catalog.pg_logical_emit_message(true, 'weft', '')::pg_catalog.text",
 						  WALRCV_OK_TUPLES, 1);
 	if (answer.problem != NULL)
-		(void) remote_query_row(cut->flusher, cut->purpose,
-								"SELECT pg_catalog.txid_current()::pg_catalog.text", 1);
+		(void) remote_query_row(cut->flusher, cut->purpose, WAL_END_FLUSH_QUERY, 1);
 }
 
 /*

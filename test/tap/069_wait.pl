@@ -12,7 +12,7 @@ use WeftTest;
 
 plan skip_all => 'this is about Weft alone' unless weft();
 
-my $pub = new_publisher('publisher');
+my $pub = new_publisher('publisher', conf => 'wal_log_hints = on');
 my $sub = new_subscriber('subscriber');
 
 query_all([ $pub, $sub ], 'CREATE TABLE t (id int PRIMARY KEY, v text)');
@@ -58,6 +58,37 @@ $session->quit;
 kill 'CONT', $writer;
 wait_for_apply($pub, $sub, 'sub');
 same_tables($pub, $sub, ['t'], 'and committed rows exist');
+
+# Nor is a standby that the publisher waits for.  To see the new function, which nobody has read since it was
+# committed, writes a hint bit, and thus WAL: a transaction that has written WAL waits for standbys when it commits.
+$session = open_session($pub);
+$session->query_safe(
+	"SET synchronous_commit = local; BEGIN; INSERT INTO t VALUES (2000, 'open')"
+);
+query($pub, 'CREATE FUNCTION txid_current(int) RETURNS int RETURN 1');
+set_conf($pub, synchronous_standby_names => 'missing');
+kill 'STOP', $writer;
+$session->query_safe("INSERT INTO t VALUES (2001, 'open')");
+is( query(
+		$pub,
+		'SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()'),
+	't',
+	'some WAL is not flushed');
+wait_for_apply($pub, $sub, 'sub');
+pass('a standby that is missing is not waited for');
+kill 'CONT', $writer;
+set_conf($pub, synchronous_standby_names => '');
+$session->query_safe('ROLLBACK');
+$session->quit;
+
+# A publisher that is frozen.
+my $postmaster = slurp_file($pub->data_dir . '/postmaster.pid') =~ s/\n.*//sr;
+kill 'STOP', $postmaster;
+like(
+	wait_fails('1 s'),
+	qr/timed out while waiting for subscription "sub"\nDETAIL:  Its publisher does not answer/,
+	'the publisher does not answer');
+kill 'CONT', $postmaster;
 
 # An error that occurs again and again.
 query($sub, "INSERT INTO t VALUES (10, 'in the way')");
