@@ -9,9 +9,10 @@
  * with it; few writers that commit long groups are fastest then.  No figure that
  * the leader could look up tells these cases apart for certain.  Therefore settings
  * are measured.  They are ordered from few writers to many.  The first one has as many
- * writers as there are processors, and half as many if each transaction has a commit of its
- * own, because then passing the turn costs more than a second processor gains.  In a steady
- * flow, a trial compares the best setting from time to time with the next one with more
+ * writers as there are processors.  It has half as many if each transaction has a commit of its
+ * own, because then passing the turn costs more than a second processor gains, and if the
+ * publisher sends no batches, because then sending and receiving a transaction takes as long as
+ * applying it.  In a steady flow, a trial compares the best setting from time to time with the next one with more
  * writers, and goes on in that direction while settings get better; if it is not better, then
  * with the next one with fewer, and with one writer.  Each trial in vain doubles the time until
  * the next one.
@@ -179,17 +180,21 @@ add_setting(Tuning *tuning, int writers, int group)
 	setting->rate = 0;
 }
 
-/* Starts over: there is a new ring, or a parameter has changed. */
+/*
+ * Starts over: there is a new ring, or a parameter has changed.  "batches" tells whether the
+ * publisher sends them.
+ */
 void
-tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors)
+tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors, bool batches)
 {
 	int			group = guc_max_commit_group();
-	int			likely = group > 1 ? processors : processors / 2;
+	int			likely = group > 1 && batches ? processors : processors / 2;
 
 	memset(tuning, 0, sizeof(Tuning));
 	tuning->ring = ring;
 	tuning->writers = writers;
 	tuning->processors = processors;
+	tuning->batches = batches;
 	tuning->configured_group = group;
 	tuning->configured_tuning = weft_tune_writers;
 
@@ -455,7 +460,7 @@ tuning_step(Tuning *tuning, TimestampTz now, bool was_full)
 	tuning->last_step = now;
 	if (tuning->configured_group != guc_max_commit_group() ||
 		tuning->configured_tuning != weft_tune_writers)
-		tuning_reset(tuning, tuning->ring, tuning->writers, tuning->processors);
+		tuning_reset(tuning, tuning->ring, tuning->writers, tuning->processors, tuning->batches);
 	if (!weft_tune_writers)
 		return;
 

@@ -41,6 +41,7 @@ typedef struct Tuning
 	Ring	   *ring;			/* whose limits are set; NULL: none yet */
 	int			writers;
 	int			processors;
+	bool		batches;		/* from the publisher */
 	int			configured_group;	/* the parameters at the last reset */
 	bool		configured_tuning;
 
@@ -80,7 +81,7 @@ typedef struct Tuning
 	uint64		last_pause;		/* the newest seq when nothing was left to do */
 } Tuning;
 
-extern void tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors);
+extern void tuning_reset(Tuning *tuning, Ring *ring, int writers, int processors, bool batches);
 extern void tuning_interrupt(Tuning *tuning, TimestampTz now, uint64 seq, bool all_committed);
 extern void tuning_step(Tuning *tuning, TimestampTz now, bool was_full);
 

@@ -22,6 +22,7 @@
 #include "compat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "receive/connection.h"
 #include "receive/leader_ring.h"
 #include "receive/led_subscription.h"
 #include "receive/writers.h"
@@ -271,7 +272,7 @@ writers_start(int count)
 	leader_ring.producer.ring->num_writers = writers.count;
 	if (writers.count > 0)
 		tuning_reset(&leader_ring.tuning, leader_ring.producer.ring, writers.count,
-					 sysconf(_SC_NPROCESSORS_ONLN));
+					 sysconf(_SC_NPROCESSORS_ONLN), connection_sends_batches());
 	SpinLockAcquire(&shared->mutex);
 	shared->num_writers = writers.count;
 	SpinLockRelease(&shared->mutex);

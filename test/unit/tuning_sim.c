@@ -15,15 +15,28 @@
 
 Simulation	sim;
 
-void
-sim_begin(int writers, int processors, int group)
+static void
+begin(int writers, int processors, int group, bool batches)
 {
 	memset(&sim, 0, sizeof(sim));
 	weft_commit_group_size = group;
 	weft_tune_writers = true;
 	sim.ring = unit_ring(&sim.producer, 1024, writers);
 	sim.now = USECS_PER_DAY;
-	tuning_reset(&sim.tuning, sim.ring, writers, processors);
+	tuning_reset(&sim.tuning, sim.ring, writers, processors, batches);
+}
+
+void
+sim_begin(int writers, int processors, int group)
+{
+	begin(writers, processors, group, true);
+}
+
+/* The publisher sends no batches. */
+void
+sim_begin_stock(int writers, int processors, int group)
+{
+	begin(writers, processors, group, false);
 }
 
 int

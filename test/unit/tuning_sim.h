@@ -39,6 +39,7 @@ typedef struct Simulation
 extern Simulation sim;
 
 extern void sim_begin(int writers, int processors, int group);
+extern void sim_begin_stock(int writers, int processors, int group);
 extern int	sim_active(void);
 extern int	sim_group_limit(void);
 extern int	sim_run_limit(void);

@@ -51,6 +51,18 @@ settings(void)
 	sim_begin(2, PROCESSORS, 1);
 	CHECK_EQUAL(sim.tuning.best, 1);
 
+	/* Or if the publisher sends no batches, whatever is reset. */
+	sim_begin_stock(WRITERS, PROCESSORS, GROUP);
+	CHECK_EQUAL(sim.tuning.num_settings, NUM_SETTINGS);
+	CHECK_EQUAL(sim.tuning.best, 1);
+	weft_commit_group_size = GROUP /2;
+
+	tuning_step(&sim.tuning, sim.now, false);
+	CHECK_EQUAL(sim.tuning.settings[0].group, GROUP /2);
+	CHECK_EQUAL(sim.tuning.best, 1);
+	sim_begin_stock(WRITERS, 1, GROUP);
+	CHECK_EQUAL(sim.tuning.best, 0);
+
 	/* One writer takes whole groups. */
 	sim_begin(1, 4, GROUP);
 	CHECK_EQUAL(sim.tuning.num_settings, 2);
