@@ -1,12 +1,13 @@
 /*
  * copied_tables.h
- *	  Did something on the member that is copied take rows or values from the copy?
+ *	  Locks the tables of the member that is copied.
  */
 #ifndef WEFT_COPIED_TABLES_H
 #define WEFT_COPIED_TABLES_H
 
 #include "group/remote.h"
 
-extern void copied_tables_check(Remote *source, const char *dsn, const char *snapshot);
+extern char *copied_tables_lock(Remote *source, Remote *now);
+extern bool copied_tables_same(Remote *source, const char *schema, const char *table);
 
 #endif							/* WEFT_COPIED_TABLES_H */

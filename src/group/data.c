@@ -51,10 +51,15 @@ PG_FUNCTION_INFO_V1(weft_join_truncate);
 /*
  * On the other member, a relation may have been replaced by one of another kind since its
  * name was looked up.  A view would run its owner's functions as the role that reads it.
+ *
+ * If this node is lost, others wait there for its locks on tables until its session ends.
  */
 static const char *const settings[] = {
 	"SET row_security = off",
-	"SET restrict_nonsystem_relation_kind = 'view, foreign-table'"
+	"SET restrict_nonsystem_relation_kind = 'view, foreign-table'",
+	"SET tcp_keepalives_idle = '1min'",
+	"SET tcp_keepalives_interval = '10s'",
+	"SET tcp_keepalives_count = 6"
 };
 
 /* The member that is copied; static because CopyFrom's callback has no argument. */
@@ -148,29 +153,16 @@ copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 	return result;
 }
 
-/*
- * Locks a table of the other member.  Fails if the name is that of another table than when the snapshot was taken: its
- * renaming is replicated, and the rows would follow the wrong one.  The function that looks a name up sees what the
- * name means now; a query sees what the snapshot does.
- */
+/* Fails if a name of the other member no longer means the table that is to be copied. */
 static void
-lock_source_table(const char *schema, const char *table)
+check_source_table(const char *schema, const char *table)
 {
-	char	   *name = quote_qualified_identifier(schema, table);
-	char	   *same;
-
-	remote_run(source, psprintf("LOCK TABLE ONLY %s IN ACCESS SHARE MODE", name));
-	same = remote_value(source,
-						psprintf("SELECT c.oid = pg_catalog.to_regclass(%s)"
-								 " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-								 " WHERE n.nspname = %s AND c.relname = %s",
-								 quote_literal_cstr(name), quote_literal_cstr(schema),
-								 quote_literal_cstr(table)));
-	if (same == NULL || same[0] != 't')
+	if (!copied_tables_same(source, schema, table))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s of node \"%s\" was renamed while tables were copied", name, source->node),
-				 errhint("Join again, and rename no table meanwhile.")));
+				 errmsg("table %s of node \"%s\" was renamed while tables were copied",
+						quote_qualified_identifier(schema, table), source->node),
+				 errhint("Join again, and rename no schema meanwhile.")));
 }
 
 /*
@@ -192,7 +184,7 @@ copy_table(Oid relid)
 	initStringInfo(&list);
 	names = columns_of(rel, &list);
 	local_table_check_rights(rel, ACL_INSERT);
-	lock_source_table(schema, RelationGetRelationName(rel));
+	check_source_table(schema, RelationGetRelationName(rel));
 	command = psprintf("COPY %s %s TO STDOUT",
 					   quote_qualified_identifier(schema, RelationGetRelationName(rel)),
 					   names == NIL ? "" : psprintf("(%s)", list.data));
@@ -200,6 +192,7 @@ copy_table(Oid relid)
 	if (names == NIL || !copy_with_helpers(rel, command, must_use_password))
 		copy_into(rel, names, command, true);
 	RestoreUserContext(&context);
+	check_source_table(schema, RelationGetRelationName(rel));
 	table_close(rel, NoLock);
 }
 
@@ -278,6 +271,16 @@ data_open(const char *dsn, const char *node, const char *snapshot)
 	remote_run(source, psprintf("SET TRANSACTION SNAPSHOT %s", quote_literal_cstr(snapshot)));
 }
 
+/*
+ * Locks the tables of the other member until data_close(); returns NULL, or the names of those that have changed since
+ * the snapshot.  "now" is another session there.  If that takes too long, fails with ERRCODE_LOCK_NOT_AVAILABLE.
+ */
+char *
+data_lock(Remote *now)
+{
+	return copied_tables_lock(source, now);
+}
+
 static void
 for_all_tables(void (*function) (Oid relid))
 {
@@ -305,13 +308,6 @@ data_copy(void)
 	for_all_tables(copy_table);
 	foreach_ptr(LocalValue, row, sequences)
 		copy_sequence(row[0]);
-}
-
-/* Fails if schema changes or maintenance on the other member have taken rows or values from the copy. */
-void
-data_check(const char *snapshot)
-{
-	copied_tables_check(source, source_dsn, snapshot);
 }
 
 /* Copies what recent.c needs; called when the tables have their keys. */

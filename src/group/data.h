@@ -5,9 +5,11 @@
 #ifndef WEFT_GROUP_DATA_H
 #define WEFT_GROUP_DATA_H
 
+#include "group/remote.h"
+
 extern void data_open(const char *dsn, const char *node, const char *snapshot);
+extern char *data_lock(Remote *now);
 extern void data_copy(void);
-extern void data_check(const char *snapshot);
 extern void data_copy_recent(void);
 extern void data_close(void);
 

@@ -14,9 +14,8 @@
  *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on every X.
  *	  weft.join_step_catch_up: M applies what X had when its slot was made.
  * 3. copy(): M's slot for J and a snapshot, with the position that M had reached for each X
- *	  (snapshot.c); schema, rows and indexes.  M's schema may change while the rows are copied;
- *	  if a change has made rows invisible to the snapshot, the join fails (data.c).  This is one transaction, with a replication
- *	  origin that nobody follows, so that it is not sent to the others.  It ends with the
+ *	  (snapshot.c); schema, rows and indexes.  M's tables are locked while they are copied (copied_tables.c).
+ *	  This is one transaction, with a replication origin that nobody follows, so that it is not sent to the others.  It ends with the
  *	  step "copied" in weft.join_entry.
  * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed recently get
  *	  the times of these changes (recent.c).  weft.join_step_follow: the subscriptions' origins
@@ -143,16 +142,89 @@ check_schema(void)
 			  " FROM weft.member n JOIN weft.join_entry j ON n.node_name = j.target_node");
 }
 
+/* What step 3 copies. */
+typedef struct Copied
+{
+	const char *dsn;			/* of M */
+	const char *node;
+	const char *slot;			/* M's slot for J */
+	bool		with_schema;
+	char	   *before_rows;	/* M's schema, as scripts */
+	char	   *after_rows;
+	JoinSnapshot snapshot;
+} Copied;
+
+/* Locks M's tables; returns what prevents that, or NULL. */
+static const char *
+lock_copied(Remote *now)
+{
+	MemoryContext context = CurrentMemoryContext;
+	const char *volatile problem = NULL;
+
+	PG_TRY();
+	{
+		char	   *changed = data_lock(now);
+
+		if (changed != NULL)
+			problem = psprintf("These tables have been changed since the snapshot: %s.", changed);
+	}
+	PG_CATCH();
+	{
+		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		problem = "Other sessions there have locked tables for long.";
+	}
+	PG_END_TRY();
+	return problem;
+}
+
+/* Takes a snapshot of M, in which its tables are what they are now, and dumps M's schema. */
+static void
+begin_copy(Copied *copied)
+{
+	for (int attempt = 1;; attempt++)
+	{
+		JoinSnapshot *snapshot = &copied->snapshot;
+		const char *problem;
+
+		snapshot_take(snapshot, copied->dsn, copied->node, copied->slot);
+		if (copied->with_schema)
+		{
+			copied->before_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "pre-data");
+			copied->after_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "post-data");
+		}
+		else
+			check_schema();
+		compat_injection_point("weft-join-lock");
+		data_open(copied->dsn, copied->node, snapshot->name);
+		problem = lock_copied(snapshot->schema);
+		if (problem == NULL)
+			break;
+
+		data_close();
+		if (attempt == SNAPSHOT_ATTEMPTS)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not lock the tables of node \"%s\"", copied->node),
+					 errdetail("%s", problem),
+					 errhint("Join again when no session there alters, truncates or locks tables.")));
+		ereport(LOG,
+				(errmsg("taking another snapshot of node \"%s\"", copied->node),
+				 errdetail("%s", problem)));
+		snapshot_give_up(snapshot, copied->slot);
+		snapshot_pause();
+	}
+	snapshot_let_schema_go(&copied->snapshot);
+}
+
 /* Step 3. */
 static void
 copy(void)
 {
-	JoinSnapshot snapshot = {0};
+	Copied		copied = {0};
 	char	  **row;
-	char	   *dsn;
-	char	   *node;
-	char	   *before_rows = NULL;
-	char	   *after_rows = NULL;
 
 	enter_step("copy");
 	begin();
@@ -160,38 +232,29 @@ copy(void)
 							  " weft.subscription_name(j.node_group_name, n.node_name, l.node_name)"
 							  " FROM weft.join_entry j JOIN weft.member n ON n.node_name = j.target_node,"
 							  " weft.node_entry l WHERE l.is_local", 4));
-	dsn = row[0];
-	node = row[1];
-
-	snapshot_take(&snapshot, dsn, node, row[3]);
-	if (row[2][0] == 't')
-	{
-		before_rows = schema_dump(dsn, node, snapshot.name, "pre-data");
-		after_rows = schema_dump(dsn, node, snapshot.name, "post-data");
-	}
-	else
-		check_schema();
-	snapshot_let_schema_go(&snapshot);
+	copied.dsn = row[0];
+	copied.node = row[1];
+	copied.with_schema = row[2][0] == 't';
+	copied.slot = row[3];
+	begin_copy(&copied);
 
 	/* An origin that nobody follows; it has no position of its own. */
 	replorigin_session_origin = DoNotReplicateId;
-	if (row[2][0] == 't')
-		schema_run(before_rows);
+	if (copied.with_schema)
+		schema_run(copied.before_rows);
 	else
 		local_run("SELECT weft.join_truncate()");
 
 	/* Rows written here are published as soon as the tables exist. */
 	local_run("SELECT weft.join_step_publish()");
-	data_open(dsn, node, snapshot.name);
 	data_copy();
-	data_check(snapshot.name);
-	if (row[2][0] == 't')
-		schema_run(after_rows);
+	if (copied.with_schema)
+		schema_run(copied.after_rows);
 	data_copy_recent();
 	data_close();
 	local_run("RESET ALL");
 	local_run("UPDATE weft.join_entry SET step = 'copied', copied = true");
-	remote_close(snapshot.slot);
+	remote_close(copied.snapshot.slot);
 	commit();
 	replorigin_session_origin = InvalidRepOriginId;
 }

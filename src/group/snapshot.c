@@ -47,8 +47,7 @@
 /* How long to wait for each transaction that keeps the slot from becoming ready. */
 #define HOLD_LIMIT 5000L		/* ms */
 
-/* Number of attempts, and the pause between them. */
-#define ATTEMPTS 10
+/* The pause between two attempts. */
 #define PAUSE 3000L				/* ms */
 
 typedef struct Hold
@@ -220,6 +219,15 @@ try_to_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 	return result;
 }
 
+/* Waits until the next attempt. */
+void
+snapshot_pause(void)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, PAUSE, WAIT_EVENT_PG_SLEEP);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+}
+
 /*
  * Creates the slot on M and takes the snapshot; stores in weft.node_entry, in the current
  * transaction, the position that M had reached for each other member.
@@ -230,14 +238,11 @@ snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node, const c
 	List	   *members = local_rows("SELECT node_name FROM weft.node_entry n, weft.join_entry j "
 									 "WHERE NOT is_local AND node_name <> target_node", 1);
 
-	for (int i = 0; i < ATTEMPTS; i++)
+	for (int i = 0; i < SNAPSHOT_ATTEMPTS; i++)
 	{
 		if (try_to_take(snapshot, dsn, node, slot, members))
 			return;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 PAUSE, WAIT_EVENT_PG_SLEEP);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
+		snapshot_pause();
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -253,4 +258,14 @@ snapshot_let_schema_go(JoinSnapshot *snapshot)
 	remote_run(snapshot->schema, "COMMIT");
 	remote_close(snapshot->schema);
 	snapshot->schema = NULL;
+}
+
+/* Gives the snapshot and its slot up, so that others can be taken. */
+void
+snapshot_give_up(JoinSnapshot *snapshot, const char *slot)
+{
+	remote_run(snapshot->slot, psprintf("DROP_REPLICATION_SLOT %s", quote_identifier(slot)));
+	remote_close(snapshot->slot);
+	remote_close(snapshot->schema);
+	memset(snapshot, 0, sizeof(JoinSnapshot));
 }

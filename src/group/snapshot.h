@@ -7,6 +7,9 @@
 
 #include "group/remote.h"
 
+/* Number of attempts. */
+#define SNAPSHOT_ATTEMPTS 10
+
 /* A snapshot of M, the member that is copied. */
 typedef struct JoinSnapshot
 {
@@ -18,6 +21,8 @@ typedef struct JoinSnapshot
 
 extern void snapshot_take(JoinSnapshot *snapshot, const char *dsn, const char *node,
 						  const char *slot);
+extern void snapshot_pause(void);
+extern void snapshot_give_up(JoinSnapshot *snapshot, const char *slot);
 extern void snapshot_let_schema_go(JoinSnapshot *snapshot);
 
 #endif							/* WEFT_GROUP_SNAPSHOT_H */

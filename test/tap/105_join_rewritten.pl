@@ -1,6 +1,6 @@
-# A table is rewritten on the member that is copied, after the joining node's snapshot and before its rows are read: an
-# older snapshot sees none of them.  The join fails then, however the schema change came there; and if an extension has
-# exchanged the table's file.  What gives a table another file and keeps its rows, or truncates it, does not stop the join.
+# A table is rewritten on the member that is copied, or gets another file in another way, between the joining node's
+# snapshot and the locks on the tables, when a snapshot sees none of the new file's rows: the node takes another
+# one.  As soon as all tables are locked, this must wait until they are copied.
 
 use strict;
 use warnings FATAL => 'all';
@@ -16,9 +16,9 @@ use WeftTest;
 
 need_injection_points();
 
-my $point = 'weft-copy-locked';
 my ($a, $b) = map { new_member($_) } qw(a b);
 my $c = new_member('c', conf => "weft.min_parallel_copy_size = 0\n");
+my @tables = qw(first t p truncated);
 
 query($a, <<'EOS');
 CREATE TABLE first (id int PRIMARY KEY, v text);
@@ -27,115 +27,153 @@ CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
 CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (500);
 CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (500) TO (5000);
 CREATE TABLE truncated (id int PRIMARY KEY, v text);
-CREATE TABLE refilled (id int PRIMARY KEY, v text);
+CREATE TABLE "no columns" ();
 INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
 INSERT INTO t SELECT i, 't' FROM generate_series(1, 1000) i;
 INSERT INTO p SELECT i, 'p' FROM generate_series(1, 1000) i;
 INSERT INTO truncated SELECT i, 'truncated' FROM generate_series(1, 1000) i;
-INSERT INTO refilled SELECT i, 'refilled' FROM generate_series(1, 1000) i;
 EOS
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
-# The new node has its snapshot, and copies the first table.
-sub join_and_hold
-{
-	return hold_in_first_table($c, $a, 'g', qw(first t p1));
-}
+# --- between the snapshot and the locks ---
 
-sub fails
-{
-	my ($tables, $what, $how) = @_;
-	$how //= 'were rewritten by schema changes';
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
+my $point = 'weft-join-lock';
+my $log;
+my $pid;
 
-	release_point($c, $point);
-	my ($result, $out, $err) =
-	  $c->psql('postgres', $GroupTest::wait_for_join);
-	like(
-		$err,
-		qr/tables $how on node "a" while they were copied: $tables(?: \(|$)/m,
-		$what);
+sub goes_on
+{
+	$log = -s $c->logfile;
+	release($c, $pid);
 	return;
 }
 
-# The same columns, and the same types
-my $rewrite = "ALTER TABLE t ALTER v TYPE text USING v || '!'";
-
-join_and_hold();
-query($a, "SET weft.ddl_lock = none; $rewrite");
-fails('public.t', 'a replicated schema change of the copied member');
-
-wait_for_group('g', $a, $b);
-join_and_hold();
-query($b, "SET weft.ddl_lock = none; $rewrite");
-wait_for_apply($b, $a, 'weft_g_b_a');
-is(query($a, 'SELECT v FROM t WHERE id = 1'),
-	't!!', 'the other member has changed it');
-fails('public.t', 'a schema change of another member');
-
-join_and_hold();
-query($_, "SET weft.ddl_replication = off; $rewrite") foreach $a, $b;
-fails('public.t', 'one that is not replicated');
-
-join_and_hold();
-query($_,
-	"SET weft.ddl_replication = off; ALTER TABLE p ALTER v TYPE text USING v || '!'"
-) foreach $a, $b;
-fails('public.p1, public.p2', 'one of a partitioned table');
-
-join_and_hold();
-query($_,
-	'SET weft.ddl_replication = off; ALTER TABLE t ADD r float8 DEFAULT random()'
-) foreach $a, $b;
-fails('public.t', 'a column with a volatile default');
-
-# As pg_repack does it: the rows are copied, and then the copy's file becomes the table's.  REPACK (CONCURRENTLY) does it
-# in one transaction.
-foreach my $between ('COMMIT; BEGIN', '')
+sub begins_again
 {
-	join_and_hold();
-	query($a, <<"EOS");
-SET weft.ddl_replication = off;
-SET allow_system_table_mods = on;
-BEGIN;
-CREATE TABLE copy AS SELECT * FROM t;
-$between;
+	my ($tables, $what) = @_;
+
+	$c->wait_for_log(
+		qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  These tables have been changed since the snapshot: $tables\.\n/,
+		$log);
+	pass($what);
+	($pid) = held_at($c, $point);
+	return;
+}
+
+# Not replicated, and thus on two members; replicated schema changes wait.
+sub alter
+{
+	my ($statements) = @_;
+	query($_, "SET weft.ddl_replication = off; $statements") foreach $a, $b;
+	return;
+}
+
+# As pg_repack does it: the rows are copied, and then the copy's file becomes the table's.
+my $copy_rows = 'CREATE TABLE copy AS SELECT * FROM t;';
+my $exchange_files = <<'EOS';
 LOCK TABLE t;
 UPDATE pg_class SET relfilenode = pg_relation_filenode(CASE oid WHEN 't'::regclass THEN 'copy'::regclass ELSE 't' END)
 	WHERE oid IN ('t'::regclass, 'copy'::regclass);
 REINDEX TABLE t;
-COMMIT;
-DROP TABLE copy;
 EOS
+
+sub repack
+{
+	my ($statements) = @_;
+	query($a,
+		"SET weft.ddl_replication = off; SET allow_system_table_mods = on; $statements"
+	);
 	is(query($a, 'SELECT count(*) FROM t'), 1000, 'the file was exchanged');
-	fails('public.t', "another file, '$between'", 'got other files');
+	return;
 }
 
-# --- no harm ---
+# The rows of the first one are copied before the snapshot.
+query($a, "SET weft.ddl_replication = off; $copy_rows");
+attach_point($c, $point);
+start_join($c, $a, 'g');
+($pid) = held_at($c, $point);
+repack("BEGIN; $exchange_files COMMIT; DROP TABLE copy");
+goes_on();
+begins_again('public\.t', 'another file, with rows that were copied before');
+repack("$copy_rows BEGIN; $exchange_files COMMIT; DROP TABLE copy");
+goes_on();
+begins_again('public\.t', 'another file, with rows that were copied later');
+repack("BEGIN; $copy_rows $exchange_files COMMIT; DROP TABLE copy");
+goes_on();
+begins_again('public\.t', 'another file, in one transaction');
 
-query($_, 'SET weft.ddl_replication = off; ALTER TABLE t ADD w int DEFAULT 5')
-  foreach $a, $b;
-join_and_hold();
-query($a,
-	'SET weft.ddl_lock = none; ALTER TABLE truncated ADD CHECK (id > 0)');
+alter("ALTER TABLE t ALTER v TYPE text USING v || '!'");
+goes_on();
+begins_again('public\.t', 'ALTER TABLE that rewrites the rows');
+alter(
+	"ALTER TABLE p ALTER v TYPE text USING v || '!'; ALTER TABLE t ADD w int DEFAULT 5"
+);
+goes_on();
+begins_again('public\.t, public\.p1, public\.p2',
+	'that of a partitioned table, and a new column');
 query($a, 'VACUUM FULL t');
 query($a, 'CLUSTER p1 USING p1_pkey');
-query($a, 'TRUNCATE truncated');
-query($a, "INSERT INTO truncated VALUES (1, 'new')");
-query($a,
-	"BEGIN; TRUNCATE refilled; INSERT INTO refilled VALUES (1, 'new'); COMMIT"
+query($a, "TRUNCATE truncated; INSERT INTO truncated VALUES (1, 'new')");
+goes_on();
+begins_again(
+	'public\.t, public\.p1, public\.truncated',
+	'VACUUM FULL, CLUSTER and TRUNCATE');
+
+# Somebody has locked a table, and then waits for the joining node.
+my $locker = open_session($a);
+$locker->query_safe('SET weft.ddl_lock = none; BEGIN; LOCK TABLE p2');
+$locker->query_until(qr/begun/,
+	"\\echo begun\nALTER TABLE first ADD CHECK (id > 0);\nCOMMIT;\n\\echo altered\n"
+);
+goes_on();
+$c->wait_for_log(
+	qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  Other sessions there have locked tables for long/,
+	$log);
+$locker->query_until(qr/altered/, '');
+pass('a session with a lock that waits for the joining node');
+$locker->quit;
+($pid) = held_at($c, $point);
+
+# --- while the tables are copied ---
+
+attach_point($c, 'weft-copy-locked');
+release_point($c, $point);
+held_at($c, 'weft-copy-locked');
+foreach my $statement (
+	'TRUNCATE truncated',
+	'VACUUM FULL t',
+	'BEGIN; LOCK TABLE p2',
+	'SET weft.ddl_replication = off; ALTER TABLE p2 RENAME v TO w')
+{
+	my ($result, $out, $err) =
+	  $a->psql('postgres', "SET lock_timeout = '10ms'; $statement");
+	like(
+		$err,
+		qr/canceling statement due to lock timeout/,
+		"$statement has to wait");
+}
+my $truncater = open_session($a);
+$truncater->query_until(qr/begun/,
+	"\\echo begun\nTRUNCATE p;\nINSERT INTO p VALUES (1, 'truncated');\n\\echo truncated\n"
+);
+poll($a,
+	"SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'TRUNCATE p;' AND wait_event_type = 'Lock'"
 );
 query($a, "INSERT INTO t SELECT i, 'new' FROM generate_series(2001, 2010) i");
-query($a, "UPDATE p SET v = 'new' WHERE id < 10");
-release_point($c, $point);
+query($a, "UPDATE first SET v = 'new' WHERE id < 10");
+release_point($c, 'weft-copy-locked');
 wait_for_join($c);
+$truncater->query_until(qr/truncated/, '');
+pass('TRUNCATE goes on');
+$truncater->quit;
 wait_for_group('g', $a, $b, $c);
-is(query($c, 'SELECT count(*) FROM t'), 1010, 'the rows are there');
-is(query($c, "SELECT string_agg(v, ' ') FROM $_"),
-	'new', "and what was $_ is not")
-  foreach qw(truncated refilled);
-same_on_all([ $a, $c ], [qw(first t p truncated refilled)], 'joined');
+
+is(query($c, 'SELECT count(*), max(v), min(w) FROM t WHERE id <= 1000'),
+	'1000|t!|5', 'the rows are there');
+is(query($c, 'SELECT v FROM p'), 'truncated', 'truncated later');
+is(query($c, 'SELECT v FROM truncated'), 'new', 'truncated before');
+same_on_all([ $a, $b, $c ], \@tables, 'joined');
 
 $_->stop foreach $a, $b, $c;
 done_testing();

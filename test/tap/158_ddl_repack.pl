@@ -20,15 +20,6 @@ query($a,
 	"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i"
 );
 
-# What a join looks for, if it was copying the table
-my $older = "SELECT weft.member_has_older_rows('t')";
-query($a,
-	'BEGIN; CREATE TEMP TABLE c AS SELECT * FROM t; TRUNCATE t; INSERT INTO t SELECT * FROM c; COMMIT'
-);
-is(query($a, $older), 'f', 'TRUNCATE');
-query($a, 'REPACK (CONCURRENTLY) t');
-is(query($a, $older), 't', 'REPACK (CONCURRENTLY)');
-
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
