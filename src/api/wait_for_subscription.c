@@ -150,15 +150,14 @@ report_timeout(Subscription *subscription, int tables, XLogRecPtr applied, XLogR
 			 errhint("See the server log and \"weft.stat_subscription\" for the cause.")));
 }
 
-/* Milliseconds in an interval; months count as 30 days. */
+/* Milliseconds in an interval, from zero to LONGEST_TIMEOUT; months count as 30 days. */
 static int64
 interval_milliseconds(Interval *interval)
 {
 	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
+	int64		result = days * SECS_PER_DAY * 1000 + interval->time / 1000;
 
-	if (days >= LONGEST_TIMEOUT / 1000 / SECS_PER_DAY)
-		return LONGEST_TIMEOUT;
-	return Min(days * SECS_PER_DAY * 1000 + interval->time / 1000, LONGEST_TIMEOUT);
+	return Min(Max(result, 0), LONGEST_TIMEOUT);
 }
 
 /*

@@ -21,6 +21,7 @@
 #include "copy/target_table.h"
 #include "fmgr.h"
 #include "group/copied_tables.h"
+#include "group/copied_types.h"
 #include "group/data.h"
 #include "local_query.h"
 #include "group/remote.h"
@@ -153,16 +154,21 @@ copy_with_helpers(Relation rel, const char *command, bool must_use_password)
 	return result;
 }
 
+static void
+fail_renamed(const char *kind, const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("%s %s of node \"%s\" was renamed while tables were copied", kind, name, source->node),
+			 errhint("Join again, and rename nothing meanwhile.")));
+}
+
 /* Fails if a name of the other member no longer means the table that is to be copied. */
 static void
 check_source_table(const char *schema, const char *table)
 {
 	if (!copied_tables_same(source, schema, table))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s of node \"%s\" was renamed while tables were copied",
-						quote_qualified_identifier(schema, table), source->node),
-				 errhint("Join again, and rename no schema meanwhile.")));
+		fail_renamed("table", quote_qualified_identifier(schema, table));
 }
 
 /*
@@ -242,8 +248,14 @@ static void
 copy_sequence(const char *sequence)
 {
 	char	  **values = remote_row(source,
-									psprintf("SELECT last_value, is_called FROM %s", sequence), 2);
+									psprintf("SELECT last_value, is_called, (SELECT c.oid = pg_catalog.to_regclass(%s)"
+											 " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+											 " WHERE pg_catalog.format('%%I.%%I', n.nspname, c.relname) = %s) FROM %s",
+											 quote_literal_cstr(sequence), quote_literal_cstr(sequence), sequence), 3);
 	char	   *end = NULL;
+
+	if (values != NULL && (values[2] == NULL || values[2][0] != 't'))
+		fail_renamed("sequence", sequence);
 
 	/* On the other member it may be anything with two columns of these names. */
 	errno = 0;
@@ -272,13 +284,35 @@ data_open(const char *dsn, const char *node, const char *snapshot)
 }
 
 /*
- * Locks the tables of the other member until data_close(); returns NULL, or the names of those that have changed since
- * the snapshot.  "now" is another session there.  If that takes too long, fails with ERRCODE_LOCK_NOT_AVAILABLE.
+ * Locks the tables of the other member until data_close().  Returns NULL, or why the snapshot cannot be copied; fails
+ * if that takes too long.  "now" is another session there.
  */
 char *
 data_lock(Remote *now)
 {
-	return copied_tables_lock(source, now);
+	char	   *changed = copied_tables_lock(source, now);
+
+	if (changed != NULL)
+		return psprintf("These tables have been changed since the snapshot: %s.", changed);
+	changed = copied_types_changed(source, now);
+	if (changed != NULL)
+		return psprintf("These types have been changed since the snapshot: %s.", changed);
+	return NULL;
+}
+
+/* Fails if types have changed, so that values may have been read as others than they are. */
+void
+data_check_types(void)
+{
+	Remote	   *now = remote_connect(source_dsn, source->node, false);
+	char	   *changed = copied_types_changed(source, now);
+
+	if (changed != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("types were changed on node \"%s\" while tables were copied: %s", source->node, changed),
+				 errhint("Join again, and change no type meanwhile.")));
+	remote_close(now);
 }
 
 static void

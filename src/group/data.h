@@ -10,6 +10,7 @@
 extern void data_open(const char *dsn, const char *node, const char *snapshot);
 extern char *data_lock(Remote *now);
 extern void data_copy(void);
+extern void data_check_types(void);
 extern void data_copy_recent(void);
 extern void data_close(void);
 

@@ -74,6 +74,9 @@
 /* The pause before the next attempt, after a failure in step 4 or later. */
 #define RESTART_SECONDS 3
 
+/* How long to wait for each lock on J's tables that are to be emptied, in milliseconds. */
+#define TRUNCATE_LIMIT 10000
+
 /* What is in bgw_extra. */
 typedef struct JoinArguments
 {
@@ -154,6 +157,24 @@ typedef struct Copied
 	JoinSnapshot snapshot;
 } Copied;
 
+/* May an attempt to lock M's tables that has failed with this error succeed later? */
+static bool
+may_lock_later(int sqlstate)
+{
+	switch (sqlstate)
+	{
+		case ERRCODE_LOCK_NOT_AVAILABLE:
+		case ERRCODE_T_R_DEADLOCK_DETECTED:
+			/* Renamed, or replaced, while J has waited. */
+		case ERRCODE_UNDEFINED_TABLE:
+		case ERRCODE_UNDEFINED_SCHEMA:
+		case ERRCODE_WRONG_OBJECT_TYPE:
+			return true;
+		default:
+			return false;
+	}
+}
+
 /* Locks M's tables; returns what prevents that, or NULL. */
 static const char *
 lock_copied(Remote *now)
@@ -163,70 +184,104 @@ lock_copied(Remote *now)
 
 	PG_TRY();
 	{
-		char	   *changed = data_lock(now);
-
-		if (changed != NULL)
-			problem = psprintf("These tables have been changed since the snapshot: %s.", changed);
+		problem = data_lock(now);
 	}
 	PG_CATCH();
 	{
-		if (geterrcode() != ERRCODE_LOCK_NOT_AVAILABLE)
+		if (!may_lock_later(geterrcode()))
 			PG_RE_THROW();
 		MemoryContextSwitchTo(context);
+		problem = psprintf("Its tables could not be locked: %s.", CopyErrorData()->message);
 		FlushErrorState();
-		problem = "Other sessions there have locked tables for long.";
 	}
 	PG_END_TRY();
 	return problem;
 }
 
-/* Takes a snapshot of M, in which its tables are what they are now, and dumps M's schema. */
+/*
+ * Empties J's tables, before the copy.  Sessions of M may wait for the locks there, so J does not wait for long here, perhaps
+ * for one of them.
+ */
 static void
-begin_copy(Copied *copied)
+truncate_tables(void)
 {
-	for (int attempt = 1;; attempt++)
-	{
-		JoinSnapshot *snapshot = &copied->snapshot;
-		const char *problem;
-
-		snapshot_take(snapshot, copied->dsn, copied->node, copied->slot);
-		if (copied->with_schema)
-		{
-			copied->before_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "pre-data");
-			copied->after_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "post-data");
-		}
-		else
-			check_schema();
-		compat_injection_point("weft-join-lock");
-		data_open(copied->dsn, copied->node, snapshot->name);
-		problem = lock_copied(snapshot->schema);
-		if (problem == NULL)
-			break;
-
-		data_close();
-		if (attempt == SNAPSHOT_ATTEMPTS)
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not lock the tables of node \"%s\"", copied->node),
-					 errdetail("%s", problem),
-					 errhint("Join again when no session there alters, truncates or locks tables.")));
-		ereport(LOG,
-				(errmsg("taking another snapshot of node \"%s\"", copied->node),
-				 errdetail("%s", problem)));
-		snapshot_give_up(snapshot, copied->slot);
-		snapshot_pause();
-	}
-	snapshot_let_schema_go(&copied->snapshot);
+	local_run("SELECT pg_catalog.set_config('lock_timeout', '" CppAsString2(TRUNCATE_LIMIT) "', true)");
+	local_run("SELECT weft.join_truncate()");
+	local_run("SET LOCAL lock_timeout TO DEFAULT");
 }
 
-/* Step 3. */
+/* Takes a snapshot of M, dumps its schema, and locks its tables; returns what prevents the latter, or NULL. */
+static const char *
+begin_copy(Copied *copied)
+{
+	JoinSnapshot *snapshot = &copied->snapshot;
+	const char *problem;
+
+	snapshot_take(snapshot, copied->dsn, copied->node, copied->slot);
+	if (copied->with_schema)
+	{
+		copied->before_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "pre-data");
+		copied->after_rows = schema_dump(copied->dsn, copied->node, snapshot->name, "post-data");
+	}
+	else
+		check_schema();
+	compat_injection_point("weft-join-lock");
+	data_open(copied->dsn, copied->node, snapshot->name);
+	problem = lock_copied(snapshot->schema);
+	if (problem == NULL)
+		snapshot_let_schema_go(snapshot);
+	return problem;
+}
+
+/* M's tables could not be locked: gives the snapshot up, and fails if that was the last attempt. */
 static void
-copy(void)
+give_snapshot_up(Copied *copied, const char *problem, bool last)
+{
+	data_close();
+	if (last)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not lock the tables of node \"%s\"", copied->node),
+				 errdetail("%s", problem),
+				 errhint("Join again when no session there alters, truncates or locks tables.")));
+	ereport(LOG,
+			(errmsg("taking another snapshot of node \"%s\"", copied->node),
+			 errdetail("%s", problem)));
+	snapshot_give_up(&copied->snapshot, copied->slot);
+}
+
+/* Copies what the snapshot has, in the current transaction. */
+static void
+copy_snapshot(const Copied *copied)
+{
+	/* An origin that nobody follows; it has no position of its own. */
+	replorigin_session_origin = DoNotReplicateId;
+	if (copied->with_schema)
+		schema_run(copied->before_rows);
+	else
+		truncate_tables();
+
+	/* Rows written here are published as soon as the tables exist. */
+	local_run("SELECT weft.join_step_publish()");
+	data_copy();
+	data_check_types();
+	if (copied->with_schema)
+		schema_run(copied->after_rows);
+	data_copy_recent();
+	data_close();
+	local_run("RESET ALL");
+	local_run("UPDATE weft.join_entry SET step = 'copied', copied = true");
+	remote_close(copied->snapshot.slot);
+}
+
+/* Returns false if another snapshot is needed; fails if this was the last attempt. */
+static bool
+try_to_copy(bool last)
 {
 	Copied		copied = {0};
+	const char *problem;
 	char	  **row;
 
-	enter_step("copy");
 	begin();
 	row = linitial(local_rows("SELECT n.dsn, n.node_name, j.copy_schema,"
 							  " weft.subscription_name(j.node_group_name, n.node_name, l.node_name)"
@@ -236,27 +291,28 @@ copy(void)
 	copied.node = row[1];
 	copied.with_schema = row[2][0] == 't';
 	copied.slot = row[3];
-	begin_copy(&copied);
-
-	/* An origin that nobody follows; it has no position of its own. */
-	replorigin_session_origin = DoNotReplicateId;
-	if (copied.with_schema)
-		schema_run(copied.before_rows);
+	problem = begin_copy(&copied);
+	if (problem != NULL)
+		give_snapshot_up(&copied, problem, last);
 	else
-		local_run("SELECT weft.join_truncate()");
-
-	/* Rows written here are published as soon as the tables exist. */
-	local_run("SELECT weft.join_step_publish()");
-	data_copy();
-	if (copied.with_schema)
-		schema_run(copied.after_rows);
-	data_copy_recent();
-	data_close();
-	local_run("RESET ALL");
-	local_run("UPDATE weft.join_entry SET step = 'copied', copied = true");
-	remote_close(copied.snapshot.slot);
+		copy_snapshot(&copied);
 	commit();
 	replorigin_session_origin = InvalidRepOriginId;
+	return problem == NULL;
+}
+
+/* Step 3.  Each attempt has a transaction of its own, because taking a snapshot writes. */
+static void
+copy(void)
+{
+	int			attempt = 1;
+
+	enter_step("copy");
+	while (!try_to_copy(attempt == SNAPSHOT_ATTEMPTS))
+	{
+		attempt++;
+		snapshot_pause();
+	}
 }
 
 static bool

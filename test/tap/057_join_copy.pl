@@ -46,6 +46,17 @@ INSERT INTO "triggered" SELECT i, md5(i::text) FROM generate_series(1, 20000) i;
 EOS
 create_group($a, 'g');
 
+# Sessions of a may wait for the joining node, so it does not wait for long itself.
+my $reader = open_session($b);
+$reader->query_safe('BEGIN; SELECT count(*) FROM small');
+start_join($b, $a, 'g');
+my ($result, $out, $err) = $b->psql('postgres', $GroupTest::wait_for_join);
+like(
+	$err,
+	qr/canceling statement due to lock timeout/,
+	'a table that somebody else has locked is not waited for');
+$reader->quit;
+
 foreach my $node ($b, $c)
 {
 	my $what = $node == $b ? 'tables were there' : 'the join creates tables';

@@ -25,6 +25,12 @@ CREATE SCHEMA s1;
 CREATE SCHEMA s2;
 CREATE TABLE s1.z (id int PRIMARY KEY, v text);
 CREATE TABLE s2.z (id int PRIMARY KEY, v text);
+CREATE SEQUENCE sx START 10;
+CREATE SEQUENCE sy START 20;
+CREATE TYPE e AS ENUM ('a', 'b');
+CREATE TYPE c AS (p int, q int);
+CREATE TABLE typed (id int PRIMARY KEY, e e, c c, d c[]);
+INSERT INTO typed VALUES (1, 'a', (10, 20), '{"(1,2)"}');
 INSERT INTO first SELECT i, 'first' FROM generate_series(1, 1000) i;
 INSERT INTO x VALUES (1, 'made as x');
 INSERT INTO y VALUES (1, 'made as y');
@@ -53,14 +59,15 @@ start_join($b, $a, 'g');
 
 sub rename_meanwhile
 {
-	my ($statements, $tables) = @_;
+	my ($statements, $names, $kind) = @_;
 	my ($pid) = held_at($b, $point);
 
+	my $what = $kind // 'tables';
 	query($a, "SET weft.ddl_replication = off; $statements");
 	$log = -s $b->logfile;
 	release($b, $pid);
 	$b->wait_for_log(
-		qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  These tables have been changed since the snapshot: $tables\.\n/,
+		qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  These $what have been changed since the snapshot: $names\.\n/,
 		$log);
 	pass($statements);
 	return;
@@ -75,6 +82,12 @@ rename_meanwhile(
 	'ALTER TABLE y RENAME v TO z; ALTER TABLE y RENAME w TO v; ALTER TABLE y RENAME z TO w',
 	'public\.y');
 rename_meanwhile('ALTER TABLE s1.z SET SCHEMA public', 's1\.z');
+rename_meanwhile(
+	"ALTER TYPE e RENAME VALUE 'a' TO 'c'; ALTER TYPE e RENAME VALUE 'b' TO 'a'; ALTER TYPE e RENAME VALUE 'c' TO 'b'; ALTER TYPE e ADD VALUE 'd'",
+	'public\.e', 'types');
+rename_meanwhile(
+	'ALTER TYPE c DROP ATTRIBUTE q; ALTER TYPE c ADD ATTRIBUTE s int; CREATE TYPE other AS ENUM ()',
+	'public\.c', 'types');
 held_at($b, $point);
 release_point($b, $point);
 query($b, $GroupTest::wait_for_join);
@@ -91,7 +104,7 @@ foreach my $node ($a, $b)
 		"made in s2\nmade in s1",
 		'and the schemas on ' . $node->name);
 }
-same_on_all([ $a, $b ], [qw(first x y z s2.z)], 'joined');
+same_on_all([ $a, $b ], [qw(first x y z s2.z typed)], 'joined');
 
 $_->stop foreach $a, $b;
 done_testing();

@@ -120,25 +120,68 @@ begins_again(
 	'public\.t, public\.p1, public\.truncated',
 	'VACUUM FULL, CLUSTER and TRUNCATE');
 
-# Somebody has locked a table, and then waits for the joining node.
+# Somebody has locked a table, and the joining node waits for that.
 my $locker = open_session($a);
-$locker->query_safe('SET weft.ddl_lock = none; BEGIN; LOCK TABLE p2');
-$locker->query_until(qr/begun/,
-	"\\echo begun\nALTER TABLE first ADD CHECK (id > 0);\nCOMMIT;\n\\echo altered\n"
+
+sub lock_and_wait
+{
+	my ($statements) = @_;
+	$locker->query_safe("BEGIN; $statements");
+	goes_on();
+	poll($a,
+		"SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'weft group' AND wait_event_type = 'Lock'"
+	);
+	return;
+}
+
+sub cannot_lock
+{
+	my ($error, $what) = @_;
+	$c->wait_for_log(
+		qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  Its tables could not be locked: node "a": $error/,
+		$log);
+	pass($what);
+	($pid) = held_at($c, $point);
+	return;
+}
+
+# The time after which the joining node's session looks for a deadlock; the other session does not.
+query($a,
+	"ALTER SYSTEM SET deadlock_timeout = '3s'; SELECT pg_reload_conf()");
+$locker->query_safe(
+	"SET weft.ddl_replication = off; SET weft.ddl_lock = none; SET deadlock_timeout = '1h'"
 );
-goes_on();
-$c->wait_for_log(
-	qr/LOG:  taking another snapshot of node "a"\n.*DETAIL:  Other sessions there have locked tables for long/,
-	$log);
-$locker->query_until(qr/altered/, '');
-pass('a session with a lock that waits for the joining node');
+lock_and_wait('ALTER TABLE p2 RENAME TO p3;');
+$locker->query_safe('COMMIT');
+cannot_lock('relation "public\.p2" does not exist', 'renamed meanwhile');
+lock_and_wait('ALTER TABLE p3 RENAME TO p2;');
+$locker->query_safe('LOCK TABLE first; COMMIT');
+cannot_lock('deadlock detected', 'a deadlock');
+lock_and_wait('LOCK TABLE p2; SET weft.ddl_replication = on;');
+$locker->query_safe('ALTER TABLE first ADD CHECK (id > 0); COMMIT');
+cannot_lock('canceling statement due to lock timeout',
+	'a session with a lock that waits for the joining node');
 $locker->quit;
-($pid) = held_at($c, $point);
+
+# This was the ninth attempt.
+query($a, 'VACUUM FULL t');
+detach_point($c, $point);
+release($c, $pid);
+my ($result, $out, $err) = $c->psql('postgres', $GroupTest::wait_for_join);
+like(
+	$err,
+	qr/could not lock the tables of node "a" \(These tables have been changed since the snapshot: public\.t\.\)/,
+	'after ten attempts, the join fails');
+is( query(
+		$a,
+		"SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '_c\$'"),
+	0,
+	'its slot is removed');
 
 # --- while the tables are copied ---
 
 attach_point($c, 'weft-copy-locked');
-release_point($c, $point);
+start_join($c, $a, 'g');
 held_at($c, 'weft-copy-locked');
 foreach my $statement (
 	'TRUNCATE truncated',
