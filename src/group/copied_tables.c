@@ -57,11 +57,15 @@ changed_tables(Remote *source, Remote *now)
 									   "SELECT coalesce(pg_catalog.json_object_agg(c.oid, " COLUMN_NAMES "), '{}')"
 									   " FROM " TABLES);
 
+	/*
+	 * FILTER: the role may have no right to look up names in schemas of other
+	 * tables.
+	 */
 	return remote_value(source,
-						psprintf("SELECT pg_catalog.string_agg(" QUOTED_NAME ", ', ' ORDER BY c.oid)"
-								 " FROM " TABLES ", (SELECT %s::pg_catalog.jsonb) s (columns)"
-								 " WHERE NOT " SAME_TABLE
-								 " OR " COLUMN_NAMES "::pg_catalog.jsonb IS DISTINCT FROM NULLIF(s.columns -> c.oid::text, 'null')",
+						psprintf("SELECT pg_catalog.string_agg(" QUOTED_NAME ", ', ' ORDER BY c.oid) FILTER (WHERE NOT " SAME_TABLE
+								 "  OR " COLUMN_NAMES "::pg_catalog.jsonb"
+								 "   IS DISTINCT FROM NULLIF(s.columns -> c.oid::text, 'null'))"
+								 " FROM " TABLES ", (SELECT %s::pg_catalog.jsonb) s (columns)",
 								 quote_literal_cstr(columns)));
 }
 
