@@ -9,6 +9,7 @@ tree := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 version := $(shell sed -n "s/^default_version = '\(.*\)'/\1/p" $(tree)/weft.control)
 install_script = sql/weft--$(version).sql
 update_script = sql/weft--0.1.0--$(version).sql
+parts = $(sort $(wildcard $(tree)/sql/[0-9][0-9]-*.sql))
 new_parts = $(sort $(wildcard $(tree)/sql/1[3-9]-*.sql))
 # PGXS puts the folder before each of these.
 DATA = $(patsubst $(tree)/%,%,$(sort $(wildcard $(tree)/sql/released/*.sql)))
@@ -62,11 +63,11 @@ include $(PGXS)
 PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
 export with_icu enable_injection_points
 
-$(install_script): $(sort $(wildcard $(tree)/sql/[0-9][0-9]-*.sql)) | $(CURDIR)/sql
-	cat $^ >$@
+$(install_script): $(parts) $(server_stamp) | $(CURDIR)/sql
+	cat $(parts) >$@
 
-$(update_script): $(tree)/sql/02-library-version.sql $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) | $(CURDIR)/sql
-	cat $^ >$@
+$(update_script): $(tree)/sql/02-library-version.sql $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) $(server_stamp) | $(CURDIR)/sql
+	cat $(filter %.sql,$^) >$@
 
 # Use LZ4 if the server does.  Debian's packages of the server do not include the
 # header.
@@ -85,8 +86,9 @@ folders := $(addprefix $(CURDIR)/,sql $(sort $(patsubst %/,%,$(dir $(OBJS)))))
 $(folders):
 	mkdir -p $@
 
-# Objects belong to one build of the server: for another one, all are compiled again.
-server := $(pg_version) $(shell $(PG_CONFIG) --configure | cksum)
+# What is built belongs to one build of the server and to one list of files: for another one, all is built again.  (make does
+# not notice that a file is gone.)
+server := $(pg_version) $(shell $(PG_CONFIG) --configure | cksum) $(shell echo '$(OBJS) $(parts)' | cksum)
 .PHONY: always
 always:
 $(server_stamp): always
