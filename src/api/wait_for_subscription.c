@@ -166,7 +166,8 @@ interval_milliseconds(Interval *interval)
  * Returns when all tables of the subscription are synchronized, and everything that had
  * been committed on the publisher when the function was called is applied here.  Fails if
  * this takes longer than the timeout, if the publisher cannot be reached or does not answer
- * within the timeout (or ten seconds, if that is longer), if the subscription is or becomes disabled, or if the caller does not own it.
+ * within the timeout (or ten seconds, if that is longer), if the subscription is or becomes
+ * disabled, or if the caller does not own it.
  */
 Datum
 weft_wait_for_subscription(PG_FUNCTION_ARGS)

@@ -28,7 +28,6 @@
 
 #include "group/copied_tables.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 /* How long to wait for each lock, in milliseconds. */
 #define LOCK_LIMIT 5000

@@ -14,9 +14,9 @@
  *	  weft.join_step_note_time, weft.join_step_make_slots: the slots for J on every X.
  *	  weft.join_step_catch_up: M applies what X had when its slot was made.
  * 3. copy(): M's slot for J and a snapshot, with the position that M had reached for each X
- *	  (snapshot.c); schema, rows and indexes.  M's tables are locked while they are copied (copied_tables.c).
- *	  This is one transaction, with a replication origin that nobody follows, so that it is not sent to the others.  It ends with the
- *	  step "copied" in weft.join_entry.
+ *	  (snapshot.c); schema, rows and indexes.  M's tables are locked while they are copied
+ *	  (copied_tables.c).  This is one transaction, with a replication origin that nobody follows, so
+ *	  that it is not sent to the others.  It ends with the step "copied" in weft.join_entry.
  * 4. weft.join_step_subscribe: J's subscriptions, disabled.  Rows that were changed recently get
  *	  the times of these changes (recent.c).  weft.join_step_follow: the subscriptions' origins
  *	  are set to the positions that M had reached, and the subscriptions are enabled.
@@ -199,8 +199,8 @@ lock_copied(Remote *now)
 }
 
 /*
- * Empties J's tables, before the copy.  Sessions of M may wait for the locks there, so J does not wait for long here, perhaps
- * for one of them.
+ * Empties J's tables, before the copy.  Sessions of M may wait for J's locks there, and somebody here for one of
+ * them; so J does not wait for long.
  */
 static void
 truncate_tables(void)
