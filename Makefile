@@ -64,7 +64,7 @@ PG_PROVE_FLAGS += -I $(abspath $(srcdir))/test/tap/lib
 export with_icu enable_injection_points
 
 $(install_script): $(parts) $(server_stamp) | $(CURDIR)/sql
-	cat $(parts) >$@
+	cat $(filter %.sql,$^) >$@
 
 $(update_script): $(tree)/sql/02-library-version.sql $(tree)/sql/updates/0.1.0--$(version).sql $(new_parts) $(server_stamp) | $(CURDIR)/sql
 	cat $(filter %.sql,$^) >$@

@@ -12,6 +12,13 @@
 /* No query has more columns. */
 #define REMOTE_MAX_COLUMNS 9
 
+/*
+ * The end of a query that assigns a transaction ID, so that its commit does not wait for synchronous standbys, which may
+ * be missing, or be this subscription.  The commit of a transaction that has written nothing waits for nobody, but
+ * reading a catalog may write, by pruning a page, for example.
+ */
+#define REMOTE_WITHOUT_STANDBYS " FROM pg_catalog.set_config('synchronous_commit', 'local', true)"
+
 /* A value of a row, as text; NULL if it is null. */
 typedef char *RemoteValue;
 

@@ -6,17 +6,14 @@
 #define WEFT_WAL_END_H
 
 #include "access/xlogdefs.h"
+#include "remote_query.h"
 
 /*
  * A query that makes a publisher flush what precedes it: it commits a transaction that writes nothing but its commit
  * record.  The server commits such a transaction asynchronously: the WAL writer flushes it after about
- * wal_writer_delay.  But reading a catalog may write, too, by pruning a page, for example; the commit would wait for
- * synchronous standbys then, which may be missing, or be the one that asks.
+ * wal_writer_delay.
  */
-#define WAL_END_FLUSH_QUERY \
-	"SELECT pg_catalog.txid_current()::pg_catalog.text" WAL_END_FLUSH_FROM
-#define WAL_END_FLUSH_FROM \
-	" FROM pg_catalog.set_config('synchronous_commit', 'off', true)"
+#define WAL_END_FLUSH_QUERY "SELECT pg_catalog.txid_current()::pg_catalog.text" REMOTE_WITHOUT_STANDBYS
 
 /* What a publisher has answered; each is a text, or NULL. */
 typedef struct WalEndAnswer

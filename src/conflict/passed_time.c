@@ -59,7 +59,7 @@ static const char question[] =
 "SELECT (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8 - 946684800000000,"
 " pg_catalog.pg_current_wal_flush_lsn(), pg_catalog.current_setting('wal_block_size'),"
 " pg_catalog.txid_current()"
-WAL_END_FLUSH_FROM
+REMOTE_WITHOUT_STANDBYS
 " WHERE NOT pg_catalog.pg_is_in_recovery()";
 
 /* What a worker is started with. */

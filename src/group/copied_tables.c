@@ -39,10 +39,12 @@
 
 #define QUOTED_NAME "(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname))"
 
-/* Does the table's name in the snapshot mean this table now, and has it the same file? */
+/* Does the name of "c" in the snapshot mean "c" now? */
+#define SAME_NAME "c.oid IS NOT DISTINCT FROM pg_catalog.to_regclass(" QUOTED_NAME ")::pg_catalog.oid"
+
+/* Does it, and has the table the same file? */
 #define SAME_TABLE \
-	"(c.oid IS NOT DISTINCT FROM pg_catalog.to_regclass(" QUOTED_NAME ")::pg_catalog.oid" \
-	" AND c.relfilenode = coalesce(pg_catalog.pg_relation_filenode(c.oid), 0::pg_catalog.oid))"
+	"(" SAME_NAME " AND c.relfilenode = coalesce(pg_catalog.pg_relation_filenode(c.oid), 0::pg_catalog.oid))"
 
 #define COLUMN_NAMES \
 	"(SELECT pg_catalog.json_object_agg(a.attnum, a.attname) FROM pg_catalog.pg_attribute a" \
@@ -92,18 +94,29 @@ copied_tables_lock(Remote *source, Remote *now)
 	return changed_tables(source, now);
 }
 
-/*
- * Does the name mean the table that it means in the snapshot of the transaction of "source", and has that the same
- * file?
- */
+/* Is a condition true of the relation "c" that has this name in the snapshot of the transaction of "source"? */
+static bool
+is_true_of(Remote *source, const char *condition, const char *schema, const char *name)
+{
+	char	   *answer = remote_value(source,
+									  psprintf("SELECT %s FROM pg_catalog.pg_class c"
+											   " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+											   " WHERE n.nspname = %s AND c.relname = %s",
+											   condition, quote_literal_cstr(schema), quote_literal_cstr(name)));
+
+	return answer != NULL && answer[0] == 't';
+}
+
+/* Does the name mean the relation that it means in the snapshot of the transaction of "source"? */
+bool
+copied_name_same(Remote *source, const char *schema, const char *name)
+{
+	return is_true_of(source, SAME_NAME, schema, name);
+}
+
+/* The same for a table, which also has the same file. */
 bool
 copied_tables_same(Remote *source, const char *schema, const char *table)
 {
-	char	   *same = remote_value(source,
-									psprintf("SELECT " SAME_TABLE " FROM pg_catalog.pg_class c"
-											 " JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-											 " WHERE n.nspname = %s AND c.relname = %s",
-											 quote_literal_cstr(schema), quote_literal_cstr(table)));
-
-	return same != NULL && same[0] == 't';
+	return is_true_of(source, SAME_TABLE, schema, table);
 }

@@ -45,8 +45,7 @@ PG_FUNCTION_INFO_V1(weft_join_truncate);
 /* The tables to copy, which are truncated first; they have no rows yet. */
 #define TABLES_QUERY "SELECT relation::oid FROM weft.published_tables() relation"
 #define SEQUENCES_QUERY \
-	"SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)" \
-	" FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
+	"SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace" \
 	" WHERE c.relkind = 'S' AND c.relpersistence = 'p' AND weft.is_group_schema(n.nspname)"
 
 /*
@@ -244,17 +243,16 @@ copy_conflict_state(void)
 	local_run("SELECT weft.keep_tombstones()");
 }
 
+/* Reading a sequence locks it, so that its name is looked at afterwards. */
 static void
-copy_sequence(const char *sequence)
+copy_sequence(const char *schema, const char *name)
 {
+	char	   *sequence = quote_qualified_identifier(schema, name);
 	char	  **values = remote_row(source,
-									psprintf("SELECT last_value, is_called, (SELECT c.oid = pg_catalog.to_regclass(%s)"
-											 " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-											 " WHERE pg_catalog.format('%%I.%%I', n.nspname, c.relname) = %s) FROM %s",
-											 quote_literal_cstr(sequence), quote_literal_cstr(sequence), sequence), 3);
+									psprintf("SELECT last_value, is_called FROM %s", sequence), 2);
 	char	   *end = NULL;
 
-	if (values != NULL && (values[2] == NULL || values[2][0] != 't'))
+	if (!copied_name_same(source, schema, name))
 		fail_renamed("sequence", sequence);
 
 	/* On the other member it may be anything with two columns of these names. */
@@ -337,11 +335,11 @@ for_all_tables(void (*function) (Oid relid))
 void
 data_copy(void)
 {
-	List	   *sequences = local_rows(SEQUENCES_QUERY, 1);
+	List	   *sequences = local_rows(SEQUENCES_QUERY, 2);
 
 	for_all_tables(copy_table);
 	foreach_ptr(LocalValue, row, sequences)
-		copy_sequence(row[0]);
+		copy_sequence(row[0], row[1]);
 }
 
 /* Copies what recent.c needs; called when the tables have their keys. */

@@ -89,13 +89,9 @@ recent_commits_start(WalReceiverConn *conn)
 
 	StartTransactionCommand();
 
-	/*
-	 * If it has pruned a page, its commit would wait for synchronous
-	 * standbys, of which this may be one.
-	 */
 	values = remote_query_row(conn, NULL,
 							  "SELECT pg_catalog.pg_current_xact_id()::pg_catalog.text"
-							  " FROM pg_catalog.set_config('synchronous_commit', 'local', true)", 1);
+							  REMOTE_WITHOUT_STANDBYS, 1);
 	horizon = values == NULL || values[0] == NULL ? InvalidFullTransactionId :
 		FullTransactionIdFromU64(strtou64(values[0], NULL, 10) + 1);
 	CommitTransactionCommand();

@@ -20,6 +20,8 @@ query($a,
 	"CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT i, 'v' FROM generate_series(1, 100) i"
 );
 
+query($a, 'REPACK (CONCURRENTLY) t');
+
 create_group($a, 'g');
 join_group($b, $a, 'g');
 
