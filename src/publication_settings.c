@@ -326,3 +326,13 @@ publication_settings_list(void)
 	}
 	return copy_known();
 }
+
+/* Is there a node group's publication that publishes schema changes? */
+bool
+publication_settings_of_group(void)
+{
+	foreach_ptr(DdlPublication, publication, publication_settings_list())
+		if (publication->group)
+		return true;
+	return false;
+}

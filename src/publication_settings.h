@@ -35,5 +35,6 @@ extern void publication_settings_check(Oid publication, DdlLevel level);
 extern void publication_settings_complete(Oid publication);
 extern Oid	publication_settings_queue(void);
 extern List *publication_settings_list(void);
+extern bool publication_settings_of_group(void);
 
 #endif							/* WEFT_PUBLICATION_SETTINGS_H */

@@ -146,13 +146,9 @@ schema_wait_begin(uint64 seq)
 static bool
 is_in_group(void)
 {
-	bool		replicated = false;
-
 	if (waiting.asked_seq == waiting.seq)
 		return waiting.in_group;
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		replicated |= publication->group;
-	waiting.in_group = replicated && node_identity_for(MySubscription->name) != NULL;
+	waiting.in_group = publication_settings_of_group() && node_identity_for(MySubscription->name) != NULL;
 	waiting.asked_seq = waiting.seq;
 	return waiting.in_group;
 }

@@ -59,10 +59,7 @@ make_row(Target *target, TupleTableSlot *row, TupleTableSlot *base, const Remote
 static bool
 shares_schema(void)
 {
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (publication->group)
-		return node_identity_for(MySubscription->name) != NULL;
-	return false;
+	return publication_settings_of_group() && node_identity_for(MySubscription->name) != NULL;
 }
 
 void

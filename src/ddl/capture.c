@@ -3,8 +3,8 @@
  *	  Publishes the schema changes that sessions make.
  *
  * Weft sees each statement on its way to the server's code, and when it has succeeded.  Then
- * it is decided which publications want it, and one row of weft.ddl_queue says everything
- * that a subscriber needs to know.  The row is part of the session's own (sub)transaction.
+ * it is decided which publications want it (describe.c), and one row of weft.ddl_queue says
+ * everything that a subscriber needs to know.  The row is part of the session's own (sub)transaction.
  *
  * The text is the part of the source text that the parser says belongs to the statement, so
  * it is that statement alone: of a string with several, of a function, of DO.  Such statements
@@ -31,101 +31,44 @@
  *
  * A process that applies a schema change is captured like a session.  Its row has the origin of
  * what is applied, as all of its rows have, so subscriptions with origin = none do not get it.
- *
- * Longer than 700 lines because what a statement is published as, and when, is one decision.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "commands/extension.h"
 #include "ddl/capture.h"
 #include "ddl/changes.h"
 #include "ddl/concurrent_index.h"
 #include "ddl/convert.h"
-#include "ddl/created_names.h"
 #include "ddl/ddl_kind.h"
 #include "ddl/ddl_queue.h"
-#include "ddl/dropped.h"
-#include "ddl/dropped_column.h"
+#include "ddl/describe.h"
 #include "ddl/filter.h"
 #include "ddl/first_change.h"
-#include "ddl/group_tables.h"
 #include "ddl/local_object.h"
 #include "ddl/membership.h"
 #include "ddl/named.h"
 #include "ddl/never_notice.h"
 #include "ddl/owned.h"
 #include "ddl/pending.h"
-#include "ddl/powers.h"
 #include "ddl/refuse.h"
 #include "ddl/reindexed.h"
 #include "ddl/schema_lock.h"
 #include "ddl/script_rows.h"
-#include "ddl/seen.h"
-#include "ddl/session_role.h"
 #include "ddl/statement_settings.h"
 #include "ddl/touched.h"
-#include "gate.h"
 #include "guc.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "publication_settings.h"
 #include "storage/lmgr.h"
-#include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
-
-/* A statement that is being captured. */
-typedef struct Capture
-{
-	MemoryContext context;		/* survives transactions: a statement may use
-								 * several */
-	struct Capture *outer;		/* the statement that has caused this one */
-	List	   *inner;			/* of Pending: what it has caused, so far */
-	List	   *own;			/* of Pending: itself, if it has been
-								 * described before its end */
-	List	   *parts;			/* of DdlPart: what it is published as, if it
-								 * is published in parts */
-	List	   *requested;		/* OIDs of publications that get it anyway */
-	bool		automatic;		/* others may want it */
-	bool		early;			/* it is published before it is executed */
-	Node	   *statement;
-	DdlKind		kind;
-
-	/*
-	 * As they were when the statement began.  It may be described within a
-	 * function that it has called, such as that of an event trigger, which
-	 * may have a role and settings of its own.
-	 */
-	Oid			role;
-	List	   *settings;		/* of DdlSetting */
-	const char *tag;
-	char	   *text;			/* NULL if it is made of what is created */
-	bool		create_as;		/* that is a table, */
-	bool		create_index;	/* or an index, if it is one */
-	bool		if_not_exists;
-	bool		concurrently;
-	bool		may_be_gone;	/* see DdlMessage */
-	bool		drops_unique;	/* see transaction_event() */
-	Oid			table;			/* of a concurrent statement, or InvalidOid */
-	List	   *values;
-	List	   *names;			/* of DdlName */
-	RangeVar   *like;			/* see local_object_like() */
-	bool		local_partition;	/* see local_object_is_partition() */
-	List	   *members;		/* see membership.c */
-	List	   *read;			/* see changes.c */
-	Touched		touched;
-} Capture;
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
@@ -148,402 +91,6 @@ is_wanted(Node *statement, DdlKind kind, ProcessUtilityContext context)
 		publication_settings_list() != NIL &&
 		OidIsValid(publication_settings_queue()) &&
 		!filter_excludes_kind(statement);
-}
-
-/*
- * Does a publication want a statement about an object that these publications include?  One
- * that does not belong to a superuser gets only statements of roles that its owner could be: the
- * text may be nobody else's business.
- */
-static bool
-wants(bool is_of_tables, List *publications, const void *arg)
-{
-	const DdlPublication *publication = arg;
-
-	if (!is_of_tables && publication->level < DDL_LEVEL_ALL)
-		return false;
-	if (!has_privs_of_role(publication->owner, GetUserId()))
-		return false;
-	if (list_member_oid(publications, publication->oid))
-		return true;
-
-	/* A table that the group does not replicate need not exist elsewhere. */
-	if (publication->group && list_member_oid(publications, TOUCHED_STRAY))
-		return false;
-	return publication->all_tables;
-}
-
-static bool
-is_about_owned(Node *statement)
-{
-	return IsA(statement, DropOwnedStmt) || IsA(statement, ReassignOwnedStmt);
-}
-
-/* Does a publication get the text of the statement? */
-static bool
-wants_text(const DdlPublication *publication, const Capture *capture)
-{
-	const Touched *touched = &capture->touched;
-
-	if (list_member_oid(capture->requested, publication->oid))
-		return true;
-	if (!capture->automatic || is_about_owned(capture->statement) ||
-		IsA(capture->statement, ImportForeignSchemaStmt))
-		return false;
-	return wants(capture->kind == DDL_OF_TABLES && touched->tables, touched->publications,
-				 publication) &&
-		dropped_all_wanted(touched->dropped, wants, publication);
-}
-
-/* Is a table itself among those whose rows a publication sends, if it includes them? */
-static bool
-sends_rows(const DdlPublication *publication, Oid relid)
-{
-	return get_rel_persistence(relid) == RELPERSISTENCE_PERMANENT &&
-		membership_is_direct(publication, relid);
-}
-
-/* Lists the new tables that a publication includes. */
-static List *
-add_tables(List *tables, const DdlPublication *publication, const List *created)
-{
-	foreach_oid(relid, created)
-	{
-		DdlTable   *table;
-
-		if (!sends_rows(publication, relid) ||
-			!((publication->all_tables && !publication->group) ||
-			  list_member_oid(touched_publications_of(relid), publication->oid)))
-			continue;
-		table = palloc0(sizeof(DdlTable));
-		table->publication = pstrdup(publication->name);
-		table->schema = get_namespace_name(get_rel_namespace(relid));
-		table->name = get_rel_name(relid);
-		tables = lappend(tables, table);
-	}
-	return tables;
-}
-
-/* Is there nothing in what a statement has touched that can be replicated? */
-static bool
-is_local(const Capture *capture)
-{
-	const Touched *touched = &capture->touched;
-
-	if (capture->local_partition)
-		return true;
-	if (touched->replicable || is_about_owned(capture->statement))
-		return false;
-	if (capture->requested != NIL)
-		return touched->temporary || touched->unlogged || touched->own;
-
-	/*
-	 * The server does not tell of every object that is replicated at level
-	 * "all" only.
-	 */
-	return capture->kind == DDL_OF_TABLES || IsA(capture->statement, DropStmt) ||
-		touched->temporary || touched->unlogged || touched->own || touched->filtered;
-}
-
-/* Fails if a publication would get the text, and subscribers lack what that is about. */
-static void
-check_local(const Capture *capture)
-{
-	const Touched *touched = &capture->touched;
-	const RangeVar *like = capture->like;
-
-	if (touched->dependent)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate %s, because %s depends on an object that is %s",
-						capture->tag, touched->dependent,
-						local_object_name(touched->reason)),
-				 errdetail("Subscribers do not have temporary and unlogged tables, and what belongs to them."),
-				 errhint("Use permanent objects only.")));
-	if (like != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate a table that is LIKE the table \"%s\", which is temporary or unlogged",
-						like->relname),
-				 errdetail("Subscribers do not have such tables."),
-				 errhint("Use CREATE TABLE ... AS TABLE %s WITH NO DATA.",
-						 quote_qualified_identifier(like->schemaname, like->relname))));
-}
-
-/* Fails if the text means something else in another session. */
-static void
-check_text(const Capture *capture)
-{
-	const char *parameter = convert_current_value(capture->statement);
-
-	if (parameter != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate the current value of parameter \"%s\"", parameter),
-				 errhint("Use SET %s TO a value.", parameter)));
-
-	/* Other statements name one object, or are published in parts. */
-	if (capture->touched.temporary && IsA(capture->statement, GrantStmt))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("cannot replicate a schema change of both temporary and permanent objects"),
-				 errhint("Use one statement for each.")));
-}
-
-/* Is this a member of a node group, which replicates schema changes? */
-static bool
-is_in_group(void)
-{
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (publication->group)
-		return true;
-	return false;
-}
-
-/* Returns the role that the statement calls SESSION_USER, or NULL. */
-static char *
-session_role(const Capture *capture)
-{
-	if (replayed && capture->outer == NULL)
-		return replayed->session_role;
-	return session_role_is_named(capture->statement) ?
-		GetUserNameFromId(GetSessionUserId(), false) : NULL;
-}
-
-/* Returns the message with a text; makes one if there is none. */
-static DdlMessage *
-message_with(List **messages, const Capture *capture, const char *text, const char *schema)
-{
-	DdlMessage *message;
-
-	foreach_ptr(DdlMessage, each, *messages)
-		if (!each->only_tables && strcmp(each->statement, text) == 0)
-		return each;
-	message = palloc0(sizeof(DdlMessage));
-	message->lock = gate_own_lock();
-	message->tag = pstrdup(capture->tag);
-	message->role = GetUserNameFromId(GetUserId(), false);
-	message->powers = powers_of(GetUserId());
-	message->session_role = session_role(capture);
-	message->statement = pstrdup(text);
-	message->server_version = replayed ? replayed->server_version : 0;
-	message->concurrently = capture->concurrently;
-	message->settings = statement_settings_copy(capture->settings);
-	if (is_in_group())
-	{
-		message->seen = seen_get(&message->copied);
-		if (!ddl_queue_has_origin())
-			message->made_at = GetXLogInsertRecPtr();
-		message->changes = changes_of(capture->statement, capture->touched.names,
-									  capture->read);
-	}
-	foreach_ptr(char, name, capture->touched.relations)
-		message->touched = lappend(message->touched, pstrdup(name));
-	message->values = capture->values;
-	message->may_be_gone = capture->may_be_gone;
-	if (schema)
-		statement_settings_set_schema(message->settings, schema);
-	*messages = lappend(*messages, message);
-	return message;
-}
-
-/* The text to be executed on a subscriber, or NULL if nothing is to be. */
-static const char *
-replayable_text(const Capture *capture)
-{
-	char	   *text = NULL;
-
-	if (capture->create_as)
-		text = convert_table(capture->touched.created);
-
-	else if (capture->create_index)
-		text = convert_index(capture->touched.created, capture->concurrently,
-							 capture->if_not_exists);
-	return text ? text : capture->text;
-}
-
-static void
-add_text(List **messages, const Capture *capture, const DdlPublication *publication)
-{
-	const char *text = replayable_text(capture);
-	DdlMessage *message;
-
-	if (text == NULL)
-		return;
-	message = message_with(messages, capture, text, NULL);
-	message->names = capture->names;
-	message->publications = lappend(message->publications, pstrdup(publication->name));
-	message->tables = add_tables(message->tables, publication, capture->touched.created);
-	membership_compare(message, capture->members, publication);
-	message->explicitly = capture->requested != NIL;
-}
-
-static void
-add_part(List **messages, const Capture *capture, const DdlPublication *publication,
-		 const char *text, const char *schema)
-{
-	DdlMessage *message = message_with(messages, capture, text, schema);
-
-	/* Several columns with privileges make the same statement. */
-	if (message->publications != NIL &&
-		strcmp(llast(message->publications), publication->name) == 0)
-		return;
-	Assert(list_length(pg_parse_query(text)) == 1);
-	message->tag = pstrdup(CreateCommandName(linitial_node(RawStmt, pg_parse_query(text))->stmt));
-	message->publications = lappend(message->publications, pstrdup(publication->name));
-}
-
-/* Adds what a publication wants of a statement whose text it does not get. */
-static void
-add_parts(List **messages, const Capture *capture, const DdlPublication *publication)
-{
-	bool		cascade = IsA(capture->statement, DropStmt) ?
-		((DropStmt *) capture->statement)->behavior == DROP_CASCADE :
-		IsA(capture->statement, DropOwnedStmt) &&
-		((DropOwnedStmt *) capture->statement)->behavior == DROP_CASCADE;
-	List	   *drops = NIL;
-
-	foreach_ptr(DdlPart, part, capture->parts)
-	{
-		if (!wants(part->is_of_tables, part->publications, publication))
-			continue;
-		if (part->lacks)
-			ereport(ERROR,
-					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-					 errmsg("cannot replicate %s, because subscribers would not permit it",
-							capture->tag),
-					 errdetail("They execute %s, which needs %s.", part->text, part->lacks),
-					 errhint("Grant what is missing, or let a superuser execute the statement.")));
-		add_part(messages, capture, publication, part->text, part->schema);
-	}
-
-	/*
-	 * Their order matters without CASCADE, and another publication may get
-	 * the same statements in another order, between others.
-	 */
-	foreach_ptr(char, text, dropped_statements(capture->touched.dropped, cascade, wants,
-											   publication))
-		add_part(cascade ? messages : &drops, capture, publication, text, NULL);
-	*messages = list_concat(*messages, drops);
-}
-
-/* Adds the tables that a publication no longer includes, because what named them was dropped. */
-static void
-add_left(List **messages, const Capture *capture, const DdlPublication *publication, bool text)
-{
-	List	   *named = NIL;
-	List	   *own = NIL;
-	DdlMessage *message;
-
-	foreach_ptr(Membership, membership, capture->touched.memberships)
-		if (membership->class_id == RelationRelationId && membership->publication == publication->oid)
-		named = lappend_oid(named, membership->object_id);
-	if (named == NIL || publication->group || capture->text == NULL)
-		return;
-	message = message_with(text ? messages : &own, capture, capture->text, NULL);
-	membership_add_left(message, named, publication);
-	if (text ||message->left == NIL)
-		return;
-	message->only_tables = true;
-	message->publications = list_make1(pstrdup(publication->name));
-	*messages = list_concat(*messages, own);
-}
-
-/*
- * Returns what is dropped without a lock of the group on its table.  The statement may drop tables that
- * its transaction's lock does not include.
- */
-static List *
-without_lock(const List *lost)
-{
-	int64		lock = gate_own_lock();
-	List	   *result = NIL;
-
-	if (lock == 0 && replayed)
-		lock = replayed->lock;
-	foreach_ptr(DroppedColumn, object, lost)
-		if (!gate_locks(lock, object->relid))
-		result = lappend(result, object);
-	return result;
-}
-
-/* The group's publication gets the statement. */
-static void
-change_group(const DdlPublication *publication, const Touched *touched)
-{
-	group_tables_add(publication->oid, touched->created);
-	group_tables_changed(touched->altered);
-	dropped_column_record(without_lock(touched->lost));
-}
-
-/* Describes a statement that has succeeded, for each publication that wants it. */
-static List *
-describe(Capture *capture)
-{
-	List	   *messages = NIL;
-
-	touched_finish(&capture->touched);
-	if (is_local(capture))
-	{
-		if (capture->requested != NIL)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("%s has changed nothing that can be replicated", capture->tag)));
-		if (capture->touched.unlogged)
-			never_notice_unlogged();
-		return NIL;
-	}
-	capture->names = replayed && capture->outer == NULL ? replayed->names :
-		created_names_list(capture->touched.created, capture->touched.constraints);
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-	{
-		bool text = wants_text(publication, capture);
-
-		if (text &&publication->group)
-			change_group(publication, &capture->touched);
-		if (text)
-		{
-			check_local(capture);
-			add_text(&messages, capture, publication);
-		}
-		else if (capture->automatic)
-			add_parts(&messages, capture, publication);
-		add_left(&messages, capture, publication, text);
-		publication_settings_complete(publication->oid);
-	}
-	if (messages != NIL)
-	{
-		check_text(capture);
-		never_notice_tablespace(capture->statement);
-	}
-	return messages;
-}
-
-/* Does a publication get a statement about an extension, before that is executed? */
-static bool
-wants_early(const DdlPublication *publication, const Capture *capture)
-{
-	return list_member_oid(capture->requested, publication->oid) ||
-		(capture->automatic && wants(false, NIL, publication));
-}
-
-/* Returns the second message about an extension, if it has tables. */
-static List *
-describe_tables(Capture *capture)
-{
-	List	   *messages = NIL;
-
-	touched_finish(&capture->touched);
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (wants_early(publication, capture))
-		add_text(&messages, capture, publication);
-	foreach_ptr(DdlMessage, message, messages)
-	{
-		message->only_tables = true;
-		if (message->tables == NIL)
-			messages = foreach_delete_current(messages, message);
-	}
-	return messages;
 }
 
 static Capture *
@@ -572,7 +119,7 @@ write_so_far(Capture *capture)
 		GetUserIdAndSecContext(&user, &security);
 		SetUserIdAndSecContext(capture->role, security | SECURITY_LOCAL_USERID_CHANGE);
 		named_note(capture->statement);
-		capture->own = pending_make(describe(capture));
+		capture->own = pending_make(describe_statement(capture));
 		pending_write(capture->own);
 		SetUserIdAndSecContext(user, security);
 	}
@@ -599,7 +146,7 @@ rows_follow(void)
 static List *
 finish(Capture *capture)
 {
-	List	   *pending = pending_make(capture->early ? describe_tables(capture) : describe(capture));
+	List	   *pending = pending_make(capture->early ? describe_tables(capture) : describe_statement(capture));
 
 	if (!pending_any_written(capture->own))
 		return pending;
@@ -649,7 +196,7 @@ publish(Capture *capture)
 	List	   *pending;
 
 	/* What runs outside of a transaction block has ended the one before. */
-	if (capture->concurrently && is_in_group())
+	if (capture->concurrently && publication_settings_of_group())
 		schema_lock_change();
 	GetUserIdAndSecContext(&user, &security);
 	become_owner(capture);
@@ -670,15 +217,13 @@ publish(Capture *capture)
 static void
 publish_early(Capture *capture)
 {
-	List	   *messages = NIL;
+	List	   *messages;
 
 	if (XactReadOnly ||
 		(!IsA(capture->statement, CreateExtensionStmt) &&
 		 !IsA(capture->statement, AlterExtensionStmt)))
 		return;
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (wants_early(publication, capture))
-		add_text(&messages, capture, publication);
+	messages = describe_early(capture);
 	if (messages != NIL && capture->outer)
 		write_so_far(capture->outer);
 	foreach_ptr(DdlMessage, message, messages)
@@ -716,7 +261,7 @@ transaction_event(XactEvent event, void *arg)
 		return;
 	current->drops_unique = false;
 	old = MemoryContextSwitchTo(current->context);
-	current->own = pending_make(describe(current));
+	current->own = pending_make(describe_statement(current));
 	pending_write(current->own);
 	MemoryContextSwitchTo(old);
 }
@@ -765,7 +310,7 @@ prepare_text(Capture *capture, const PlannedStmt *pstmt, const char *source)
 	}
 	if (!capture->create_as && !(capture->create_index && capture->concurrently))
 		capture->text = convert_text(pstmt, source,
-									 replayed && capture->outer == NULL ? NIL : capture->settings);
+									 capture->replayed && capture->outer == NULL ? NIL : capture->settings);
 	capture->may_be_gone = convert_may_be_gone(statement);
 	if (capture->concurrently)
 	{
@@ -787,15 +332,15 @@ prepare(Capture *capture, const PlannedStmt *pstmt, const char *source)
 	prepare_text(capture, pstmt, source);
 
 	/* The publisher has decided, and has computed the values. */
-	if (replayed && capture->outer == NULL)
-		capture->values = replayed->values;
+	if (capture->replayed && capture->outer == NULL)
+		capture->values = capture->replayed->values;
 	else
 		refuse_unreplayable(statement, source, &capture->values);
 	capture->members = membership_before(statement);
 	capture->like = local_object_like(statement);
 	capture->local_partition = local_object_is_partition(statement);
 	capture->touched.keep_dropped = IsA(statement, DropStmt) || IsA(statement, DropOwnedStmt);
-	capture->touched.keep_names = is_in_group();
+	capture->touched.keep_names = publication_settings_of_group();
 	if (capture->touched.keep_names)
 		capture->read = changes_read(statement);
 	if (IsA(statement, ReassignOwnedStmt))
@@ -811,10 +356,10 @@ static void
 publish_reindexed(Oid index, const ReindexStmt *statement)
 {
 	IndexStmt  *create = reindexed_create(index, statement);
-	Capture		capture = {.statement = (Node *) create,.kind = DDL_OF_TABLES};
+	Capture		capture = {.statement = (Node *) create,.kind = DDL_OF_TABLES,.replayed = replayed};
 	Touched    *outer_touched;
 
-	if (is_in_group())
+	if (publication_settings_of_group())
 		schema_lock_change();
 	capture.context = AllocSetContextCreate(TopMemoryContext, "weft capture",
 											ALLOCSET_SMALL_SIZES);
@@ -825,7 +370,7 @@ publish_reindexed(Oid index, const ReindexStmt *statement)
 	capture.concurrently = create->concurrent;
 	capture.table = IndexGetRelation(index, false);
 	outer_touched = touched_begin(&capture.touched, capture.context);
-	capture.touched.keep_names = is_in_group();
+	capture.touched.keep_names = publication_settings_of_group();
 	current = &capture;
 	PG_TRY();
 	{
@@ -854,12 +399,12 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	ProcessUtility_hook_type next =
 		previous_process_utility ? previous_process_utility : standard_ProcessUtility;
 	Node	   *statement = pstmt->utilityStmt;
-	Capture		capture = {.statement = statement,.kind = ddl_kind(statement)};
+	Capture		capture = {.statement = statement,.kind = ddl_kind(statement),.replayed = replayed};
 	Touched    *outer_touched;
 	volatile bool outer_watching = false;
 
 	capture.automatic = is_wanted(statement, capture.kind, context);
-	if (compat_repack_options(statement) != NIL && is_in_group())
+	if (compat_repack_options(statement) != NIL && publication_settings_of_group())
 		refuse_repack(statement);
 	if (!capture.automatic && requested == NIL)
 	{
@@ -878,7 +423,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		return;
 	}
 
-	if (is_in_group())
+	if (publication_settings_of_group())
 	{
 		if (current == NULL)
 			first_change_begin();

@@ -558,23 +558,13 @@ refuse_concurrent(Node *statement)
 						 needed ? "none" : "auto")));
 }
 
-/* Is this node a member of a group that publishes schema changes? */
-static bool
-group_publishes(void)
-{
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		if (publication->group)
-		return true;
-	return false;
-}
-
 static bool
 is_wanted(Node *statement, ProcessUtilityContext context)
 {
 	return weft_ddl_lock != DDL_LOCK_NONE && ddl_kind(statement) != DDL_NEVER &&
 		context != PROCESS_UTILITY_SUBCOMMAND && !creating_extension && !IsBinaryUpgrade &&
 		weft_ddl_replication && SessionReplicationRole != SESSION_REPLICATION_ROLE_REPLICA &&
-		IsTransactionState() && group_publishes() && OidIsValid(publication_settings_queue());
+		IsTransactionState() && publication_settings_of_group() && OidIsValid(publication_settings_queue());
 }
 
 static void
