@@ -217,7 +217,7 @@ RUNS = (
     load_run("tpcc", 21, 160_000),
     Run(
         "io-drain", 32,
-        ("io-drain", "--transactions", "50000", "--systems", "native,weft", "--writers", "8",
+        ("io-drain", "--transactions", "50000", "--systems", "native,weft", "--writers", "16",
          "--passes", "first", "--repeats", "20"),
         (Target("io-drain: the slowest of 20 / the median of native", 2.0,
                 to_median("drain_tps", "weft", "native"), worst=True),
