@@ -290,13 +290,9 @@ copy_known(void)
 	return result;
 }
 
-/*
- * Returns the publications of this database that publish schema changes, as a list of
- * DdlPublication in the current memory context: whoever goes through it may look at catalogs,
- * which may make this process forget what it knows.
- */
-List *
-publication_settings_list(void)
+/* Reads the publications again if they may have changed. */
+static void
+refresh(void)
 {
 	if (!known.watching)
 	{
@@ -324,6 +320,17 @@ publication_settings_list(void)
 		}
 		PG_END_TRY();
 	}
+}
+
+/*
+ * Returns the publications of this database that publish schema changes, as a list of
+ * DdlPublication in the current memory context: whoever goes through it may look at catalogs,
+ * which may make this process forget what it knows.
+ */
+List *
+publication_settings_list(void)
+{
+	refresh();
 	return copy_known();
 }
 
@@ -331,7 +338,8 @@ publication_settings_list(void)
 bool
 publication_settings_of_group(void)
 {
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
+	refresh();
+	foreach_ptr(DdlPublication, publication, known.publications)
 		if (publication->group)
 		return true;
 	return false;

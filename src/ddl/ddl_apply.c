@@ -323,11 +323,7 @@ execute_in_place(DdlMessage *message, XLogRecPtr final_lsn, char **detail)
 static void
 refuse_outside(void)
 {
-	bool		replicated = false;
-
-	foreach_ptr(DdlPublication, publication, publication_settings_list())
-		replicated |= publication->group;
-	if (!replicated || node_identity_for(MySubscription->name) != NULL ||
+	if (!publication_settings_of_group() || node_identity_for(MySubscription->name) != NULL ||
 		node_identity_members() == NIL)
 		return;
 	ereport(ERROR,
