@@ -23,6 +23,7 @@ from weft_bench.figures import (
 from weft_bench.load import filled_percent, processed, progress_rate
 from weft_bench.loads import contents_of
 from weft_bench.scenarios import SCENARIOS
+from weft_bench.server import end_of_records
 from weft_bench.session import as_lines
 from weft_bench.systems import chosen_systems
 from weft_bench.tables import tables
@@ -362,3 +363,18 @@ def test_charts_go_into_a_directory_or_an_archive(tmp_path):
     charts.write_charts({"a.png": b"picture"}, os.open(archive, os.O_WRONLY | os.O_CREAT))
     with tarfile.open(archive) as made:
         assert made.extractfile("a.png").read() == b"picture"
+
+
+@pytest.mark.parametrize(
+    ("position", "end"),
+    [
+        (3 * 8192, 3 * 8192),
+        (3 * 8192 + 24, 3 * 8192),
+        (3 * 8192 + 32, 3 * 8192 + 32),
+        (3 * 8192 + 40, 3 * 8192 + 40),
+        (5 * 2**24 + 40, 5 * 2**24),
+        (5 * 2**24 + 48, 5 * 2**24 + 48),
+    ],
+)
+def test_position_on_a_new_page_of_wal_is_before_its_header(position, end):
+    assert end_of_records(position, 8192, 2**24) == end

@@ -41,6 +41,13 @@ def value_of(connection: psycopg.Connection, statement: str) -> Any:
     return row_of(connection, statement)[0]
 
 
+def end_of_records(position: int, block_size: int, segment_size: int) -> int:
+    """Up to where WAL can be flushed, if the server's position to insert at is the given one; all
+    in bytes.  On a new page, that position is behind a header which does not exist yet."""
+    header = 40 if position % segment_size < block_size else 24
+    return position - header if position % block_size == header else position
+
+
 class Server:
     """One server; its data directory may come from initdb or from a copy."""
 
@@ -198,12 +205,15 @@ class Server:
 
     def wal_position(self) -> int:
         """Where its WAL ends, in bytes; a standby has that of its publisher."""
-        return int(
-            self.value(
-                "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() "
-                "ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn"
-            )
-        )
+        recovers, position, block_size, segment_size = self.execute(
+            "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() "
+            "THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn, "
+            "current_setting('wal_block_size')::integer, "
+            "pg_size_bytes(current_setting('wal_segment_size'))"
+        )[0]
+        if recovers:
+            return int(position)
+        return end_of_records(int(position), block_size, segment_size)
 
 
 def at_once(*functions: Callable[[], Any]) -> list:
