@@ -216,8 +216,8 @@ RUNS = (
     load_run("composite", 25, 450_000),
     load_run("tpcc", 21, 160_000),
     Run(
-        "io-drain", 32,
-        ("io-drain", "--transactions", "50000", "--systems", "native,weft", "--writers", "16",
+        "io-drain", 50,
+        ("io-drain", "--transactions", "120000", "--systems", "native,weft", "--writers", "16",
          "--passes", "first", "--repeats", "20"),
         (Target("io-drain: the slowest of 20 / the median of native", 2.0,
                 to_median("drain_tps", "weft", "native"), worst=True),
