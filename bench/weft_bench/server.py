@@ -205,14 +205,12 @@ class Server:
 
     def wal_position(self) -> int:
         """Where its WAL ends, in bytes; a standby has that of its publisher."""
-        recovers, position, block_size, segment_size = self.execute(
-            "SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() "
-            "THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn, "
+        position, block_size, segment_size = self.execute(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() "
+            "ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn, "
             "current_setting('wal_block_size')::integer, "
             "pg_size_bytes(current_setting('wal_segment_size'))"
         )[0]
-        if recovers:
-            return int(position)
         return end_of_records(int(position), block_size, segment_size)
 
 
