@@ -265,8 +265,8 @@ EOS
 	$sub->safe_psql('lists',
 		"CREATE SUBSCRIPTION lists CONNECTION \$\$$connstr user=replicator\$\$ PUBLICATION list, schemas WITH (ddl = trust_owner)"
 	);
-	$pub->safe_psql('lists', $_)
-	  foreach (
+
+	foreach (
 		'ALTER TABLE chosen ADD COLUMN v text',
 		'CREATE INDEX chosen_v ON chosen (v)',
 		'CREATE INDEX chosen_w ON chosen (v, id)',
@@ -296,7 +296,14 @@ EOS
 		'GRANT SELECT ON b TO replicator',
 		'ALTER TABLE b SET SCHEMA whole',
 		'INSERT INTO whole.b VALUES (6)',
-		'DROP TABLE not_chosen',);
+		'DROP TABLE not_chosen',)
+	{
+		# A known defect: a table that is dropped before it is READY stops the subscription.
+		$sub->poll_query_until('lists',
+			q{SELECT srsubstate = 'r' FROM pg_subscription_rel WHERE srrelid = 'part_1'::regclass}
+		) if $_ eq 'DROP TABLE part_1';
+		$pub->safe_psql('lists', $_);
+	}
 
 	foreach my $refused (
 		[
