@@ -289,11 +289,7 @@ interrupt_on_publisher($reader,
 query($pub, 'ALTER TABLE part DETACH PARTITION part_1 FINALIZE');
 
 # Without CONCURRENTLY, it would leave no constraint behind.
-foreach ([ $sub, 'sub' ], [ $other, 'other' ])
-{
-	wait_for_apply($pub, @$_);
-	done($_->[0]);
-}
+wait_for_subscribers();
 query($pub,
 	'CREATE TABLE part_2 PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (150)'
 );

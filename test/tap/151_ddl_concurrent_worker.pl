@@ -34,10 +34,7 @@ $session = hold_table($sub, 't');
 query($pub, 'CREATE INDEX CONCURRENTLY terminated ON t (v, w)');
 my $pid = waiting_worker($sub);
 query($sub, "SELECT pg_terminate_backend($pid)");
-$pid = poll_for(
-	$sub,
-	"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft ddl worker' AND wait_event_type = 'Lock'",
-	sub { $_[0] =~ /^\d+$/ && $_[0] != $pid });
+$pid = waiting_worker($sub, $pid);
 is( query(
 		$sub,
 		q{SELECT attempts FROM weft.ddl_concurrent WHERE state = 'started'}),

@@ -12,7 +12,7 @@ use WeftTest;
 
 our @EXPORT = qw(
   start_servers stop_servers
-  done all_the_same all_the_same_but_rows
+  done wait_for_subscribers all_the_same all_the_same_but_rows
   states results is_valid detail failed_id
   waiting_worker later_change_waits hold_table
 );
@@ -67,19 +67,23 @@ sub done
 	return;
 }
 
+# Both subscribers have applied everything, and no statement is waiting there.
+sub wait_for_subscribers
+{
+	wait_for_apply($pub, $sub, 'sub');
+	wait_for_apply($pub, $other, 'other');
+	done($_) foreach $sub, $other;
+	return;
+}
+
 sub all_the_same
 {
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	foreach ([ $sub, 'sub', 'plugin weft' ], [ $other, 'other', 'pgoutput' ])
-	{
-		my ($node, $name, $plugin) = @$_;
-
-		wait_for_apply($pub, $node, $name);
-		done($node);
-		same_everything($pub, $node, "$what, $plugin");
-	}
+	wait_for_subscribers();
+	same_everything($pub, $sub, "$what, plugin weft");
+	same_everything($pub, $other, "$what, pgoutput");
 	return;
 }
 
@@ -89,14 +93,9 @@ sub all_the_same_but_rows
 	my ($what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	foreach ([ $sub, 'sub' ], [ $other, 'other' ])
-	{
-		my ($node, $name) = @$_;
-
-		wait_for_apply($pub, $node, $name);
-		done($node);
-		same_schema($pub, $node, "$what, $name");
-	}
+	wait_for_subscribers();
+	same_schema($pub, $sub, "$what, sub");
+	same_schema($pub, $other, "$what, other");
 	return;
 }
 
@@ -125,14 +124,15 @@ sub is_valid
 	);
 }
 
-# The worker's process, once it waits for another session.
+# The worker's process, once it waits for another session; another process than an earlier worker's, if
+# that is given.
 sub waiting_worker
 {
-	my ($node) = @_;
+	my ($node, $earlier) = @_;
 	return poll_for(
 		$node,
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'weft ddl worker' AND wait_event_type = 'Lock'",
-		sub { $_[0] =~ /^\d+$/ });
+		sub { $_[0] =~ /^\d+$/ && $_[0] != ($earlier // 0) });
 }
 
 # How a statement has ended at last, and why.
